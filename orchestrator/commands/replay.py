@@ -37,7 +37,7 @@ def replay(
     with quiet():
         import numpy as np
 
-        from muxrl.orchestrator.evaluations.replay import film, find_episode, recorded_files
+        from muxrl.orchestrator.evaluations.filming import film, find_episode, recorded_files
 
         files = recorded_files(run)
         rows, parameters = find_episode(files, seed)
@@ -58,7 +58,7 @@ def replay(
 
 
 def _write_dataset(run: Path, name: str, agent: str | None) -> int:
-    from muxrl.orchestrator.evaluations.replay import recorded_files
+    from muxrl.orchestrator.evaluations.filming import recorded_files
     from muxrl.orchestrator.records.minari_dataset import write_dataset
 
     files, about = recorded_files(run), f"training episodes of {run.resolve().name}"

@@ -51,7 +51,7 @@ def judge_client(
     """
     network = Network("the strict server", "127.0.0.1", port)
     notes = Notes()
-    server = StrictServer(dict(agents), state_size, network.address, notes, network.cut)
+    server = StrictServer(agents, state_size, network, notes)
     network.start(server, asyncio.Event().wait, max_connections=100, keep_alive_s=600.0)
     try:
         url = f"http://{network.address}"

@@ -9,9 +9,8 @@ from urllib.parse import urlsplit
 
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from muxrl.orchestrator.compliance.rules import Rules
 from muxrl.orchestrator.compliance.subject import ANSWER_S, Subject, received
-from muxrl.orchestrator.compliance.verdicts import Broken, Skipped, expect
+from muxrl.orchestrator.compliance.verdicts import Broken, Rules, Skipped, expect
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.message_sizes import needed_items
 from muxrl.protocol.messages import (

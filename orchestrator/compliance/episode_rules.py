@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.orchestrator.compliance.rules import Rules
 from muxrl.orchestrator.compliance.subject import Subject, acted, ended, refused, same
-from muxrl.orchestrator.compliance.verdicts import Skipped, expect
+from muxrl.orchestrator.compliance.verdicts import Rules, Skipped, expect
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,

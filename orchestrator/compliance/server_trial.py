@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 from muxrl.orchestrator.compliance import endpoint_rules, episode_rules, value_rules
-from muxrl.orchestrator.compliance.rules import Rule
 from muxrl.orchestrator.compliance.subject import Subject
-from muxrl.orchestrator.compliance.verdicts import Broken, Skipped, Verdict
+from muxrl.orchestrator.compliance.verdicts import Broken, Rule, Skipped, Verdict
 
 RULES = (*endpoint_rules.RULES, *episode_rules.RULES, *value_rules.RULES)
 

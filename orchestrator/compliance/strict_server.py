@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from muxrl.orchestrator.compliance.notes import Notes
-from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.codec import encode_json
 from muxrl.protocol.errors import (
     EpisodeGone,
@@ -23,15 +24,12 @@ from muxrl.protocol.errors import (
     ProtocolError,
     RunOver,
 )
-from muxrl.protocol.message_sizes import needed_bytes
 from muxrl.protocol.messages import (
     AbortEpisode,
-    AgentInfo,
     AnyItem,
     AnyReply,
     EndEpisode,
     Refused,
-    ServerSpec,
     StartEpisode,
     Status,
     Step,
@@ -41,7 +39,8 @@ from muxrl.servers.app import PolicyServerApp
 from muxrl.servers.config import AgentPlan, LimitsConfig, ServerPlan
 from muxrl.servers.episodes.blocks import Awaited
 from muxrl.servers.network.front import Answered
-from muxrl.servers.server import make_policies
+from muxrl.servers.network.listening import Network
+from muxrl.servers.server import PolicyServer
 
 ENOUGH_EPISODES = 6
 """After which every trouble has been made."""
@@ -63,7 +62,6 @@ class _Episode:
     t: int = 0
     """How many steps were taken."""
     last: Step | None = None
-    acted: frozenset[str] = frozenset()
     done: frozenset[str] = frozenset()
     is_closed: bool = False
     is_gone: bool = False
@@ -77,46 +75,36 @@ class StrictServer(PolicyServerApp):
     Args:
         agents: by id, their observation and action spaces.
         state_size: length of the global state that it asks for; None: none.
-        address: see `Front`.
+        network: that it listens with.
         notes: takes what is seen.
-        cut: breaks all connections off; called on the event loop.
     """
 
     def __init__(
         self,
-        agents: dict[str, tuple[Space, Space]],
+        agents: Mapping[str, tuple[Space, Space]],
         state_size: int | None,
-        address: str,
+        network: Network,
         notes: Notes,
-        cut: Callable[[], None],
     ) -> None:
-        plans = {agent_id: AgentPlan(agent_id, *spaces) for agent_id, spaces in agents.items()}
+        plans = {agent_id: AgentPlan("strict", *spaces) for agent_id, spaces in agents.items()}
         limits = LimitsConfig(max_episodes=_MAX_EPISODES)
-        plan = ServerPlan("strict", "RANDOM", plans, {}, state_size, limits=limits)
-        policies = make_policies(plan, lambda problem: None)
-        infos = {agent_id: AgentInfo("strict", *spaces) for agent_id, spaces in agents.items()}
-        spec = ServerSpec(
-            PROTOCOL_VERSION,
-            "strict",
-            "STRICT",
-            infos,
-            state_size=state_size,
-            max_episodes=_MAX_EPISODES,
-            max_message_bytes=needed_bytes(infos, state_size, _MAX_EPISODES),
-            episode_timeout_s=limits.episode_timeout_s,
+        server = PolicyServer(
+            ServerPlan("strict", "RANDOM", plans, {}, state_size, limits=limits), network=network
         )
         super().__init__(
-            spec,
-            address,
+            msgspec.structs.replace(
+                server.spec(), algorithm="STRICT", takes_rows=False, takes_seed=False
+            ),
+            network.address,
             token="",
-            policies=policies,
+            policies=server.policies,
             status=lambda: Status("strict", "ready", num_open_episodes=self.store.num_open),
         )
         self.has_seen_enough = threading.Event()
         self.has_ended_run = False
         """Whether it has refused a start since the run was over."""
         self._notes = notes
-        self._cut = cut
+        self._cut = network.cut
         self._episodes: dict[str, _Episode] = {}
         self._has_refused = False
         self._refused_start: str | None = None
@@ -264,22 +252,16 @@ class StrictServer(PolicyServerApp):
                 return
             episode.t += 1
             episode.last = item
-        elif episode.is_closed:
-            return
         if isinstance(item, Step | EndEpisode):
             self._notes.kept("values")
             terminated = {a for a, is_over in item.terminations.items() if is_over}
             truncated = {a for a, is_over in item.truncations.items() if is_over}
             if isinstance(item, EndEpisode) and item.is_truncated:
                 truncated |= self.spec.agents.keys() - episode.done
-            for agent_id in (truncated - terminated) & episode.acted:
-                if agent_id in item.final_observations:
-                    self._notes.kept("finals")
-                else:
-                    self._notes.broken("finals", f"final_observations[{agent_id!r}]", "none")
+            if (truncated - terminated) & item.final_observations.keys():  # or it is refused
+                self._notes.kept("finals")
             episode.done |= terminated | truncated
         if isinstance(item, Step):
-            episode.acted = frozenset(item.observations)
             if episode.done:
                 self._notes.kept("done")
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -137,7 +137,13 @@ class Subject:
         Raises:
             Broken: they are not one for each item, in order.
         """
-        replies = self._by_websocket(items) if self.over_websocket else self._by_http(items)
+        batch = Batch(list(items))
+        if not self.over_websocket:
+            replies = self.read(self.request("POST", "/v1/step", batch), BatchReply).replies
+        else:
+            if self._websocket is None:
+                self._websocket = self._stack.enter_context(self.websocket())
+            replies = received(self._websocket, encode(batch))
         asked = [item.episode_id for item in items]
         answered = [reply.episode_id for reply in replies]
         expect(answered == asked, f"a reply each, in order, for episodes {asked}", answered)
@@ -146,15 +152,6 @@ class Subject:
     def ask(self, item: AnyItem) -> AnyReply:
         """Returns the reply to one item."""
         return self.say(item)[0]
-
-    def _by_http(self, items: Collection[AnyItem]) -> list[AnyReply]:
-        answer = self.request("POST", "/v1/step", Batch(list(items)))
-        return self.read(answer, BatchReply).replies
-
-    def _by_websocket(self, items: Collection[AnyItem]) -> list[AnyReply]:
-        if self._websocket is None:
-            self._websocket = self._stack.enter_context(self.websocket())
-        return received(self._websocket, encode(Batch(list(items))))
 
     # --- episodes -----------------------------------------------------------------------
 
@@ -250,9 +247,6 @@ class Subject:
         finally:
             self._stack.close()
             self._websocket = None
-
-
-Check = Callable[[Subject], None]
 
 
 class Episode:

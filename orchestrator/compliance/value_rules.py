@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.orchestrator.compliance.rules import Rules
 from muxrl.orchestrator.compliance.subject import Subject, refused, same
-from muxrl.orchestrator.compliance.verdicts import Skipped, expect
+from muxrl.orchestrator.compliance.verdicts import Rules, Skipped, expect
 from muxrl.protocol.messages import Refused
 from muxrl.protocol.spaces import ACTION_MASK_KEY, bounds
 from muxrl.protocol.values import conform
@@ -42,10 +41,7 @@ def no_numbers(server: Subject) -> None:
     for wrong in (np.nan, np.inf):
         _is_refused(server, agent_id, np.full(space.shape, wrong, np.float32))
     for no_number in (None, "1"):
-        nested: Any = no_number
-        for length in reversed(space.shape):
-            nested = [nested] * length
-        _is_refused(server, agent_id, nested)
+        _is_refused(server, agent_id, np.full(space.shape, no_number, object).tolist())
 
 
 @RULES.of("refusals", has_items=False, is_needed=True)

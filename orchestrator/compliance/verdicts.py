@@ -1,10 +1,13 @@
-"""What became of each rule, and the table that says so."""
+"""Rules, what became of each, and the table that says so."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+Check = Callable[[Any], None]
+"""Is given the server, raises `Broken` or `Skipped`, and need not tidy up."""
 
 
 class Broken(Exception):
@@ -23,6 +26,43 @@ class Broken(Exception):
 
 class Skipped(Exception):
     """A rule cannot be tried here; the text says why."""
+
+
+class Rule(NamedTuple):
+    """A rule for servers. `where`: its place on the page. `has_items`: tried over both transports.
+    `is_needed`: muxrl's own clients and runs need it; the others harden a server against mistakes,
+    strangers and load, or are for clients of other languages."""
+
+    where: str
+    text: str
+    check: Check
+    has_items: bool
+    is_needed: bool
+
+
+class Rules(list[Rule]):
+    """Rules in the order in which they are tried.
+
+    Args:
+        has_items: of those that do not say it themselves.
+    """
+
+    def __init__(self, *, has_items: bool = True) -> None:
+        super().__init__()
+        self._has_items = has_items
+
+    def of(
+        self, where: str, *, has_items: bool | None = None, is_needed: bool = False
+    ) -> Callable[[Check], Check]:
+        """Returns what adds a function as a rule, whose text is its docstring."""
+        tries_both = self._has_items if has_items is None else has_items
+
+        def add(check: Check) -> Check:
+            text = " ".join((check.__doc__ or "").split())
+            self.append(Rule(where, text, check, tries_both, is_needed))
+            return check
+
+        return add
 
 
 _SECTIONS = {

@@ -14,19 +14,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TextIO
 
 from muxrl.client.adapters.around import Around
-from muxrl.client.adapters.simulation import COMMON, SimulationError
+from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig
 from muxrl.orchestrator.config.parameters import of_evaluations
-from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.config.shadows import acting
 from muxrl.orchestrator.doing import doing
@@ -38,10 +35,10 @@ from muxrl.orchestrator.evaluations.evaluated import (
     returns_of,
     roles_by_name,
 )
+from muxrl.orchestrator.evaluations.filming import filmed_copy
 from muxrl.orchestrator.evaluations.frozen import frozen_servers, open_run, prepared
-from muxrl.orchestrator.evaluations.recording import RENDER_MODE, Filmed, write_json_lines
 from muxrl.orchestrator.launch.in_process import serve_experiment
-from muxrl.orchestrator.records.played import ParquetFile, Recorded
+from muxrl.orchestrator.records.played import ParquetFile, Recorded, Row
 from muxrl.orchestrator.records.rows import Metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.json_files import write_json
@@ -53,6 +50,7 @@ from muxrl.orchestrator.supervise.episodes import (
     play_episodes,
     returns_by_agent,
 )
+from muxrl.protocol.codec import encode_json
 from muxrl.protocol.suggestions import similar_or_known
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import EXTERNAL as OWN_PROCESS
@@ -93,7 +91,7 @@ def evaluate_run(
         should_write: whether the result is written to the run's ``evaluations``.
         record: a new file for what each agent saw, did and earned, ``.parquet`` or else JSON, an
             object a line; see `muxrl.orchestrator.records.played`.
-        video: a new folder for an animated picture of each episode; see `Filmed`.
+        video: a new folder for an animated picture of each episode; see `filming.Filmed`.
 
     Raises:
         CannotEvaluate: there is no such run or checkpoint, its simulation is external, or
@@ -139,12 +137,8 @@ def evaluate_run(
     if video is not None:
         video.mkdir(parents=True)
     with contextlib.ExitStack() as stack:
-        file: TextIO | ParquetFile | None = None
-        if record is not None and record.suffix == ".parquet":
-            file = stack.enter_context(contextlib.closing(ParquetFile(record)))
-        elif record is not None:
-            file = stack.enter_context(record.open("x", encoding="utf-8"))
-        episodes, num_truncated = _play(experiment, seeds, should_explore, file, video)
+        recorded = _recorder(record, stack)
+        episodes, num_truncated = _play(experiment, seeds, should_explore, recorded, video)
     if not any(episode.returns for episode in episodes):
         raise CannotEvaluate(
             f"all {num_episodes} episodes ended at a bad value (simulation.on_bad_value)"
@@ -154,11 +148,26 @@ def evaluate_run(
     return _written(result, folder) if should_write else result
 
 
+def _recorder(record: Path | None, stack: contextlib.ExitStack) -> Callable[[Around], Around]:
+    """Returns what has a simulation recorded in a new file, which the stack closes."""
+    if record is None:
+        return lambda simulation: simulation
+    if record.suffix == ".parquet":
+        file = stack.enter_context(contextlib.closing(ParquetFile(record)))
+        return lambda simulation: Recorded(simulation, partial(file.write, simulation))
+    lines = stack.enter_context(record.open("xb"))
+
+    def write(rows: Iterable[Row], parameters: Mapping[str, float]) -> None:
+        lines.writelines(encode_json(row) + b"\n" for row in rows)
+
+    return lambda simulation: Recorded(simulation, write)
+
+
 def _play(
     experiment: Experiment,
     seeds: Sequence[int],
     should_explore: bool,
-    record: TextIO | ParquetFile | None,
+    recorded: Callable[[Around], Around],
     video: Path | None,
 ) -> tuple[list[EpisodeResult], int]:
     # Fixed policies have it in their settings.
@@ -174,7 +183,7 @@ def _play(
         doing("evaluation")
         simulations: list[Around] = []
         for number in range(num_envs):
-            simulations.append(_simulation(experiment, number, record, video))
+            simulations.append(recorded(_simulation(experiment, number, video)))
             stack.callback(simulations[-1].close)
         episodes = play_episodes(
             client,
@@ -188,36 +197,12 @@ def _play(
         return episodes, sum(one.num_truncated for one in simulations)
 
 
-def _simulation(
-    experiment: Experiment, number: int, record: TextIO | ParquetFile | None, video: Path | None
-) -> Around:
+def _simulation(experiment: Experiment, number: int, video: Path | None) -> Around:
     config = experiment.config.simulation
     max_steps = experiment.config.evaluation.max_episode_steps
-    simulation: Around
     if video is None:
-        simulation = make_evaluation_copy(config, max_steps, number)
-    else:
-        simulation = filmed_copy(config, number, video, max_steps)
-    if record is None:
-        return simulation
-    if isinstance(record, ParquetFile):
-        return Recorded(simulation, partial(record.write, simulation))
-    return Recorded(simulation, lambda rows, _: write_json_lines(record, rows))
-
-
-def filmed_copy(
-    config: SimulationConfig, number: int, video: Path, max_steps: float = math.inf
-) -> Filmed:
-    """Makes an environment that is filmed, in episodes of so many env steps at most.
-
-    Raises:
-        CannotEvaluate: it cannot be.
-    """
-    try:
-        made = make_evaluation_copy(config, max_steps, number, render_mode=RENDER_MODE)
-    except SimulationError as error:
-        raise CannotEvaluate(f"the environment cannot be filmed: {error}") from error
-    return Filmed(made, video)
+        return make_evaluation_copy(config, max_steps, number)
+    return filmed_copy(config, number, video, max_steps)
 
 
 def _result(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from muxrl.orchestrator.config.checks import EXTERNAL, is_file_name, is_label
 from muxrl.orchestrator.config.load import set_values
 from muxrl.orchestrator.config.merge import diff, flat
 from muxrl.orchestrator.league.directory import LeagueDirectory
-from muxrl.orchestrator.league.schema import LeagueConfig, MemberConfig
+from muxrl.orchestrator.league.schema import LeagueConfig
 from muxrl.orchestrator.measure.meta_game import ALPHA_RANK, NASH, alpha_rank_problem
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 from muxrl.orchestrator.sweeps.parameters import draw, find_problems, given
@@ -81,7 +81,12 @@ class League:
 
     def training(self, number: int) -> list[str]:
         """Returns the members that train in a round."""
-        return [n for n, member in self.config.members.items() if _trains(member, number)]
+        return [
+            name
+            for name, member in self.config.members.items()
+            if number >= member.first_round
+            and (number - member.first_round) % member.every_rounds == 0
+        ]
 
     def entries(self, folder: LeagueDirectory, last: int) -> list[Entry]:
         """Returns what the rounds up to one have left, earliest first."""
@@ -94,11 +99,6 @@ class League:
                     if run is not None and name in self.config.members:
                         found.append(Entry(name, number, role, run))
         return found
-
-
-def _trains(member: MemberConfig, number: int) -> bool:
-    since = number - member.first_round
-    return since >= 0 and since % member.every_rounds == 0
 
 
 def make_league(config: LeagueConfig) -> League:
@@ -251,8 +251,3 @@ def _exploit_problems(league: League) -> Iterator[str]:
                 f"{listed(differing)}, which are no parameters of it, so that one cannot take over "
                 "the other's weights"
             )
-
-
-def newest(entries: Sequence[Entry]) -> dict[str, Entry]:
-    """Returns each member's last entry."""
-    return {entry.member: entry for entry in entries}

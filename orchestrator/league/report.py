@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +34,6 @@ _CAPTION = (
 )
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A member in a round: how it began, and what it has come to."""
-
-    round: int
-    member: str
-    role: str
-    status: str
-    begins_with: str
-    settings: str
-    run: Path | None
-
-
 def write_league_report(league: League, folder: LeagueDirectory, last: int) -> Path:
     """Writes ``report.html``, ``summary.md`` with ``plots/``, ``league.json``.
 
@@ -63,7 +50,12 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
     played = meet(league, folder, last)
     config, tables = league.config, played.by_label
     trained = list(_trained(league, folder))
-    rounds = _trained_grid(trained)
+    columns: Columns = {
+        "begins_with": "begins with",
+        "settings": Column("changed settings", lambda text: text or MISSING, css="wrap"),
+        "run": Column(css="text"),
+    }
+    rounds = grid(trained, "round member role status begins_with settings run", columns)
     kinds = (NASH, ALPHA_RANK) if len(league.agents) == 2 else ()
     solved = {kind: solve(league, folder, last, kind) for kind in kinds}
     weights = {
@@ -147,7 +139,8 @@ def _pictures(played: HeadToHead, table: CrossPlay) -> dict[str, Picture]:
     return {**({"ratings": ratings} if ratings else {}), "payoffs": payoff_picture(table)}
 
 
-def _trained(league: League, folder: LeagueDirectory) -> Iterator[Trained]:
+def _trained(league: League, folder: LeagueDirectory) -> Iterator[dict[str, Any]]:
+    """Yields each member in each round: how it began, and what it has come to."""
     known = {name: replace(begun, token="") for name, begun in league.templates.items()}
     entries = league.entries(folder, league.config.rounds)
     labels = {str(entry.checkpoint): entry.label for entry in entries}
@@ -168,26 +161,21 @@ def _trained(league: League, folder: LeagueDirectory) -> Iterator[Trained]:
                     )
                     source = labels.get(now.initialize_from, now.initialize_from)
                     known[member] = now
-                    yield Trained(
-                        *(number, member, role, trial.status, source or "new weights"),
-                        *(differing, sweep.run_of(trial)),
-                    )
-
-
-def _trained_grid(rows: Sequence[Trained]) -> Grid:
-    columns: Columns = {
-        "begins_with": "begins with",
-        "settings": Column("changed settings", lambda text: text or MISSING, css="wrap"),
-        "run": Column(css="text"),
-    }
-    names = "round member role status begins_with settings run"
-    return grid(map(vars, rows), names, columns)
+                    yield {
+                        "round": number,
+                        "member": member,
+                        "role": role,
+                        "status": trial.status,
+                        "begins_with": source or "new weights",
+                        "settings": differing,
+                        "run": sweep.run_of(trial),
+                    }
 
 
 def _as_json(
     tables: tuple[CrossPlay, ...],
     weights: Mapping[str, Any],
-    trained: Sequence[Trained],
+    trained: Sequence[Mapping[str, Any]],
     folder: LeagueDirectory,
 ) -> dict[str, Any]:
     def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,4 +195,4 @@ def _as_json(
         }
         for table in tables
     }
-    return finite({"format": 1, "roles": roles, "rounds": list(map(as_json, map(vars, trained)))})
+    return finite({"format": 1, "roles": roles, "rounds": list(map(as_json, trained))})

@@ -20,7 +20,7 @@ from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.games import heads, meet, solve
-from muxrl.orchestrator.league.population import POOL_PREFIX, Entry, League, newest
+from muxrl.orchestrator.league.population import POOL_PREFIX, Entry, League
 from muxrl.orchestrator.measure.meta_game import ALPHA_RANK, NASH
 from muxrl.orchestrator.sweeps.parameters import draw, given
 from muxrl.orchestrator.sweeps.plan import needs_teams
@@ -52,7 +52,7 @@ def make_round(league: League, folder: LeagueDirectory | None, number: int) -> S
     if before is not None:
         kept = load_written(before.config_file, SweepConfig).algorithms
         templates |= {name: replace(kept[name], token=templates[name].token) for name in templates}
-    last = newest(entries)
+    last = {entry.member: entry for entry in entries}
     for name, template in templates.items():
         if name in last and not config.members[name].is_fresh:
             template.initialize_from = str(last[name].checkpoint)

@@ -40,7 +40,12 @@ def find_problems(config: SweepConfig) -> Iterator[str]:
         yield from find_parameter_problems(key, parameter)
         yield from _key_problems(key, config)
     yield from _template_problems(config)
-    yield from _number_problems(config)
+    is_drawn = any(parameter.grid is None for parameter in config.parameters.values())
+    if config.num_samples > 1 and not is_drawn and config.searcher == "random":
+        yield (
+            f"num_samples: is {config.num_samples}, but nothing is drawn, so that all samples "
+            "would be the same; leave it out, or list more seeds"
+        )
     yield from _tune_problems(config)
     if bool(config.roles) != bool(config.algorithms):
         given, missing = ("roles", "algorithms") if config.roles else ("algorithms", "roles")
@@ -88,15 +93,6 @@ def _template_problems(config: SweepConfig) -> Iterator[str]:
         for key, reason in _GIVEN.items():
             if getattr(template, key) != getattr(plain, key):
                 yield f"algorithms.{name}.{key}: is given, but {reason}; leave it out"
-
-
-def _number_problems(config: SweepConfig) -> Iterator[str]:
-    has_draws = any(parameter.grid is None for parameter in config.parameters.values())
-    if config.num_samples > 1 and not has_draws and config.searcher == "random":
-        yield (
-            f"num_samples: is {config.num_samples}, but nothing is drawn, so that all samples "
-            "would be the same; leave it out, or list more seeds"
-        )
 
 
 def _callback_problems(config: SweepConfig) -> Iterator[str]:

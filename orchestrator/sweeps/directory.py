@@ -53,7 +53,7 @@ class TrialRecord:
     id: str
     """Names its directory: number, assignment, seed."""
     assignment: str
-    """Canonical, by the templates' names; "" of a trial whose simulation refused its arguments."""
+    """Canonical, by the templates' names; "" of a trial whose experiment was refused."""
     roles: RoleAssignment
     parameters: dict[str, Any]
     seed: int

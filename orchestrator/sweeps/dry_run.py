@@ -28,7 +28,6 @@ from muxrl.orchestrator.launch.run import Run
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.launch.whole_run import warner
-from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.run_directory import make_folder
 from muxrl.orchestrator.supervise.local import workers_for
 from muxrl.orchestrator.supervise.placement import cpus_wanted
@@ -75,10 +74,10 @@ def print_plan(plan: SweepPlan, console: Console) -> None:
     for sentence in plan.deferred:
         warner(console)(sentence)
     if sweep.searcher != "random":
-        num_seeds = max(1, len(sweep.seeds))
+        num_seeds = len(sweep.all_seeds)
         seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
         console.print(
-            f"{sweep.num_samples * num_seeds} trials: {sweep.num_samples} settings that "
+            f"{plan.num_trials} trials: {sweep.num_samples} settings that "
             f"{sweep.searcher} will choose, {seeds} each; how long they take is not "
             "reckoned, since it depends on the choice"
         )
@@ -123,8 +122,8 @@ def estimate_text(timings: Sequence[Timing], num_concurrent: int) -> str:
 
 def concurrency(plan: SweepPlan) -> int:
     """Returns how many trials a local Ray holds at once, by their logical CPUs."""
-    wanted = [sum(cpus_wanted(plan.config_of(trial))) for trial in plan.trials]
-    fit = int(local_num_cpus(plan) / max(max(wanted), 1e-9))
+    wanted = max(sum(cpus_wanted(one.config)) for one in plan.resolved)
+    fit = int(local_num_cpus(plan) / max(wanted, 1e-9))
     most = plan.config.max_concurrent or fit
     return max(1, min(fit, most, len(plan.trials)))
 
@@ -223,17 +222,22 @@ def _measure(
     with tempfile.TemporaryDirectory(prefix="muxrl-calibration-") as temporary:
         calibrated = replace(experiment, config=config)
         folder = make_folder(calibrated, Path(temporary) / "run")
-        clock = _Clock()
-        with contextlib.closing(Run(calibrated, folder, None, clock.note)) as run:
+        evaluated_at: list[float] = []  # when all had played as learned
+        began_at = time.monotonic()
+        with contextlib.closing(
+            Run(calibrated, folder, None, lambda row: evaluated_at.append(time.monotonic()))
+        ) as run:
             rounds = run.play(workers_for(config))
             next(rounds)
-            start_s = process_s + clock.lap()
+            started_at = time.monotonic()
             while not run.is_training:
                 next(rounds)
-            others_s = clock.lap()
-            evaluation_s = _evaluation_s(experiment, sample, clock.times[1:-1], others_s)
+            first_s, others_s = 0.0, 0.0
+            if evaluated_at:
+                first_s = evaluated_at[0] - started_at
+                others_s = time.monotonic() - evaluated_at[0]
             train_s, without = _train_s(experiment, run, rounds, time_s)
-            clock.lap()
+            trained_at = time.monotonic()
             if run.tally.env_steps:  # else there is nothing to finish
                 run.is_enough = True
                 for _ in rounds:
@@ -242,11 +246,11 @@ def _measure(
             return Timing(
                 assignment,
                 num_trials,
-                start_s,
+                process_s + started_at - began_at,
                 run.tally.env_steps_per_s,
                 train_s,
-                evaluation_s,
-                clock.lap(),
+                _evaluation_s(experiment, sample, first_s, others_s) if evaluated_at else 0.0,
+                time.monotonic() - trained_at,
                 "" if train_s is not None else why_unknown(experiment.config.stop, run.tally),
                 without,
             )
@@ -277,25 +281,6 @@ def _train_s(
             return (None if left_s is None else now + left_s), without
 
 
-class _Clock:
-    """Times from one lap to the next."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-        self._at = time.monotonic()
-
-    def lap(self) -> float:
-        """Returns the seconds since the last one, and keeps them."""
-        now = time.monotonic()
-        self.times.append(now - self._at)
-        self._at = now
-        return self.times[-1]
-
-    def note(self, row: EvaluationRow) -> None:
-        """Is told that all have played as learned."""
-        self.lap()
-
-
 def _gets_nearer(stop: StopConfig) -> bool:
     """Whether there is a condition that training comes nearer to, once it is under way."""
     return stop.env_steps is not None or stop.iterations is not None
@@ -317,20 +302,15 @@ def why_unknown(stop: StopConfig, tally: Tally) -> str:
     )
 
 
-def _evaluation_s(
-    experiment: Experiment, sample: int, first: Sequence[float], others_s: float
-) -> float:
+def _evaluation_s(experiment: Experiment, sample: int, first_s: float, others_s: float) -> float:
     """Returns how long all evaluations of a trial take.
 
     Args:
         experiment: of the trial.
         sample: episodes of each condition that were played.
-        first: how long the one with all as learned took, with the making of the environments; []:
-            none was played.
+        first_s: how long the one with all as learned took, with the making of the environments.
         others_s: how long the others took, one for each server that learns.
     """
-    if not first:
-        return 0.0
     evaluation, num_learning = experiment.config.evaluation, len(experiment.learning)
     num, interval = 0, evaluation.interval_env_steps
     if interval:  # the first one is before training
@@ -338,5 +318,5 @@ def _evaluation_s(
     others_at_end = (1 + compares_untrained(experiment.config)) * num_learning
     num_episodes = num * evaluation.num_episodes * (1 + num_learning)
     num_episodes += evaluation.final_num_episodes * (1 + others_at_end)
-    episode_s = (others_s / num_learning if num_learning else first[0]) / sample
-    return max(0.0, first[0] - sample * episode_s) + num_episodes * episode_s
+    episode_s = (others_s / num_learning if num_learning else first_s) / sample
+    return max(0.0, first_s - sample * episode_s) + num_episodes * episode_s

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,7 +26,6 @@ from muxrl.orchestrator.config.checks import EXTERNAL, is_label, unknown_metric,
 from muxrl.orchestrator.config.load import set_values
 from muxrl.orchestrator.config.resolve import reseeded
 from muxrl.orchestrator.config.schema import TOTAL
-from muxrl.orchestrator.config.shadows import acting
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.supervise.gpus import check_gpus
 from muxrl.orchestrator.supervise.own_server import ask_own_servers
@@ -34,10 +34,10 @@ from muxrl.orchestrator.sweeps.checks import find_problems
 from muxrl.orchestrator.sweeps.directory import TrialRecord
 from muxrl.orchestrator.sweeps.parameters import TEMPLATES, active, settings
 from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
-from muxrl.protocol.assignment import canonical, file_name, server_labels
+from muxrl.protocol.assignment import file_name
 from muxrl.protocol.patterns import match
 from muxrl.protocol.suggestions import did_you_mean, listed
-from muxrl.servers.config import ServerConfig, algorithm_label
+from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_names import is_fixed
 
 
@@ -51,12 +51,22 @@ class SweepPlan:
     that is cut short has compared everything with fewer seeds."""
     experiments: dict[str, Experiment] = field(default_factory=dict)
     """By trial id, of the trials that are resolved."""
+    resolved: list[Experiment] = field(default_factory=list)
+    """For each assignment with each setting that is known by now, of the first seed."""
     is_check: bool = False
     """Whether it is made to see what is wrong, and not to be run; see `make_plan`."""
     deferred: list[str] = field(default_factory=list)
     """Sentences on servers that are processes of their own and cannot be asked now."""
     role_assignments: list[RoleAssignment] = field(default_factory=list)
     _facts: dict[str, SimulationFacts] = field(default_factory=dict)
+
+    @property
+    def num_trials(self) -> int:
+        """Of the whole sweep, with those that a searcher has still to make."""
+        config = self.config
+        if config.searcher == "random":
+            return len(self.trials)
+        return config.num_samples * len(config.all_seeds)
 
     def resolve(
         self, roles: RoleAssignment, parameters: Mapping[str, Any], seed: int
@@ -69,29 +79,13 @@ class SweepPlan:
         config, problems = self._config(roles, parameters, seed)
         if problems:
             raise ConfigError(problems)
-        facts = self.facts(config.simulation)
-        return resolve(config, facts)
+        return resolve(config, self.facts(config.simulation))
 
     def config_of(self, trial: TrialRecord) -> ExperimentConfig:
         """Returns the config of a trial's experiment, resolved or not."""
         if trial.id in self.experiments:
             return self.experiments[trial.id].config
         return self._config(trial.roles, trial.parameters, trial.seed)[0]
-
-    def assignment(self, roles: RoleAssignment, parameters: Mapping[str, Any]) -> str:
-        """Returns the canonical string of a trial that is not resolved."""
-        config, _ = self._config(roles, parameters, 0)
-        names, servers = list(self.facts(config.simulation).agents), config.servers
-        acts = acting(config)
-        labels = server_labels(
-            {
-                s: servers[s].label or algorithm_label(servers[s].algorithm, servers[s].command)
-                for s in acts
-            }
-        )
-        return canonical(
-            {labels[s]: match(servers[first].agents, names)[0] for s, first in acts.items()}
-        )
 
     def facts(self, simulation: SimulationConfig) -> SimulationFacts:
         """Returns a simulation's agents and spaces; it is asked once.
@@ -192,7 +186,7 @@ def make_plan(config: SweepConfig, *, is_check: bool = False) -> SweepPlan:
         plan.role_assignments = [{}]
     _write_out(plan)
     if not config.address:
-        check_gpus(*(one.config for one in plan.experiments.values()))
+        check_gpus(*(one.config for one in plan.resolved))
     return plan
 
 
@@ -207,30 +201,27 @@ def _write_out(plan: SweepPlan) -> None:
         num_samples = config.num_samples if is_table else 1
         wanted += [(roles, values) for values in settings(parameters, num_samples, config.seed)]
     found: dict[str, list[int]] = {}
-    experiments: list[Experiment] = []
     for number, (roles, values) in enumerate(wanted):
         try:
             experiment = plan.resolve(roles, values, seeds[0])
-            experiments.append(experiment)
+            plan.resolved.append(experiment)
             problems = list(_metric_problems(config, experiment))
         except ConfigError as error:
             problems = error.problems
         for problem in problems:
             found.setdefault(problem, []).append(number)
     if plan.is_check and not found:
-        found, plan.deferred = ask_own_servers([one.servers for one in experiments])
+        found, plan.deferred = ask_own_servers([one.servers for one in plan.resolved])
     if found:
         raise ConfigError([_placed(p, where, wanted) for p, where in found.items()])
     if not is_table:
         return
-    width = len(str(len(wanted) * len(seeds) - 1))
+    num = len(wanted) * len(seeds)
     for seed in seeds:
-        for (roles, values), resolved in zip(wanted, experiments, strict=True):
-            experiment = reseeded(resolved, seed)
-            name = file_name(experiment.assignment)
-            trial_id = name_trial(len(plan.trials), width, name, seed)
-            plan.trials.append(TrialRecord(trial_id, experiment.assignment, roles, values, seed))
-            plan.experiments[trial_id] = experiment
+        for (roles, values), experiment in zip(wanted, plan.resolved, strict=True):
+            what = experiment.assignment, roles, values, seed
+            plan.trials.append(make_trial(len(plan.trials), num, *what))
+            plan.experiments[plan.trials[-1].id] = reseeded(experiment, seed)
 
 
 def find_trial_warnings(plan: SweepPlan) -> Iterator[str]:
@@ -247,23 +238,20 @@ def find_trial_warnings(plan: SweepPlan) -> Iterator[str]:
 
 
 def by_setting(trials: Sequence[TrialRecord]) -> list[list[TrialRecord]]:
-    """Returns the trials that differ in their seed alone, a list for each setting.
+    """Returns the trials that differ in their seed alone, a list for each setting."""
+    groups: dict[str, list[TrialRecord]] = {}
+    for setting, trial in _with_settings(trials):
+        groups.setdefault(setting, []).append(trial)
+    return list(groups.values())
 
-    What was drawn twice is two settings.
-    """
-    groups: dict[str, list[list[TrialRecord]]] = {}
+
+def _with_settings(trials: Sequence[TrialRecord]) -> Iterator[tuple[str, TrialRecord]]:
+    """Yields what tells a trial's setting from others; what was drawn twice is two settings."""
+    nums: Counter[tuple[str, int]] = Counter()
     for trial in trials:
-        alike = groups.setdefault(_setting(trial), [])
-        fitting = (group for group in alike if all(one.seed != trial.seed for one in group))
-        group = next(fitting, None)
-        if group is None:
-            alike.append(group := [])
-        group.append(trial)
-    return [group for alike in groups.values() for group in alike]
-
-
-def _setting(trial: TrialRecord) -> str:
-    return json.dumps([trial.roles, trial.parameters], sort_keys=True)
+        drawn = json.dumps([trial.roles, trial.parameters], sort_keys=True)
+        nums[drawn, trial.seed] += 1
+        yield f"{drawn}, {nums[drawn, trial.seed]}", trial
 
 
 def keep_trials(plan: SweepPlan, earlier: Sequence[TrialRecord]) -> None:
@@ -277,35 +265,38 @@ def keep_trials(plan: SweepPlan, earlier: Sequence[TrialRecord]) -> None:
         for group in by_setting(earlier)
         if group[0].assignment
     ]
-    known: dict[tuple[str, int], list[TrialRecord]] = {}
-    for trial in earlier:
-        known.setdefault((_setting(trial), trial.seed), []).append(trial)
+    known = {(setting, trial.seed): trial for setting, trial in _with_settings(earlier)}
     trials, experiments = list(earlier), {}
-    for one in wanted:
-        same = known.get((_setting(one), one.seed))
-        if same:
-            trial_id = same.pop(0).id
-        else:
-            name = file_name(one.assignment)
-            trial_id = name_trial(len(trials), len(str(len(wanted) - 1)), name, one.seed)
-            trials.append(
-                TrialRecord(trial_id, one.assignment, one.roles, one.parameters, one.seed)
-            )
+    for setting, one in _with_settings(wanted):
+        same = known.get((setting, one.seed))
+        if same is None:
+            what = one.assignment, one.roles, one.parameters, one.seed
+            same = make_trial(len(trials), len(wanted), *what)
+            trials.append(same)
         if one.id in plan.experiments:
-            experiments[trial_id] = plan.experiments[one.id]
+            experiments[same.id] = plan.experiments[one.id]
     plan.trials, plan.experiments = trials, experiments
 
 
-def name_trial(number: int, width: int, name: str, seed: int) -> str:
-    """Returns a trial's id, which is also a directory's name: ``03-qmix-ppo-4f1c0a92b7d3-s1``.
+def make_trial(
+    number: int,
+    num_trials: int,
+    assignment: str,
+    roles: RoleAssignment,
+    parameters: dict[str, Any],
+    seed: int,
+) -> TrialRecord:
+    """Returns a trial, whose id is also a directory's name: ``03-qmix-ppo-4f1c0a92b7d3-s1``.
 
     Args:
         number: its place in the table.
-        width: digits of the last number.
-        name: of its assignment, as a file's; see `file_name`.
-        seed: its own.
+        num_trials: of the table.
+        assignment: canonical; "" if its experiment was refused.
+        roles: see `TrialRecord`; likewise the rest.
     """
-    return f"{number:0{width}d}-{name}-s{seed}"
+    name = file_name(assignment) if assignment else "refused"
+    trial_id = f"{number:0{len(str(num_trials - 1))}d}-{name}-s{seed}"
+    return TrialRecord(trial_id, assignment, roles, parameters, seed)
 
 
 def _placed(

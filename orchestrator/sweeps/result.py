@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,11 +95,9 @@ class SweepResult:
         """
         from muxrl.orchestrator.records.frames import frame_of
 
-        trials = self.trials
-        names = ["trial", "assignment", *_roles(trials), *_keys(trials), *_OUTCOME]
-        columns = list(dict.fromkeys([*names, "run_dir", "cause"]))
-        rows = _rows(trials, self.sweep_dir)
-        return frame_of(columns, ([row[name] for name in columns] for row in rows))
+        rows = _rows(self.trials, self.sweep_dir)
+        columns = rows[0] if rows else _rows([TrialRecord("", "", {}, {}, 0)])[0]
+        return frame_of(list(columns), (list(row.values()) for row in rows))
 
     def grid(self) -> Grid:
         """Returns a row for each trial, as it is shown."""
@@ -139,7 +137,7 @@ def print_result(result: SweepResult, console: Console) -> None:
 
 def _rows(trials: Sequence[TrialRecord], sweep_dir: Path = Path()) -> list[dict[str, Any]]:
     """Returns a row for each trial, with each role and each parameter of any."""
-    roles, keys = _roles(trials), _keys(trials)
+    roles, keys = _names(t.roles for t in trials), _names(t.parameters for t in trials)
     return [
         {
             "trial": trial.id,
@@ -160,11 +158,12 @@ def _grid(trials: Sequence[TrialRecord], outcome: Sequence[str] = (), metric: st
     def parameter(value: object) -> str:
         return f"{value:.3g}" if isinstance(value, float) else str(value)
 
+    roles, keys = _names(t.roles for t in trials), _names(t.parameters for t in trials)
     columns: dict[str, Column | str] = {
         # The rest of its id stands in the other columns.
         "trial": Column(shown=lambda t: t.partition("-")[0], css="text", is_whole=True),
-        **{role: Column(css="text") for role in _roles(trials)},
-        **{key: Column(key.split(".", 1)[-1], parameter, css="text") for key in _keys(trials)},
+        **{role: Column(css="text") for role in roles},
+        **{key: Column(key.split(".", 1)[-1], parameter, css="text") for key in keys},
         "seed": Column(css="text"),
         "status": Column(
             shown=lambda status: status.replace("_", " "),
@@ -176,13 +175,8 @@ def _grid(trials: Sequence[TrialRecord], outcome: Sequence[str] = (), metric: st
         "metric_source": Column("of", css="text", is_whole=True),
         "env_steps": Column("env steps", whole, lambda r: {} if r["run_dir"] else _UNKNOWN),
     }
-    names = ["trial", *_roles(trials), *_keys(trials), "seed", *outcome]
-    return grid(_rows(trials), names, columns)
+    return grid(_rows(trials), ["trial", *roles, *keys, "seed", *outcome], columns)
 
 
-def _roles(trials: Sequence[TrialRecord]) -> list[str]:
-    return list(dict.fromkeys(role for trial in trials for role in trial.roles))
-
-
-def _keys(trials: Sequence[TrialRecord]) -> list[str]:
-    return list(dict.fromkeys(key for trial in trials for key in trial.parameters))
+def _names(of_trials: Iterable[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for one in of_trials for name in one))

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import ray
 from rich.console import Console
@@ -33,16 +32,14 @@ from muxrl.orchestrator.supervise.signals import (
     ignore_signals,
     interruptible,
 )
-from muxrl.orchestrator.sweeps.assignments import RoleAssignment
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_resumed
-from muxrl.orchestrator.sweeps.parameters import active, settings
 from muxrl.orchestrator.sweeps.plan import SweepPlan, find_trial_warnings, keep_trials, make_plan
 from muxrl.orchestrator.sweeps.progress import SweepProgress
 from muxrl.orchestrator.sweeps.result import SweepResult
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 from muxrl.orchestrator.sweeps.trial_log import TrialLog
-from muxrl.orchestrator.sweeps.tuner import num_trials, run_trials
+from muxrl.orchestrator.sweeps.tuner import run_trials
 
 
 def start_sweep(
@@ -129,7 +126,7 @@ def _has_its_budget(record: TrialRecord, folder: SweepDirectory, plan: SweepPlan
 def _run(plan: SweepPlan, folder: SweepDirectory, console: Console | None) -> SweepResult:
     say = (console or Console(quiet=True)).print
     num_kept = sum(trial.is_finished for trial in plan.trials)
-    total = num_trials(plan)
+    total = plan.num_trials
     num_begun = sum(trial.run_dir is not None and not trial.is_finished for trial in plan.trials)
     kept = f", {num_kept} of them finished before" if num_kept else ""
     begun = f", {num_begun} to go on from a checkpoint" if num_begun else ""
@@ -189,18 +186,8 @@ def sweep_ray(plan: SweepPlan) -> Iterator[None]:
 
 def local_num_cpus(plan: SweepPlan) -> int:
     """Returns the logical CPUs of a local Ray: the machine's, and enough for what was asked."""
-    wanted = [sum(cpus_wanted(plan.config_of(trial))) for trial in plan.trials if trial.assignment]
-    # A searcher has made no trials yet.
-    wanted = wanted or [
-        sum(cpus_wanted(plan.resolve(roles, _first_values(plan.config, roles), 0).config))
-        for roles in plan.role_assignments
-    ]
-    most = max(wanted, default=1.0) * (plan.config.max_concurrent or 1)
-    return max(os.cpu_count() or 1, math.ceil(most))
-
-
-def _first_values(config: SweepConfig, roles: RoleAssignment) -> dict[str, Any]:
-    return next(settings(active(config.parameters, set(roles.values())), 1, config.seed))
+    wanted = max(sum(cpus_wanted(one.config)) for one in plan.resolved)
+    return max(os.cpu_count() or 1, math.ceil(wanted * (plan.config.max_concurrent or 1)))
 
 
 def placement_notes(plan: SweepPlan) -> Iterator[str]:

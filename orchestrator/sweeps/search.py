@@ -7,21 +7,19 @@ finished. A searcher that learns from earlier trials, such as optuna, adds new o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ray.tune.search import Searcher
 
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import ConfigError
-from muxrl.orchestrator.sweeps.assignments import RoleAssignment
 from muxrl.orchestrator.sweeps.directory import TrialRecord
 from muxrl.orchestrator.sweeps.parameters import active, given, multiple, multiples
-from muxrl.orchestrator.sweeps.plan import SweepPlan, by_setting, name_trial
+from muxrl.orchestrator.sweeps.plan import SweepPlan, by_setting, make_trial
 from muxrl.orchestrator.sweeps.schema import ParameterConfig
 from muxrl.orchestrator.sweeps.trial import METRIC, tune_config
 from muxrl.orchestrator.sweeps.trial_log import TrialLog
-from muxrl.protocol.assignment import file_name
 
 ROLES_KEY = "(assignment)"
 """Beside parameters, what a searcher chooses: the number of the assignment."""
@@ -67,6 +65,8 @@ class TableSearch(Searcher):
 
 Point = dict[str, Any]
 """What a suggestion is: the number of its assignment, and the parameters which that one uses."""
+Known = tuple[Point, str, float | None]
+"""A suggestion, the name of its state in optuna, and what came of it, if it is complete."""
 Spaces = Sequence[dict[str, ParameterConfig]]
 """For each assignment the parameters that it uses."""
 
@@ -74,127 +74,89 @@ Spaces = Sequence[dict[str, ParameterConfig]]
 class LearningSearch(TableSearch):
     """Adds what optuna suggests, as one trial for each seed.
 
-    It is told the mean of the seeds' metrics when all of them are over; if one of these trials
-    failed, the suggestion counts as failed. It hears what ran and nothing else, whether that ended
-    before the sweep was resumed or after.
+    It is told of all that the table holds, whether that was suggested before the sweep was resumed
+    or after: the mean of the seeds' metrics once all of them are over; if one of these trials
+    failed, the suggestion counts as failed.
     """
 
     def __init__(self, plan: SweepPlan, table: TrialLog) -> None:
         super().__init__(plan, table)
-        self._plan, config = plan, plan.config
-        self._pending = by_setting(table.records)
-        self._num_suggestions = len(self._pending)
-        spaces = [active(config.parameters, set(r.values())) for r in plan.role_assignments]
-        self._optuna = Optuna(spaces, config.metric.mode, derive_seed(config.seed, "searcher"))
+        self._plan = plan
+        of_assignments = (set(roles.values()) for roles in plan.role_assignments)
+        self._spaces = [active(plan.config.parameters, names) for names in of_assignments]
 
     def _next(self) -> list[TrialRecord]:
         """Returns the trials of the next suggestion that can be run."""
-        while self._num_suggestions < self._plan.config.num_samples:
-            self._report()
-            point = self._optuna.suggest(self._num_suggestions)
-            self._num_suggestions += 1
-            roles = self._plan.role_assignments[point[ROLES_KEY]]
-            parameters = {key: value for key, value in point.items() if key != ROLES_KEY}
+        config = self._plan.config
+        while len(groups := by_setting(self._table.records)) < config.num_samples:
+            seed = derive_seed(derive_seed(config.seed, "searcher"), str(len(groups)))
+            point = suggest(self._spaces, config.metric.mode, seed, map(self._known, groups))
+            roles = self._plan.role_assignments[point.pop(ROLES_KEY)]
+            assignment = cause = ""
             try:
-                assignment = self._plan.assignment(roles, parameters)
+                assignment = self._plan.resolve(roles, point, config.all_seeds[0]).assignment
             except ConfigError as error:
-                refused = self._make_records("refused", "", roles, parameters)
-                for record in refused:
-                    record.status, record.cause = "failed", "; ".join(error.problems)
-                self._table.add(refused)
-                continue
-            records = self._make_records(file_name(assignment), assignment, roles, parameters)
-            self._table.add(records)
-            return list(records)
+                cause = "; ".join(error.problems)
+            first, num = len(self._table.records), self._plan.num_trials
+            made = [
+                make_trial(first + i, num, assignment, roles, point, own)
+                for i, own in enumerate(config.all_seeds)
+            ]
+            for record in made if cause else ():
+                record.status, record.cause = "failed", cause
+            self._table.add(made)
+            if not cause:
+                return made
         return []
 
-    def _make_records(
-        self, name: str, assignment: str, roles: RoleAssignment, parameters: dict[str, Any]
-    ) -> list[TrialRecord]:
-        """Returns one trial for each seed."""
-        first, seeds = len(self._table.records), self._plan.config.all_seeds
-        width = len(str(max(0, self._plan.config.num_samples * len(seeds) - 1)))
-        records = [
-            TrialRecord(
-                name_trial(first + i, width, name, seed), assignment, roles, parameters, seed
-            )
-            for i, seed in enumerate(seeds)
-        ]
-        self._pending.append(records)
-        return records
-
-    def _report(self) -> None:
-        """Tells what came of the suggestions whose trials are all over by now."""
-        over = [group for group in self._pending if all(record.is_over for record in group)]
-        self._pending = [group for group in self._pending if group not in over]
-        for group in over:
-            values = [r.metric for r in group if r.is_finished and r.metric is not None]
-            number = self._plan.role_assignments.index(group[0].roles)
-            mean = sum(values) / len(values) if len(values) == len(group) else None
-            self._optuna.tell({ROLES_KEY: number, **group[0].parameters}, mean)
+    def _known(self, group: Sequence[TrialRecord]) -> Known:
+        """Returns what came of a suggestion, from its trials."""
+        number = self._plan.role_assignments.index(group[0].roles)
+        point = {ROLES_KEY: number, **group[0].parameters}
+        if not all(record.is_over for record in group):
+            return point, "RUNNING", None
+        values = [r.metric for r in group if r.is_finished and r.metric is not None]
+        if len(values) < len(group):
+            return point, "FAIL", None
+        return point, "COMPLETE", sum(values) / len(values)
 
 
-class Optuna:
-    """optuna's TPE sampler.
+def suggest(spaces: Spaces, mode: str, seed: int, known: Iterable[Known]) -> Point:
+    """Returns an assignment and values of the parameters which that one uses, from optuna's TPE.
 
-    A suggestion depends only on its number, the seed, what is known by then and what is being
-    tried, so that a sweep that is resumed draws nothing again, and continues as if it had not been
-    cut where its trials run one by one.
+    It depends on the arguments alone, so that a sweep that is resumed continues as if it had not
+    been cut where its trials run one by one.
 
     Args:
         spaces: for each assignment its parameters.
         mode: "max" or "min".
-        seed: of its draws.
+        seed: of this draw.
+        known: earlier suggestions. The sampler takes those that run for bad ones, and looks
+            elsewhere.
     """
+    import optuna
+    from optuna.trial import FixedTrial, TrialState, create_trial
 
-    def __init__(self, spaces: Spaces, mode: str, seed: int) -> None:
-        import optuna
-
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._spaces = spaces
-        self._seed = seed
-        self._study = optuna.create_study(direction=f"{mode}imize")
-        self._asked: list[tuple[Point, Any]] = []
-        """Those without a metric yet: the sampler takes them for bad ones, and looks elsewhere."""
-
-    def suggest(self, number: int) -> Point:
-        """Returns an assignment and values of the parameters which that one uses."""
-        from optuna.samplers import TPESampler
-
-        self._study.sampler = TPESampler(
-            seed=derive_seed(self._seed, str(number)), constant_liar=True
-        )
-        trial = self._study.ask()
-        point = self._draw(trial)
-        self._asked.append((point, trial))
-        return point
-
-    def tell(self, point: Point, value: float | None) -> None:
-        """Receives what came of a point, of this beginning or an earlier one; None if it failed."""
-        from optuna.trial import FixedTrial, TrialState, create_trial
-
-        state = TrialState.FAIL if value is None else TrialState.COMPLETE
-        for number, (asked, trial) in enumerate(self._asked):
-            if asked == point:
-                del self._asked[number]
-                self._study.tell(trial, value, state)
-                return
-        parameters = self._spaces[point[ROLES_KEY]]
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+    study = optuna.create_study(sampler=sampler, direction=f"{mode}imize")
+    for point, state, value in known:
+        parameters = spaces[point[ROLES_KEY]]
         fixed = FixedTrial({key: _number(parameters.get(key), v) for key, v in point.items()})
-        self._draw(fixed)
-        self._study.add_trial(
+        _draw(fixed, spaces)
+        params, distributions = fixed.params, fixed.distributions
+        study.add_trial(
             create_trial(
-                state=state,
-                value=value,
-                params=fixed.params,
-                distributions=fixed.distributions,
+                state=TrialState[state], value=value, params=params, distributions=distributions
             )
         )
+    return _draw(study.ask(), spaces)
 
-    def _draw(self, trial: Any) -> Point:
-        roles = trial.suggest_categorical(ROLES_KEY, list(range(len(self._spaces))))
-        values = {key: _suggested(trial, key, p) for key, p in self._spaces[roles].items()}
-        return {ROLES_KEY: roles, **values}
+
+def _draw(trial: Any, spaces: Spaces) -> Point:
+    roles = trial.suggest_categorical(ROLES_KEY, list(range(len(spaces))))
+    values = {key: _suggested(trial, key, p) for key, p in spaces[roles].items()}
+    return {ROLES_KEY: roles, **values}
 
 
 def _suggested(trial: Any, key: str, parameter: ParameterConfig) -> Any:

@@ -26,14 +26,6 @@ from muxrl.orchestrator.sweeps.trial_log import CLEANUP_S, TrialLog
 from muxrl.servers.import_by_name import import_by_name
 
 
-def num_trials(plan: SweepPlan) -> int:
-    """Returns how many trials the sweep runs in all."""
-    config = plan.config
-    if config.searcher == "random":
-        return len(plan.trials)
-    return config.num_samples * len(config.all_seeds)
-
-
 def run_trials(plan: SweepPlan, trial_log: TrialLog) -> None:
     """Runs the trials that are not finished; returns when all are over, or Tune was told to end.
 
@@ -64,7 +56,7 @@ def run_trials(plan: SweepPlan, trial_log: TrialLog) -> None:
             mode=config.metric.mode,
             search_alg=search(plan, trial_log),
             scheduler=_scheduler(config),
-            num_samples=num_trials(plan),
+            num_samples=plan.num_trials,
             max_concurrent_trials=config.max_concurrent,
             trial_name_creator=_trial_name,
             trial_dirname_creator=_trial_name,

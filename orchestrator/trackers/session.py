@@ -1,9 +1,8 @@
 """One run in one tracker, from its description to its report, told from the run's files.
 
 The run itself feeds TensorBoard. Any other tracker has a process beside the run, which follows its
-files and ends soon after its standard input does, which is the run's; its standard output is for
-one sentence, on why the tracker has failed, and all that is printed goes to the log. `replay` tells
-all of them afterwards.
+files and ends soon after its standard input does, which is the run's; all that is printed goes to
+its log, whose last line says why it has failed. `feed_tracker` tells all of them afterwards.
 """
 
 from __future__ import annotations
@@ -202,7 +201,7 @@ def _of_roles(at: str, returns: AgentReturns, roles: Sequence[Role]) -> dict[str
 
 
 def main() -> None:
-    """Follows a run until it is over; exits with code 1 once the tracker fails."""
+    """Follows a run until it is over; exits with code 1 once the tracker fails, which it says."""
     tracker, path, resumed_at, lengths = json.loads(sys.argv[1])
     folder = RunDirectory(Path(path))
     os.nice(_NICENESS)
@@ -210,21 +209,19 @@ def main() -> None:
     find_user_modules()
     is_over = threading.Event()
     when_alone(is_over.set)
-    with os.fdopen(os.dup(1), "w") as answer:
-        os.dup2(2, 1)
-        try:
-            session = Session(tracker, describe(folder, resumed_at))
-            is_last = False
-            while not is_last:
-                is_last = is_over.wait(_INTERVAL_S)
-                for name, record in new_rows(folder, lengths):
-                    session.receive(name, record)
-            session.end(state_at_end(folder))
-        except Exception as error:  # noqa: BLE001  # a tracker may raise anything
-            traceback.print_exc()
-            answer.write(describe_failure(error))
-            answer.flush()
-            os._exit(1)  # what it does at its exit may wait for the same server
+    try:
+        session = Session(tracker, describe(folder, resumed_at))
+        is_last = False
+        while not is_last:
+            is_last = is_over.wait(_INTERVAL_S)
+            for name, record in new_rows(folder, lengths):
+                session.receive(name, record)
+        session.end(state_at_end(folder))
+    except Exception as error:  # noqa: BLE001  # a tracker may raise anything
+        traceback.print_exc()
+        sys.stderr.write(f"{describe_failure(error)}\n")
+        sys.stderr.flush()
+        os._exit(1)  # what it does at its exit may wait for the same server
 
 
 def new_rows(folder: RunDirectory, lengths: dict[str, int]) -> Iterator[Row]:

@@ -21,8 +21,6 @@ logger = logging.getLogger(__name__)
 
 _END_S = 60.0
 """For all trackers of a run to send what is left; a first ``mlflow.db`` alone takes 20 s."""
-_KILLED_S = 5.0
-"""For a process that was killed to be gone."""
 _START = "from muxrl.orchestrator.trackers.session import main; main()"
 
 
@@ -137,7 +135,7 @@ class _Process:
                 # -P: what lies in the current folder is never imported in place of a library.
                 self._process = Child(
                     [sys.executable, "-P", "-c", _START, what],
-                    stdout=subprocess.PIPE,
+                    stdout=log,
                     stderr=log,
                     env=worker_variables(),
                 )
@@ -147,7 +145,7 @@ class _Process:
     def check(self) -> None:
         """Says, once, that it has failed."""
         if self._process is not None and self._process.poll() is not None:
-            self._end()
+            self._end(self._process)
 
     def close(self) -> None:
         """Tells it that the run is over, for it to end."""
@@ -160,24 +158,18 @@ class _Process:
             return
         try:
             process.wait(patience_s)
-            self._end()
         except subprocess.TimeoutExpired:
-            process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_KILLED_S)
-            if process.stdout is not None:
-                process.stdout.close()
+            process.end(0.0)
             self._leave("it had not finished when the run had, and was ended")
+        else:
+            self._end(process)
 
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        assert process is not None
-        with process:
-            output = (
-                process.stdout.read().decode(errors="replace").strip() if process.stdout else ""
-            )
-        if process.returncode != 0:
-            self._leave(output or f"its process died ({process.returncode})")
+    def _end(self, process: Child) -> None:
+        self._process = None
+        process.end(0.0)  # its pipe
+        if (code := process.returncode) != 0:
+            said = self._log.read_text("utf-8", "replace").strip().split("\n")[-1]
+            self._leave((said if code == 1 else "") or f"its process died ({code})")
 
     def _leave(self, cause: str) -> None:
         self._process = None

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -43,11 +43,9 @@ _STYLES = ("page.css",)
 _SCRIPTS = ("elements.js", "charts.js", "run.js", "sweep.js", "folder.js", "live.js")
 
 
-class View(Protocol):
-    """What reads a directory again and again."""
-
-    def read(self) -> dict[str, Any]:
-        """Returns what the page shows: its ``kind``, and whether it ``is_whole``."""
+View = RunView | SweepView | Listing
+"""What reads a directory again and again: what the page shows, its ``kind``, and whether it
+``is_whole``."""
 
 
 def view_of(path: Path) -> View:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from muxrl.orchestrator.config.load import from_yaml
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
 from muxrl.orchestrator.measure.against_random import AgainstRandom, against_random
@@ -60,12 +58,12 @@ class RunView:
         self._about = {
             "assignment": self._plan.assignment,
             "seed": self._plan.seed,
-            **_read_about(self._folder.path / "config.yaml"),
+            **_read_about(self._folder),
         }
         self._agents = {s: server.agents for s, server in self._plan.servers.items()}
         metrics = self._folder.metrics
-        joint = partial(_Joint, self._plan, self._roles)
-        evaluated = partial(_Evaluated, self._plan)
+        joint = partial(_Joint, self._plan)
+        evaluated = partial(Evaluated, self._plan)
         self._joint = Tail(metrics / "joint.jsonl", joint, JointRow)
         self._evaluated = Tail(metrics / "evaluation.jsonl", evaluated, EvaluationRow)
         self._servers = {
@@ -135,7 +133,7 @@ class RunView:
                     "name": role.name,
                     "agents": role.agents,
                     "training": joint.training.returns[role.key].points or own,
-                    **self._evaluated.rows.returns.shown(role),
+                    **self._evaluated.rows.shown(role),
                 }
                 for role in roles
             ],
@@ -187,10 +185,10 @@ def _last_lines(path: Path) -> list[str]:
 class _Joint:
     """What the rows of the whole run come to."""
 
-    def __init__(self, plan: Plan, roles: Sequence[Role]) -> None:
+    def __init__(self, plan: Plan) -> None:
         agents = list(plan.servers)
         self.metrics = _metric_curves(plan, MOST_POINTS)
-        groups = {role.key: role.agents for role in roles}
+        groups = {role.key: role.agents for role in roles_of(plan)}
         self.training = TrainingSeries(groups, self.metrics, most_points=MOST_POINTS)
         self.activities = Activities(agents)
         self.speed = Thinned()
@@ -217,18 +215,60 @@ class _Joint:
         self.latest = row
 
 
-class _Evaluated:
-    """What evaluations come to."""
+class Evaluated:
+    """What evaluations come to, from their rows, one for each condition."""
 
     def __init__(self, plan: Plan) -> None:
-        shadows = [s for s, server in plan.servers.items() if server.shadow or server.replaced_by]
-        self.returns = EvaluatedReturns(roles_of(plan), shadows, is_external=plan.is_external)
         self.metrics = _metric_curves(plan, _MOST_EVALUATIONS)
+        self._servers, self._roles = plan.servers, roles_of(plan)
+        self._series = EvaluationSeries(most=1, is_external=plan.is_external)
 
     def add(self, row: EvaluationRow) -> None:
-        self.returns.add(row)
+        """Adds a row; those of another rule of acting than the newest are left out."""
         if row.replaced is None:
             self.metrics.add(row.env_steps, row.metrics, mean_of_episodes)
+        if row.should_explore != self._series.should_explore:
+            self._curves = {role: Thinned(most=_MOST_EVALUATIONS) for role in self._roles}
+        self._series.add(row)
+        (point,), (rows,) = self._series.points, self._series.rows.values()
+        server_id = Condition.of_row(row).server_id
+        for role, curve in self._curves.items():
+            seen, server = rows, self._servers[role.server_id]
+            if server.shadow or server.replaced_by:
+                names = seen_by(role.server_id, rows)
+                seen = {names[who]: one for who, one in rows.items() if who in names}
+            elif server_id not in (None, role.server_id):
+                continue
+            subject = Subject("role", role.name, role.agents)
+            in_place = Condition(role.server_id, _side(role, point)).key or ""
+            episodes = {
+                who: subject.returns(seen[who].returns)
+                for who in (AS_LEARNED, in_place, untrained(in_place))
+                if who in seen
+            }
+            if measured := Measured.of(point, episodes, in_place):
+                curve.add((point.env_steps, against_random([measured])))
+
+    def shown(self, role: Role) -> dict[str, Any]:
+        """Returns for the page: points ``(env_steps, mean, low, high)``, and of the last evaluation
+        the advantage, and untrained agents' ``(mean, low, high)``.
+
+        Ends of intervals, over episodes, are None where there are too few of them for one.
+
+        Args:
+            role: whose.
+        """
+        curve = self._curves[role].points if self._series.should_explore is not None else ()
+        measured: list[AgainstRandom] = [point for _, point in curve]
+        found = next((m for m in reversed(measured) if m.random is not None), None)
+        return {
+            "evaluated": [(m.env_steps, *_ends(m.learned)) for m in measured],
+            "random": [(m.env_steps, *_ends(m.random)) for m in measured if m.random],
+            "untrained": _ends(found.untrained) if found and found.untrained else None,
+            "advantage": _ends(found.advantage) if found and found.advantage else None,
+            "verdict": str(found.verdict) if found else "",
+            "num_episodes": measured[-1].num_episodes if measured else 0,
+        }
 
 
 def _metric_curves(plan: Plan, most_points: int) -> MetricCurves:
@@ -276,69 +316,13 @@ def _highest(first: Point, second: Point) -> Point:
     return first[0], second[1], max(first[2], second[2])
 
 
-def _read_about(config_yaml: Path) -> dict[str, str]:
+def _read_about(folder: RunDirectory) -> dict[str, str]:
     """Returns what the run plays and when it ends, nothing where another version wrote that."""
     try:
-        config = from_yaml(config_yaml.read_text(encoding="utf-8"), str(config_yaml))
+        config = folder.read_config()
     except (OSError, ConfigError):
         return {}
     return {"simulation": config.simulation.env, "stop": StopConditions(config.stop).text}
-
-
-class EvaluatedReturns:
-    """The evaluations, from their rows, one for each condition."""
-
-    def __init__(
-        self, roles: Sequence[Role], shadows: Collection[str] = (), *, is_external: bool = False
-    ) -> None:
-        self._shadows = shadows
-        self._series = EvaluationSeries(most=1, is_external=is_external)
-        self._roles = roles
-
-    def add(self, row: EvaluationRow) -> None:
-        """Adds a row; those of another rule of acting than the newest are left out."""
-        if row.should_explore != self._series.should_explore:
-            self._curves = {role: Thinned(most=_MOST_EVALUATIONS) for role in self._roles}
-        self._series.add(row)
-        (point,), (rows,) = self._series.points, self._series.rows.values()
-        server_id = Condition.of_row(row).server_id
-        for role, curve in self._curves.items():
-            seen = rows
-            if role.server_id in self._shadows:
-                names = seen_by(role.server_id, rows)
-                seen = {names[who]: one for who, one in rows.items() if who in names}
-            elif server_id not in (None, role.server_id):
-                continue
-            subject = Subject("role", role.name, role.agents)
-            in_place = Condition(role.server_id, _side(role, point)).key or ""
-            episodes = {
-                who: subject.returns(seen[who].returns)
-                for who in (AS_LEARNED, in_place, untrained(in_place))
-                if who in seen
-            }
-            if measured := Measured.of(point, episodes, in_place):
-                curve.add((point.env_steps, against_random([measured])))
-
-    def shown(self, role: Role) -> dict[str, Any]:
-        """Returns for the page: points ``(env_steps, mean, low, high)``, and of the last evaluation
-        the advantage, and untrained agents' ``(mean, low, high)``.
-
-        Ends of intervals, over episodes, are None where there are too few of them for one.
-
-        Args:
-            role: whose.
-        """
-        curve = self._curves[role].points if self._series.should_explore is not None else ()
-        measured: list[AgainstRandom] = [point for _, point in curve]
-        found = next((m for m in reversed(measured) if m.random is not None), None)
-        return {
-            "evaluated": [(m.env_steps, *_ends(m.learned)) for m in measured],
-            "random": [(m.env_steps, *_ends(m.random)) for m in measured if m.random],
-            "untrained": _ends(found.untrained) if found and found.untrained else None,
-            "advantage": _ends(found.advantage) if found and found.advantage else None,
-            "verdict": str(found.verdict) if found else "",
-            "num_episodes": measured[-1].num_episodes if measured else 0,
-        }
 
 
 def _side(role: Role, point: EvaluationPoint) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -81,8 +81,8 @@ class SweepView:
 class _Curve:
     """The sweep's metric over the env steps of one trial.
 
-    It is that of `muxrl.orchestrator.sweeps.trial.measure`: evaluations where the metric is made of
-    them and there are any, else training returns.
+    It is that of `muxrl.orchestrator.sweeps.measure`: evaluations where the metric is made of them
+    and there are any, else training returns.
     """
 
     def __init__(self, folder: RunDirectory, metric: MetricConfig) -> None:
@@ -90,21 +90,21 @@ class _Curve:
         self.is_read = self.is_final = False
         """Whether all that is there was read; whether nothing more will come."""
         trained, evaluated = partial(_Values, of.trained), partial(_Values, of.evaluated)
-        self._training = Tail(folder.metrics / "joint.jsonl", trained, JointRow)
-        self._evaluations = Tail(folder.metrics / "evaluation.jsonl", evaluated, EvaluationRow)
-        self._uses_evaluations = metric.source == "evaluation"
+        self._tails = [Tail(folder.metrics / "joint.jsonl", trained, JointRow)]
+        if metric.source == "evaluation":
+            file = folder.metrics / "evaluation.jsonl"
+            self._tails.insert(0, Tail(file, evaluated, EvaluationRow))
 
     def read(self, is_over: bool) -> None:
         """Reads what has come; `is_over` says that nothing more will."""
-        tails = self._training, self._evaluations
-        self.is_read = not any([tail.read() for tail in tails])  # noqa: C419, both
+        self.is_read = not any([tail.read() for tail in self._tails])  # noqa: C419, both
         self.is_final = self.is_read and is_over
 
     @property
-    def points(self) -> list[Point]:
+    def points(self) -> Sequence[Point]:
         """``(env_steps, metric)``."""
-        evaluated = list(self._evaluations.rows.curve.points) if self._uses_evaluations else []
-        return evaluated or list(self._training.rows.curve.points)
+        curves = [tail.rows.curve.points for tail in self._tails]
+        return next(filter(None, curves), [])
 
 
 class _Values:

@@ -13,13 +13,17 @@ from muxrl.servers.server import PolicyServer
 
 
 @contextlib.contextmanager
-def gateway_to(*servers: PolicyServer, num_episodes: int | None = None) -> Iterator[ServedGateway]:
+def gateway_to(
+    *servers: PolicyServer, num_episodes: int | None = None, token: str = ""
+) -> Iterator[ServedGateway]:
     """Yields a gateway to these servers; ends it.
 
     Args:
         num_episodes: after so many the run is over; None: it never is.
+        token: the servers' own.
     """
-    served = ServedGateway(lambda: MultiplexingClient([server.address for server in servers]))
+    addresses = [server.address for server in servers]
+    served = ServedGateway(lambda: MultiplexingClient(addresses, token=token))
     served.start()
     is_through = threading.Event()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from muxrl.client.transport import Transport
 from muxrl.client.websocket import WebSocketTransport
 from muxrl.protocol.messages import AnyItem, AnyReply
 from muxrl.protocol.spaces import Box, Discrete, Space
-from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
+from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.server import PolicyServer
 
 TOKEN = "open-sesame"
@@ -32,35 +32,29 @@ SEEN = {"a": np.array([0.1, 0.2], np.float32), "b": np.array([0.3, 0.4], np.floa
 MakeServer = Callable[..., PolicyServer]
 
 
-def make_plan(algorithm: str, agents: dict[str, Space], **fields: Any) -> ServerPlan:
-    """Returns a plan; every kind of observation has its own policy."""
-    groups: dict[str, tuple[str, ...]] = fields.get("groups", {})
-    group_of = {member: group for group, members in groups.items() for member in members}
-    policy_of: dict[str, str] = {}
-    for agent, space in agents.items():
-        policy_of[agent] = group_of.get(agent, f"policy_{len(getattr(space, 'shape', ()))}")
+def make_plan(
+    algorithm: str, agents: Mapping[str, Space | tuple[Space, Space]], **fields: Any
+) -> ServerPlan:
+    """Returns a plan: by agent what it observes, which of three actions it takes then.
+
+    Every kind of observation has its own policy. Or what an agent observes and does, which has one
+    of its own.
+    """
+    group_of = {a: group for group, members in fields.get("groups", {}).items() for a in members}
+    plans = {}
+    for agent, given in agents.items():
+        spaces = given if isinstance(given, tuple) else (given, Discrete(3))
+        own = agent if spaces is given else f"policy_{len(getattr(given, 'shape', ()))}"
+        group = group_of.get(agent)
+        plans[agent] = AgentPlan(group or own, *spaces, group)
     defaults: dict[str, Any] = {
         "server_id": algorithm.lower(),
-        "algorithm": algorithm,
-        "agents": {
-            agent: AgentPlan(policy_of[agent], space, Discrete(3), group_of.get(agent))
-            for agent, space in agents.items()
-        },
         "groups": {},
         "state_size": None,
-        "team_reward": "sum",
-        "settings": {},
-        "model": {},
         "while_learning": "wait",
-        "max_policy_lag": 1,
         "host": "127.0.0.1",
-        "port": 0,
-        "token": "",
-        "seed": 0,
-        "resources": ResourcesConfig(),
-        "limits": LimitsConfig(),
     }
-    return ServerPlan(**(defaults | fields))
+    return ServerPlan(**{"algorithm": algorithm, "agents": plans, **defaults, **fields})
 
 
 PPO_SETTINGS: dict[str, Any] = {

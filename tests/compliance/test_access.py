@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import logging
 import socket
@@ -63,20 +64,9 @@ HALF_A_BODY = request_bytes("POST /v1/step HTTP/1.1\nHost: localhost\nContent-Le
 
 def answer_of(connection: socket.socket) -> tuple[int, dict[str, Any]]:
     """Reads one answer."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        part = connection.recv(65536)
-        assert part, f"closed after {data!r}"
-        data += part
-    head, _, body = data.partition(b"\r\n\r\n")
-    length = next(
-        int(line.split(b":")[1])
-        for line in head.split(b"\r\n")
-        if line.lower().startswith(b"content-length")
-    )
-    while len(body) < length:
-        body += connection.recv(65536)
-    return int(head.split()[1]), json.loads(body)
+    response = http.client.HTTPResponse(connection)
+    response.begin()
+    return response.status, json.loads(response.read())
 
 
 # --- web pages and names ------------------------------------------------------------------

@@ -6,7 +6,6 @@ import json
 import math
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -24,7 +23,6 @@ from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
 from muxrl.client.env_loop import EnvLoop
 from muxrl.client.standalone import muxrl_client
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
-from muxrl.servers.config import AgentPlan
 
 SPACES: dict[str, Space] = {
     "box": Box((2,)),
@@ -41,9 +39,8 @@ TAKEN: Verdict = "taken"
 @pytest.fixture(scope="module")
 def address(make_server: MakeServer) -> Iterator[str]:
     """Of a gateway to a server that gives its networks away, whose own address is `.behind`."""
-    agents = {a: AgentPlan(f"p_{a}", space, Discrete(3)) for a, space in SPACES.items()}
-    plan = make_plan("PPO", {}, settings=PPO_SETTINGS, model=SMALL_MODEL)
-    server = make_server(replace(plan, agents=agents))
+    agents = {agent: (space, Discrete(3)) for agent, space in SPACES.items()}
+    server = make_server(make_plan("PPO", agents, settings=PPO_SETTINGS, model=SMALL_MODEL))
     with gateway_to(server) as gateway:
         BEHIND[gateway.address] = server.address
         yield gateway.address
@@ -68,25 +65,12 @@ def play(client: Any, agent: Any, seen: Any = None, reward: Any = 0.0, **end: An
     client.end_episode(episode_id, **end)
 
 
-def by_websocket(address: str, **what: Any) -> Verdict:
-    with PolicyClient(address) as client:
-        return judged(lambda: play(client, **what), RefusedByServer)
+def by_client(make: Callable[[str], Any], refused: Any = RefusedByServer) -> Callable[..., Verdict]:
+    def door(address: str, **what: Any) -> Verdict:
+        with make(address) as client:
+            return judged(lambda: play(client, **what), refused)
 
-
-def by_http(address: str, **what: Any) -> Verdict:
-    with PolicyClient(address, transport="http") as client:
-        return judged(lambda: play(client, **what), RefusedByServer)
-
-
-def by_itself(address: str, **what: Any) -> Verdict:
-    """With local inference, of the server behind."""
-    with PolicyClient(BEHIND[address], inference_mode="local") as client:
-        return judged(lambda: play(client, **what), RefusedByServer)
-
-
-def standalone(address: str, **what: Any) -> Verdict:
-    with muxrl_client.PolicyClient(address) as client:
-        return judged(lambda: play(client, **what), muxrl_client.RefusedByServer)
+    return door
 
 
 def items_of(episode_id: Any, agent: Any, seen: Any = None, reward: Any = 0.0, **end: Any) -> Any:
@@ -161,9 +145,16 @@ def by_adapter(
         return judged(loop.run, RefusedByServer)
 
 
-DOORS = [
-    by_websocket, by_http, by_itself, standalone, raw_http, raw_websocket, by_adapter
-]  # fmt: skip
+DOORS: dict[str, Callable[..., Verdict]] = {
+    "websocket": by_client(PolicyClient),
+    "http": by_client(lambda address: PolicyClient(address, transport="http")),
+    # With local inference, of the server behind.
+    "local": by_client(lambda address: PolicyClient(BEHIND[address], inference_mode="local")),
+    "standalone": by_client(muxrl_client.PolicyClient, muxrl_client.RefusedByServer),
+    "raw http": raw_http,
+    "raw websocket": raw_websocket,
+    "adapter": by_adapter,
+}
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -185,10 +176,8 @@ DOORS = [
         (0, {"x": 0.5, 1: 1.0}),
     ],
 )
-def test_what_loses_no_meaning_is_taken(
-    address: str, door: Callable[..., Verdict], agent: Any, seen: Any
-) -> None:
-    assert door(address, agent=agent, seen=seen) == TAKEN
+def test_what_loses_no_meaning_is_taken(address: str, door: str, agent: Any, seen: Any) -> None:
+    assert DOORS[door](address, agent=agent, seen=seen) == TAKEN
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -209,19 +198,17 @@ def test_what_loses_no_meaning_is_taken(
     ],
 )
 def test_what_does_is_refused_by_the_agents_name(
-    address: str, door: Callable[..., Verdict], agent: str, seen: Any
+    address: str, door: str, agent: str, seen: Any
 ) -> None:
-    assert door(address, agent=agent, seen=seen) == ("refused", 422, agent)
+    assert DOORS[door](address, agent=agent, seen=seen) == ("refused", 422, agent)
 
 
-@pytest.mark.parametrize("door", [door for door in DOORS if "raw" not in door.__name__])
+@pytest.mark.parametrize("door", [door for door in DOORS if "raw" not in door])
 @pytest.mark.parametrize("seen", [object(), b"ab", torch.ones(2, requires_grad=True).bfloat16()])
-def test_so_is_what_cannot_even_travel(
-    address: str, door: Callable[..., Verdict], seen: Any
-) -> None:
-    if door is standalone and torch.is_tensor(seen):
+def test_so_is_what_cannot_even_travel(address: str, door: str, seen: Any) -> None:
+    if door == "standalone" and torch.is_tensor(seen):
         pytest.skip("without NumPy it asks the tensor itself for a list")
-    assert door(address, agent="box", seen=seen) == ("refused", 422, "box")
+    assert DOORS[door](address, agent="box", seen=seen) == ("refused", 422, "box")
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -236,20 +223,18 @@ def test_so_is_what_cannot_even_travel(
         (math.nan, False),
     ],
 )
-def test_a_reward_is_one_number(
-    address: str, door: Callable[..., Verdict], reward: Any, is_one: bool
-) -> None:
+def test_a_reward_is_one_number(address: str, door: str, reward: Any, is_one: bool) -> None:
     expected = TAKEN if is_one else ("refused", 422, "box")
-    assert door(address, agent="box", reward=reward) == expected
+    assert DOORS[door](address, agent="box", reward=reward) == expected
 
 
-@pytest.mark.parametrize("door", [door for door in DOORS if door is not by_adapter])
+@pytest.mark.parametrize("door", [door for door in DOORS if door != "adapter"])
 @pytest.mark.parametrize("reward", [None, "1.0", [1.0, 2.0]])
-def test_and_nothing_else(address: str, door: Callable[..., Verdict], reward: Any) -> None:
-    assert door(address, agent="box", reward=reward) == ("refused", 422, "box")
+def test_and_nothing_else(address: str, door: str, reward: Any) -> None:
+    assert DOORS[door](address, agent="box", reward=reward) == ("refused", 422, "box")
 
 
-@pytest.mark.parametrize("door", [by_websocket, by_http, standalone, raw_http, raw_websocket])
+@pytest.mark.parametrize("door", [door for door in DOORS if door not in ("adapter", "local")])
 @pytest.mark.parametrize(
     ("metric", "verdict"),
     [
@@ -264,9 +249,9 @@ def test_and_nothing_else(address: str, door: Callable[..., Verdict], reward: An
     ],
 )
 def test_a_metric_is_a_number_or_left_out(
-    address: str, door: Callable[..., Verdict], metric: Any, verdict: Verdict
+    address: str, door: str, metric: Any, verdict: Verdict
 ) -> None:
-    assert door(address, agent="box", metrics={"win": metric}) == verdict
+    assert DOORS[door](address, agent="box", metrics={"win": metric}) == verdict
 
 
 @pytest.mark.parametrize("transport", ["websocket", "http", "standalone"])

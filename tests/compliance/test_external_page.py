@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from muxrl.client.env_loop import EnvLoop
 from muxrl.orchestrator.config.load import load_config
 from muxrl.orchestrator.config.resolve import prepare
 from muxrl.protocol.spaces import Box, Space
-from muxrl.servers.config import AgentPlan
 from muxrl.servers.server import PolicyServer
 
 ROOT = Path(__file__).parents[2]
@@ -143,7 +141,7 @@ def test_the_ready_loop_plays_until_the_run_is_over_and_tells_its_metrics() -> N
 
     simulation = adapt(Won(gymnasium.make("CartPole-v1")))
     spaces = simulation.observation_spaces["agent"], simulation.action_spaces["agent"]
-    plan = replace(make_plan("RANDOM", {}), agents={"agent": AgentPlan("agent", *spaces)})
+    plan = make_plan("RANDOM", {"agent": spaces})
     with running(plan) as server, gateway_to(server, num_episodes=3) as gateway:
         with PolicyClient(gateway.address) as client:
             loop = EnvLoop([simulation], client, on_lost="restart", metrics={"win": "max"})

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.compliance.fuzz import Fuzz, Outcome
+from tests.compliance.gateways import gateway_to
 from tests.compliance.real_servers import (
     PPO_SETTINGS,
     SEES,
@@ -22,8 +23,6 @@ from tests.compliance.real_servers import (
 from tests.compliance.right_client import Echo, RightClient, learned_return
 from tests.nights import at_night
 
-from muxrl.client import MultiplexingClient
-from muxrl.orchestrator.gateway.served import ServedGateway
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
 from muxrl.servers.config import LimitsConfig, ServerPlan
 from muxrl.servers.episodes.store import BROKEN
@@ -108,14 +107,10 @@ def test_right_clients_of_a_trainer_notice_nothing(
 def test_nor_those_of_a_gateway(
     num: int, echo: PolicyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    served = ServedGateway(lambda: MultiplexingClient([echo.address], token=TOKEN))
-    served.start()
-    try:
+    with gateway_to(echo, token=TOKEN) as served:
         hold(served.address, _ECHO, num, caplog, token="")
         assert served.gateway.episodes.counts.num_episodes > 0
         assert served.gateway.num_mismatches == 0
-    finally:
-        assert served.stop()
     assert_well(echo)
 
 

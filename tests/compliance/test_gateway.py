@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import requests
+from tests.compliance.gateways import gateway_to
 from tests.compliance.real_servers import (
     PPO_SETTINGS,
     SMALL_MODEL,
@@ -59,11 +60,8 @@ def servers(make_server: MakeServer) -> dict[str, PolicyServer]:
 
 @pytest.fixture(scope="module")
 def gateway(servers: dict[str, PolicyServer]) -> Iterator[ServedGateway]:
-    addresses = {name: server.address for name, server in servers.items()}
-    gateway = ServedGateway(lambda: MultiplexingClient(addresses))
-    gateway.start()
-    yield gateway
-    assert gateway.stop()
+    with gateway_to(*servers.values()) as gateway:
+        yield gateway
 
 
 @pytest.fixture(params=[WebSocketTransport, HttpTransport])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from typing import Any
 
@@ -14,7 +13,6 @@ from tests.nights import at_night
 from muxrl.client import PolicyClient
 from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.algorithms.networks import convolutions_for
-from muxrl.servers.config import AgentPlan
 
 SEES: dict[str, Space] = {
     "tictactoe": Box((3, 3, 2)),
@@ -45,9 +43,8 @@ def test_policies_learn_from_boards_images_and_matrices(
     make_server: MakeServer, algorithm: str
 ) -> None:
     settings, model = CASES[algorithm]
-    agents = {agent: AgentPlan(agent, space, Discrete(3)) for agent, space in SEES.items()}
-    plan = make_plan(algorithm, {}, settings=settings, model=model)
-    server = make_server(dataclasses.replace(plan, agents=agents))
+    agents = {agent: (space, Discrete(3)) for agent, space in SEES.items()}
+    server = make_server(make_plan(algorithm, agents, settings=settings, model=model))
     rng = np.random.default_rng(0)
 
     def see() -> dict[str, Any]:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-import pytest
+from tests.compliance.gateways import gateway_to
 from tests.compliance.real_servers import PPO_SETTINGS, SMALL_MODEL, TOKEN, MakeServer, make_plan
 
-from muxrl.client import MultiplexingClient
 from muxrl.orchestrator.compliance.server_trial import RULES, judge_server
 from muxrl.orchestrator.compliance.verdicts import Verdict
-from muxrl.orchestrator.gateway.served import ServedGateway
 from muxrl.protocol.spaces import Box, DictSpace
-from muxrl.servers.config import AgentPlan, LimitsConfig
+from muxrl.servers.config import LimitsConfig
 from muxrl.servers.server import PolicyServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -45,8 +41,7 @@ def test_rules_hold_on_each_kind_of_server(server: PolicyServer) -> None:
     assert server.status().num_open_episodes == 0, "nothing is left open"
 
 
-@pytest.fixture
-def gateway(make_server: MakeServer) -> Iterator[ServedGateway]:
+def test_rules_hold_on_a_gateway(make_server: MakeServer) -> None:
     """Of a learning team, an agent with a mask, and a third one, whose episodes soon expire."""
     limits = LimitsConfig(max_episodes=8, episode_timeout_s=1.0)
     plans = [
@@ -54,15 +49,8 @@ def gateway(make_server: MakeServer) -> Iterator[ServedGateway]:
         make_plan("RANDOM", {"c": MASKED}, server_id="masked", limits=limits),
         make_plan("RANDOM", {"d": Box((1,))}, limits=limits),
     ]
-    addresses = {plan.server_id: make_server(plan).address for plan in plans}
-    gateway = ServedGateway(lambda: MultiplexingClient(addresses))
-    gateway.start()
-    yield gateway
-    assert gateway.stop()
-
-
-def test_rules_hold_on_a_gateway(gateway: ServedGateway) -> None:
-    left_out = skipped(list(judge_server(gateway.address)))
+    with gateway_to(*map(make_server, plans)) as gateway:
+        left_out = skipped(list(judge_server(gateway.address)))
     assert len(left_out) == 4, left_out
 
 
@@ -78,7 +66,7 @@ def test_rules_hold_for_boxes_in_which_a_learning_policy_is_clipped(
     make_server: MakeServer,
 ) -> None:
     limits = LimitsConfig(max_episodes=8)
-    plan = make_plan("PPO", {}, settings=PPO_SETTINGS, model=SMALL_MODEL, limits=limits)
-    agents = {a: AgentPlan("p", Box((2,)), Box((6,), low=0, high=5)) for a in "ab"}
-    server = make_server(replace(plan, agents=agents))
+    agents = dict.fromkeys("ab", (Box((2,)), Box((6,), low=0, high=5)))
+    plan = make_plan("PPO", agents, settings=PPO_SETTINGS, model=SMALL_MODEL, limits=limits)
+    server = make_server(plan)
     assert len(skipped(list(judge_server(server.address)))) < 12

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from tests.compliance.real_servers import MAX_BYTES, TOKEN, make_plan, running, 
 
 from muxrl.client import MultiplexingClient, RefusedByServer, ServerUnavailable
 from muxrl.protocol.spaces import Box, MultiDiscrete, Space
-from muxrl.servers.config import AgentPlan
 from muxrl.servers.server import PolicyServer
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -105,9 +103,9 @@ def test_a_client_that_vanishes_leaves_the_server_in_peace(ppo: PolicyServer, ur
 @pytest.mark.parametrize("transport", ["websocket", "http"])
 def test_actions_are_arrays_over_every_transport(transport: Any) -> None:
     spaces: dict[str, Space] = {"a": Box((2,), "float32", -1.0, 1.0), "b": MultiDiscrete((2, 3))}
-    agents = {agent: AgentPlan(agent, Box((2,)), space) for agent, space in spaces.items()}
+    agents = {agent: (Box((2,)), space) for agent, space in spaces.items()}
     with (
-        running(replace(make_plan("RANDOM", {}), agents=agents)) as server,
+        running(make_plan("RANDOM", agents)) as server,
         MultiplexingClient([server.address], transport=transport) as client,
     ):
         episode_id = client.start_episode()

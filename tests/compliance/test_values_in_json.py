@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from muxrl.protocol.spaces import (
     Space,
     TupleSpace,
 )
-from muxrl.servers.config import AgentPlan
 
 MASKED = DictSpace({"observation": Box((1,)), "action_mask": Box((2,), "int8", 0, 1)})
 # Observation space, what is sent, action space, what has to come.
@@ -36,10 +34,8 @@ AGENTS: dict[str, tuple[Space, Any, Space, Any]] = {
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    agents = {
-        agent_id: AgentPlan(agent_id, sees, does) for agent_id, (sees, _, does, _) in AGENTS.items()
-    }
-    with running(replace(make_plan("RANDOM", {}), agents=agents)) as server:
+    agents = {agent_id: (sees, does) for agent_id, (sees, _, does, _) in AGENTS.items()}
+    with running(make_plan("RANDOM", agents)) as server:
         yield f"http://{server.address}/v1/step"
 
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
-from tests.compliance.real_servers import SEES, make_plan
+from tests.compliance.real_servers import SEES, make_plan, running
 from tests.docs.test_documents import DOCS, table
 
 from muxrl.orchestrator.config.trackers import TRACKERS
-from muxrl.servers.server import PolicyServer
 
 METRIC = re.compile(r"(muxrl_\w+)(?:\{([^}]*)\})?")
 ROW = re.compile(r"^\| (`[a-z].*?`) \|", re.MULTILINE)
@@ -31,10 +30,9 @@ class Given:
 @pytest.fixture(scope="module")
 def given() -> Iterator[dict[str, Given]]:
     """By name as in a query, of a server that was asked, has refused something and warned."""
-    server = PolicyServer(make_plan("RANDOM", SEES))
-    server.policies.store.warnings.add("far rewards", "one is 1e9")
-    url = f"http://{server.start()}"
-    try:
+    with running(make_plan("RANDOM", SEES)) as server:
+        server.policies.store.warnings.add("far rewards", "one is 1e9")
+        url = f"http://{server.address}"
         episode = {"episode_id": "e"}
         assert requests.post(f"{url}/v1/episodes", json=episode).ok
         assert requests.post(f"{url}/v1/episodes/never/end", json={"t": 1}).status_code == 410
@@ -47,8 +45,6 @@ def given() -> Iterator[dict[str, Given]]:
             for sample in family.samples:
                 found.setdefault(sample.name, Given(family.type)).labels |= sample.labels.keys()
         yield found
-    finally:
-        server.stop()
 
 
 def queries() -> Iterator[tuple[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import fmean
 from typing import Any
 
 from muxrl.client.adapters import adapt
@@ -23,8 +22,3 @@ def returns_of(env: Any, choose: Choose, seed: int = 0) -> dict[str, float]:
             returns[agent] += reward
         observations = result.observations
     return returns
-
-
-def mean_return(env: Any, choose: Choose, num_episodes: int) -> float:
-    """Returns the mean over agents and episodes."""
-    return fmean(fmean(returns_of(env, choose, seed).values()) for seed in range(num_episodes))

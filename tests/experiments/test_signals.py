@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -21,14 +20,12 @@ from gymnasium.spaces import Box, Discrete
 from omegaconf import OmegaConf
 from pettingzoo import ParallelEnv
 from tests.compliance.gateways import gateway_to
-from tests.compliance.real_servers import make_plan
+from tests.compliance.real_servers import make_plan, running
 
 from muxrl.client.adapters import adapt
 from muxrl.orchestrator.cli import main
 from muxrl.protocol.spaces import Box as PlainBox
 from muxrl.protocol.spaces import Discrete as PlainDiscrete
-from muxrl.servers.config import AgentPlan
-from muxrl.servers.server import PolicyServer
 
 ROOT = Path(__file__).parents[2]
 SIGNALS = ROOT / "experiments" / "examples" / "signals"
@@ -156,25 +153,20 @@ def test_what_was_learned_is_played_by_the_same_agents(monkeypatch: pytest.Monke
 
 @pytest.mark.skipif(not SUMO_PYTHON.exists(), reason="there is no SUMO in build/sumo")
 def test_an_episode_in_sumo() -> None:
-    agents = {
-        f"{column}{row}": AgentPlan("p", PlainBox((33,)), PlainDiscrete(8))
-        for column in "ABCD"
-        for row in range(4)
-    }
-    server = PolicyServer(replace(make_plan("RANDOM", {}), agents=agents))
-    server.start()
+    spaces = PlainBox((33,)), PlainDiscrete(8)
+    agents = {f"{column}{row}": spaces for column in "ABCD" for row in range(4)}
     command = [SUMO_PYTHON, SIGNALS / "signals.py", "--first-seed", "7", "--num-seconds", "300"]
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    try:
-        with gateway_to(server, num_episodes=1) as gateway:
-            done = subprocess.run(
-                [*command, gateway.address], env=own, capture_output=True, text=True, timeout=60
-            )
+    with (
+        running(make_plan("RANDOM", agents)) as server,
+        gateway_to(server, num_episodes=1) as gateway,
+    ):
+        done = subprocess.run(
+            [*command, gateway.address], env=own, capture_output=True, text=True, timeout=60
+        )
         counts = server.policies.store.counts
-        assert (done.returncode, counts.num_episodes) == (0, 1), done.stderr
-        assert counts.num_env_steps >= 60, "a decision every 5 s, and those of an episode cut short"
-    finally:
-        assert server.stop()
+    assert (done.returncode, counts.num_episodes) == (0, 1), done.stderr
+    assert counts.num_env_steps >= 60, "a decision every 5 s, and those of an episode cut short"
     lines = [line for line in done.stdout.splitlines() if line.startswith("seed ")]
     seed, _, metrics = lines[0].partition(": ")
     assert seed == "seed 7"

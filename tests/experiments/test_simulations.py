@@ -1,17 +1,32 @@
+"""The simulations of muxrl's own: valid environments whose bounds are what their modules say."""
+
 from __future__ import annotations
 
 import itertools
 import time
 import warnings
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pytest
 from pettingzoo import ParallelEnv
 from pettingzoo.test import parallel_api_test
-from tests.experiments.playing import returns_of
+from tests.experiments.playing import Choose, returns_of
 
-from muxrl.experiments.simulations import cue_game, matrix_game, two_step_game, zero_cost
+from muxrl.experiments.simulations import (
+    bright_corner,
+    cue_game,
+    dials,
+    locked_doors,
+    matrix_game,
+    recall_game,
+    sentries,
+    two_step_game,
+    unlike_cues,
+    zero_cost,
+)
+from muxrl.experiments.simulations.bright_corner import BrightCorner
 from muxrl.experiments.simulations.cue_game import CueGame
 from muxrl.experiments.simulations.dials import Dials
 from muxrl.experiments.simulations.faulty import UNKNOWN_AGENT, Faulty, InjectedFault
@@ -26,6 +41,8 @@ from muxrl.experiments.simulations.two_step_game import TwoStepGame
 from muxrl.experiments.simulations.unlike_cues import UnlikeCues
 from muxrl.experiments.simulations.weather_cues import WeatherCues
 from muxrl.experiments.simulations.zero_cost import ZeroCost
+
+RNG = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +73,132 @@ def test_each_is_a_valid_parallel_env(env: ParallelEnv, capsys: Any) -> None:
         assert env.state_space.contains(env.state())
 
 
+def brightest(agent: str, image: np.ndarray) -> int:
+    half = len(image) // 2
+    quarters = image.reshape(2, half, 2, half).astype(float)
+    return int(quarters.mean(axis=(1, 3)).argmax())
+
+
+def remembering() -> Choose:
+    """Answers with the cue of the beginning."""
+    cue_of: dict[str, int] = {}
+
+    def remember(agent: str, now: Any) -> int:
+        if now[:4].any():
+            cue_of[agent] = int(now[:4].argmax())
+        return cue_of[agent]
+
+    return remember
+
+
+def largest_of(num: int | None) -> Choose:
+    """Answers a cue, which is in the first numbers of what is observed."""
+    return lambda _, seen: int(seen[:num].argmax())
+
+
+def any_of(num: int) -> Choose:
+    return lambda *_: int(RNG.integers(num))
+
+
+def one_answers(agent: str, seen: Any) -> int:
+    return int(seen[:4].argmax() if agent == "agent_1" else RNG.integers(4))
+
+
+def turned(agent: str, seen: Any) -> np.ndarray:
+    return RNG.uniform(2.0, 10.0, 2).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("env", "choose", "expected", "within", "num_episodes"),
+    [
+        (BrightCorner(84), brightest, bright_corner.oracle_return(), 0.0, 20),
+        (BrightCorner(10), any_of(4), bright_corner.random_return(), 0.3, 400),
+        (CueGame(), largest_of(4), cue_game.oracle_return(), 0.0, 1),
+        (CueGame(), one_answers, cue_game.expected_return(1), 0.22, 500),
+        (Dials(num_agents=2), turned, dials.random_return(), 0.1, 300),
+        (Dials(num_agents=2), lambda *_: np.full(2, 6.0, np.float32), dials.still_return(), 0.1,
+         300),
+        (Dials(num_agents=2), lambda _, wish: 2.0 + 8.0 * wish, dials.oracle_return(), 1e-4, 5),
+        (LockedDoors(), lambda _, seen: int(np.flatnonzero(seen["action_mask"])[-1]),
+         locked_doors.oracle_return(), 0.1, 800),
+        (LockedDoors(), lambda _, seen: int(RNG.choice(np.flatnonzero(seen["action_mask"]))),
+         locked_doors.random_return(), 0.1, 800),
+        (LockedDoors(), lambda _, seen: len(seen["action_mask"]) - 1, locked_doors.blind_return(),
+         0.1, 800),
+        (RecallGame(num_agents=2), lambda *_: 1, recall_game.memoryless_return(), 0.05, 500),
+        (RecallGame(num_agents=2), remembering(), recall_game.oracle_return(), 0.0, 20),
+        *(
+            case
+            for interval, best in ((0, 36), (2, 30))
+            for case in (
+                (Sentries(arrival_interval=interval), largest_of(3), best / 3, 1e-9, 1),
+                (Sentries(arrival_interval=interval), any_of(3),
+                 sentries.random_return(arrival_interval=interval) / 3, 0.12, 500),
+            )
+        ),
+        (UnlikeCues(), largest_of(None), unlike_cues.oracle_return(), 0.0, 1),
+        (UnlikeCues(), lambda _, seen: int(RNG.integers(len(seen))), unlike_cues.random_return(),
+         0.24, 400),
+        (UnlikeCues(), lambda _, seen: int(seen.argmax()) % 2, 9.5556, 0.41, 400),
+        (ZeroCost(), largest_of(5), zero_cost.oracle_return(), 0.0, 1),
+        (ZeroCost(), any_of(5), zero_cost.random_return(), 0.92, 50),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, ParallelEnv) else "",
+)  # fmt: skip
+def test_each_way_to_act_earns_what_its_module_says(
+    env: ParallelEnv, choose: Choose, expected: float, within: float, num_episodes: int
+) -> None:
+    """The mean over agents and episodes; without a tolerance each agent earns it in each."""
+    earned = [[*returns_of(env, choose, seed).values()] for seed in range(num_episodes)]
+    if within:
+        assert np.mean(earned) == pytest.approx(expected, abs=within)
+    else:
+        assert {*itertools.chain(*earned)} == {expected}
+
+
+@pytest.mark.parametrize(
+    ("bound", "figure"),
+    [
+        (cue_game.random_return(), 2.65625),
+        (cue_game.oracle_return(), 20),
+        (cue_game.expected_return(1), 5.625),
+        (locked_doors.oracle_return(), 7.5556),
+        (locked_doors.blind_return(), 0.1426),
+        (matrix_game.oracle_return("climbing"), 11),
+        (matrix_game.oracle_return("penalty"), 10),
+        (matrix_game.random_return("penalty", k=-11), 0),
+        (sentries.oracle_return(arrival_interval=0), 36),
+        (sentries.oracle_return(arrival_interval=2), 30),
+        (sentries.random_return(arrival_interval=0), 5.0),
+        (sentries.random_return(arrival_interval=2), 4.9999),
+        (two_step_game.random_return(), 4.75),
+        (two_step_game.oracle_return(), 8),
+        (unlike_cues.random_return(), 3.7778),
+        (zero_cost.oracle_return(), 100),
+    ],
+)
+def test_a_bound_is_the_figure_that_is_known(bound: float, figure: float) -> None:
+    assert bound == pytest.approx(figure, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("make", "story"),
+    [
+        (lambda: BrightCorner(85), "size=85 has no quarters"),
+        (lambda: Faulty("nan", agent_id="x"), "no agent 'x'"),
+        (lambda: Faulty("rais"), "no fault 'rais'"),  # type: ignore[arg-type]
+        (lambda: MatrixGame("climbign"), "no matrix game 'climbign'"),  # type: ignore[arg-type]
+        (lambda: MatrixGame("climbing", payoffs=[[1]]), "either game or payoffs"),
+        (lambda: Sentries(num_steps=4), "steps left after the last arrival"),
+        (lambda: SimpleTag(num_good=0), "good agent"),
+        (lambda: ZeroCost(observation_size=2), "at least that"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(make: Any, story: str) -> None:
+    with pytest.raises(ValueError, match=story):
+        make()
+
+
 @pytest.mark.parametrize(
     ("actions", "payoff"),
     [
@@ -83,45 +226,85 @@ def test_the_two_step_game_pays_the_papers_table(
     assert all(terminations.values())
 
 
-def test_bounds_of_the_two_step_game() -> None:
-    assert two_step_game.random_return() == 4.75
-    assert two_step_game.oracle_return() == 8
-
-
-def test_matrix_games_pay_the_table_and_their_bounds_are_its_mean_and_maximum() -> None:
+def test_matrix_games_pay_the_table() -> None:
     for game, k in (("climbing", -100.0), ("penalty", -7.0)):
         payoffs = matrix_game.payoffs_of(game, k)  # type: ignore[arg-type]
         for a, b in itertools.product(range(3), repeat=2):
             env = MatrixGame(game, k=k)  # type: ignore[arg-type]
             returns = returns_of(env, lambda agent, _, ab=(a, b): ab[int(agent[-1])])
             assert sum(returns.values()) == payoffs[a, b]
-    assert matrix_game.oracle_return("climbing") == 11
-    assert matrix_game.oracle_return("penalty") == 10
-    assert matrix_game.random_return("penalty", k=-11) == 0
-    with pytest.raises(ValueError, match="either game or payoffs"):
-        MatrixGame("climbing", payoffs=[[1]])
-    with pytest.raises(ValueError, match="no matrix game 'climbign'"):
-        MatrixGame("climbign")  # type: ignore[arg-type]
 
 
-def answer(agent: str, observation: Any) -> int:
-    return int(observation[:4].argmax())
+def test_a_locked_door_ends_the_game_or_raises() -> None:
+    env = LockedDoors(num_agents=1)
+    observations, _ = env.reset(seed=0)
+    locked = int(np.flatnonzero(observations["agent_0"]["action_mask"] == 0)[0])
+    _, rewards, terminations, truncations, _ = env.step({"agent_0": locked})
+    assert (rewards, terminations) == ({"agent_0": -1.0}, {"agent_0": True})
+    assert truncations == {"agent_0": False}
+    assert env.agents == []
+    strict = LockedDoors(num_agents=1, is_strict=True)
+    strict.reset(seed=0)
+    with pytest.raises(ValueError, match=f"agent_0 walked into door {locked}, which is locked"):
+        strict.step({"agent_0": locked})
 
 
-def test_bounds_of_the_cue_game() -> None:
-    assert cue_game.random_return() == 2.65625
-    assert cue_game.oracle_return() == 20
-    assert cue_game.expected_return(1) == 5.625
-    env = CueGame()
-    assert set(returns_of(env, answer).values()) == {20.0}
-    rng = np.random.default_rng(0)
+def test_without_masks_nobody_sees_which_doors_are_open() -> None:
+    env = LockedDoors(has_masks=False)
+    for seed in range(5):
+        observations, _ = env.reset(seed=seed)
+        assert [observations[agent].tolist() for agent in env.agents] == [[1.0, 0.0], [0.0, 1.0]]
 
-    def one_has_learned(agent: str, observation: Any) -> int:
-        return answer(agent, observation) if agent == "agent_1" else int(rng.integers(4))
 
-    measured = [returns_of(env, one_has_learned, seed)["agent_0"] for seed in range(500)]
-    error = np.std(measured) / np.sqrt(len(measured))
-    assert abs(np.mean(measured) - 5.625) < 4 * error
+def test_the_weather_is_in_the_rewards_and_the_state_and_nowhere_else() -> None:
+    plain, weather = CueGame(), WeatherCues(strength=5.0)
+    seen = set()
+    for seed in range(20):
+        observations, _ = weather.reset(seed=seed)
+        expected, _ = plain.reset(seed=seed)
+        actions = dict.fromkeys(plain.possible_agents, 0)
+        for agent in plain.possible_agents:
+            np.testing.assert_array_equal(observations[agent], expected[agent])
+        np.testing.assert_array_equal(weather.state()[:-1], plain.state())
+        assert weather.weather == 5.0 * weather.state()[-1]
+        rewards, plain_rewards = weather.step(actions)[1], plain.step(actions)[1]
+        assert rewards == {a: r + weather.weather for a, r in plain_rewards.items()}
+        seen.add(weather.weather)
+    assert seen == {-5.0, 5.0}
+
+
+def test_random_climbers_reach_the_top_by_chance_alone() -> None:
+    env = Stairs(height=20)
+    for distance in (1, 3):
+        tops = []
+        for seed in range(1500):
+            observations, _ = env.reset(seed, {"distance": distance})
+            assert all(seen.argmax() == distance - 1 for seen in observations.values())
+            rewards: dict[str, float] = {}
+            while env.agents:
+                _, now, *_ = env.step({a: int(RNG.integers(2)) for a in env.agents})
+                rewards |= now
+            tops += rewards.values()
+        assert fmean(tops) == pytest.approx(2.0**-distance, abs=0.04)
+
+
+def test_a_dial_does_not_go_beyond_its_scale() -> None:
+    env = Dials()
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match=r"agent_0 sets its dials to .* beyond Box"):
+        env.step({"agent_0": np.array([2.0, 10.1], np.float32)})
+
+
+def test_at_the_question_all_episodes_look_alike() -> None:
+    env = RecallGame()
+    seen = []
+    for seed in range(20):
+        observation = env.reset(seed=seed)[0]["agent_0"]
+        while env.agents:
+            last = observation
+            observation = env.step({"agent_0": 0})[0]["agent_0"]
+        seen.append(last)
+    assert all((observation == [0, 0, 0, 0, 1]).all() for observation in seen)
 
 
 def test_one_learner_in_any_position_gets_better_within_some_thousand_steps() -> None:
@@ -147,17 +330,6 @@ def test_a_seed_fixes_the_cues() -> None:
     second.reset(seed=5)
     assert (first.state() == second.state()).all()
     assert (first._cues == second._cues).all()
-
-
-def test_bounds_of_the_zero_cost_simulation() -> None:
-    env = ZeroCost()
-    oracle = returns_of(env, lambda _, observation: int(observation[:5].argmax()))
-    assert set(oracle.values()) == {zero_cost.oracle_return()} == {100.0}
-    rng = np.random.default_rng(0)
-    measured = [returns_of(env, lambda *_: int(rng.integers(5)))["agent_0"] for _ in range(50)]
-    assert abs(np.mean(measured) - zero_cost.random_return()) < 4 * 4 / np.sqrt(50)
-    with pytest.raises(ValueError, match="at least that"):
-        ZeroCost(observation_size=2)
 
 
 def step_to(env: ParallelEnv, t: int) -> Any:
@@ -197,10 +369,3 @@ def test_a_fault_comes_once_or_in_every_later_episode() -> None:
     step_to(later, 0)
     with pytest.raises(InjectedFault):
         step_to(later, 0)
-
-
-def test_an_unknown_fault_or_agent_is_refused() -> None:
-    with pytest.raises(ValueError, match="no fault 'rais'"):
-        Faulty("rais")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no agent 'x'"):
-        Faulty("nan", agent_id="x")

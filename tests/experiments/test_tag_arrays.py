@@ -51,8 +51,3 @@ def assert_alike(mine: dict[str, Any], other: dict[str, Any]) -> None:
     for agent, seen in mine.items():
         assert seen.dtype == other[agent].dtype
         np.testing.assert_allclose(seen, other[agent], atol=1e-5, err_msg=agent)
-
-
-def test_a_game_without_good_agents_is_refused() -> None:
-    with pytest.raises(ValueError, match="good agent"):
-        SimpleTag(num_good=0)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.compliance.real_servers import make_plan
+from tests.compliance.real_servers import make_plan, running
 
 from muxrl.client import PolicyClient
 from muxrl.experiments.examples.taxis.taxis import DAY_MIN, TAXIS, play
@@ -28,10 +28,8 @@ def make_driver(agent_id: str, observation_space: Any, action_space: Any, seed: 
 def server() -> Iterator[PolicyServer]:
     settings = {"policy": f"{__name__}:make_driver"}
     plan = make_plan("SCRIPTED", dict.fromkeys(TAXIS, Box((2,))), settings=settings)
-    server = PolicyServer(plan)
-    server.start()
-    yield server
-    assert server.stop()
+    with running(plan) as server:
+        yield server
 
 
 def test_who_is_free_is_asked_and_everybody_is_paid(server: PolicyServer) -> None:

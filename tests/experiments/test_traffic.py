@@ -5,21 +5,21 @@ What a driver needs is known exactly: Pigou's and Braess's networks are textbook
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.compliance.gateways import gateway_to
-from tests.compliance.real_servers import make_plan
+from tests.compliance.real_servers import make_plan, running
 
 from muxrl.orchestrator.cli import main
 from muxrl.protocol.spaces import Box, Discrete
-from muxrl.servers.config import AgentPlan
 from muxrl.servers.server import PolicyServer
 
 ROOT = Path(__file__).parents[2]
@@ -48,23 +48,19 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def serve() -> Iterator[Callable[..., PolicyServer]]:
     """Starts servers whose agents have habits; stops them in the end."""
-    servers: list[PolicyServer] = []
+    names = (f"s{i}" for i in itertools.count())
 
     def start(num_routes: int, habits: dict[str, int]) -> PolicyServer:
         agents = {
-            agent: AgentPlan("p", Box((1 + num_routes,)),
-                             Discrete(5 if agent == "operator" else num_routes))
+            agent: (Box((1 + num_routes,)), Discrete(5 if agent == "operator" else num_routes))
             for agent in habits
-        }  # fmt: skip
+        }
         settings = {"policy": f"{__name__}:make_habit", "kwargs": {"habits": habits}}
-        plan = make_plan("SCRIPTED", {}, server_id=f"s{len(servers)}", settings=settings)
-        servers.append(PolicyServer(replace(plan, agents=agents)))
-        servers[-1].start()
-        return servers[-1]
+        plan = make_plan("SCRIPTED", agents, server_id=next(names), settings=settings)
+        return stack.enter_context(running(plan))
 
-    yield start
-    for server in servers:
-        assert server.stop()
+    with contextlib.ExitStack() as stack:
+        yield start
 
 
 def play(classes: Path, network: str, address: str) -> dict[str, Any]:

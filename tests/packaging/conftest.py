@@ -6,18 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
-from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 from tests.nights import at_night
 from tests.packaging.installed import (
     Installed,
     lend_all_packages,
     lend_packages,
     make_environment,
-    site_packages,
+    run,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -76,8 +74,7 @@ def full(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
 def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """The wheel without extras: a simulation's machine."""
     installed = make_environment(tmp_path_factory.mktemp("light"), wheel)
-    (muxrl,) = Distribution.discover(name="muxrl", path=[str(site_packages(installed))])
-    lend_packages(installed, muxrl.requires or ())
+    lend_packages(installed)
     return installed
 
 
@@ -85,12 +82,7 @@ def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
 def servers(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """The wheel with the extra `servers` alone: runs on one machine."""
     installed = make_environment(tmp_path_factory.mktemp("servers"), wheel)
-    (muxrl,) = Distribution.discover(name="muxrl", path=[str(site_packages(installed))])
-    wanted = [Requirement(text) for text in muxrl.requires or ()]
-    lend_packages(
-        installed,
-        [r.name for r in wanted if r.marker is None or r.marker.evaluate({"extra": "servers"})],
-    )
+    lend_packages(installed, "servers")
     return installed
 
 
@@ -121,7 +113,7 @@ def _client_of(version: str, wheel: Path, factory: pytest.TempPathFactory) -> In
     pip = [installed.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "--no-deps", "--no-index", wheel], check=True)
     # Its compiled packages are other ones than this interpreter's, which could be lent.
-    done = subprocess.run([*pip, wheel], capture_output=True, text=True, check=False)
+    done = run([*pip, wheel])
     if done.returncode:
         pytest.skip(f"its packages cannot be had here: {done.stderr.strip()[-200:]}")
     return installed
@@ -132,18 +124,13 @@ def _find_python(version: str) -> str | None:
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found = [shutil.which(f"python{version}"), *pyenv.glob(f"{version}.*/bin/python")]
     for python in filter(None, found):
-        done = subprocess.run([python, "-c", "import ensurepip"], capture_output=True, check=False)
-        if done.returncode == 0:
+        if run([python, "-c", "import ensurepip"]).returncode == 0:
             return str(python)
     return None
 
 
 def _build(source: Path, out: Path, *arguments: str) -> Path:
-    done = subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", *arguments, "--outdir", out, source],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    build = [sys.executable, "-m", "build", "--no-isolation", *arguments]
+    done = run([*build, "--outdir", out, source])
     assert done.returncode == 0, done.stdout + done.stderr
     return out

@@ -7,16 +7,23 @@ None has the checkout: the processes run in an empty folder, without PYTHONPATH,
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+
+def run(command: Sequence[str | Path], **how: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a command, and returns what it says and its exit code."""
+    return subprocess.run(command, capture_output=True, text=True, check=False, **how)
 
 
 @dataclass(frozen=True)
@@ -38,15 +45,8 @@ class Installed:
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Runs one of the environment's commands in the empty folder."""
-        return subprocess.run(
-            [str(self.root / "bin" / command[0]), *command[1:]],
-            cwd=self.folder,
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=90,
-        )
+        program = [str(self.root / "bin" / command[0]), *command[1:]]
+        return run(program, cwd=self.folder, env=self.environment(), timeout=90)
 
     def start(self, *command: str, log: Path) -> subprocess.Popen[Any]:
         """Starts one of the environment's commands, its output in a file."""
@@ -65,14 +65,10 @@ def make_environment(root: Path, wheel: Path) -> Installed:
     venv.create(root / "venv", with_pip=False, symlinks=True)
     (root / "empty").mkdir()
     installed = Installed(root / "venv", root / "empty")
-    subprocess.run(
-        [sys.executable, "-m", "pip", "--python", str(installed.python), "install", "--quiet",
-         "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel)],
-        cwd=root,
-        env=installed.environment(),
-        check=True,
-        capture_output=True,
-    )  # fmt: skip
+    pip = [sys.executable, "-m", "pip", "--python", installed.python, "install", "--quiet"]
+    pip += ["--no-deps", "--no-index", "--disable-pip-version-check", wheel]
+    done = run(pip, cwd=root, env=installed.environment())
+    assert done.returncode == 0, done.stderr
     return installed
 
 
@@ -92,36 +88,47 @@ def lend_all_packages(installed: Installed) -> None:
     pth.write_text(sysconfig.get_path("purelib") + "\n")
 
 
-def lend_packages(installed: Installed, requirements: Iterable[str]) -> set[str]:
-    """Links this interpreter's copies of distributions and of all that they require.
+def requirements_of(
+    found: Distribution, extras: frozenset[str] = frozenset()
+) -> Iterator[Requirement]:
+    """Yields what a distribution requires on this machine."""
+    for requirement in map(Requirement, found.requires or ()):
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": e}) for e in extras or {""}):
+            yield requirement
 
-    Returns:
-        The names of the distributions: what pip would install.
+
+def needed(
+    wanted: list[tuple[str, Requirement]], chosen: Mapping[str, Distribution]
+) -> Iterator[tuple[str, Requirement, Distribution | None]]:
+    """Yields all that is needed: who needs it, what, and the distribution that there is.
+
+    Args:
+        wanted: with whom it begins.
+        chosen: these in place of the tests' interpreter's, by name.
     """
-    wanted = [_name(r) for r in requirements if _applies(r)]
-    linked: dict[str, Distribution] = {}
+    seen = set()
     while wanted:
-        name = wanted.pop()
-        if name in linked:
-            continue
-        linked[name] = distribution(name)
-        wanted += [_name(r) for r in linked[name].requires or () if _applies(r)]
-    for found in linked.values():
+        who, requirement = wanted.pop()
+        name = canonicalize_name(requirement.name)
+        try:
+            found = chosen.get(name) or distribution(name)
+        except ModuleNotFoundError:
+            found = None
+        yield who, requirement, found
+        key = name, frozenset(requirement.extras)
+        if found is not None and key not in seen:
+            seen.add(key)
+            wanted += [(name, r) for r in requirements_of(found, key[1])]
+
+
+def lend_packages(installed: Installed, *extras: str) -> None:
+    """Links this interpreter's copies of what pip would install with muxrl and these extras."""
+    (muxrl,) = Distribution.discover(name="muxrl", path=[str(site_packages(installed))])
+    wanted = [("muxrl", r) for r in requirements_of(muxrl, frozenset(extras))]
+    for _, requirement, found in needed(wanted, {}):
+        assert found is not None, requirement
         for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
             target = site_packages(installed) / top
             if not target.exists():
                 target.symlink_to(Path(str(found.locate_file(top))))
-    return set(linked)
-
-
-def _name(requirement: str) -> str:
-    match = re.match(r"[\w.-]+", requirement)
-    assert match
-    return re.sub(r"[-_.]+", "-", match[0]).lower()
-
-
-def _applies(requirement: str) -> bool:
-    from packaging.requirements import Requirement
-
-    marker = Requirement(requirement).marker
-    return marker is None or marker.evaluate({"extra": ""})

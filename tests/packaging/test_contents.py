@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -12,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 from packaging.requirements import Requirement
+from tests.packaging.installed import run
 
 import muxrl
 
@@ -98,7 +98,7 @@ def test_the_metadata_is_whole_and_an_index_would_take_it(wheel: Path, sdist: Pa
     assert set(extras) <= set(told.get_all("Provides-Extra"))
     pytest.importorskip("twine")
     checked = [sys.executable, "-m", "twine", "check", "--strict", wheel, sdist]
-    done = subprocess.run(checked, capture_output=True, text=True, check=False)
+    done = run(checked)
     assert (done.returncode, done.stdout.count("PASSED")) == (0, 2), done.stdout + done.stderr
 
 

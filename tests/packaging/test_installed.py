@@ -5,17 +5,15 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.compliance.real_servers import PPO_SETTINGS, SMALL_MODEL, make_plan
+from tests.compliance.real_servers import PPO_SETTINGS, SMALL_MODEL, make_plan, running
 from tests.orchestrator.commands.test_probe import PLAIN_ENV, PLAIN_SECTION
 from tests.packaging.installed import Installed
 
 from muxrl.protocol.spaces import Box, Discrete
-from muxrl.servers.server import PolicyServer
 
 pytestmark = pytest.mark.packaging
 
@@ -215,19 +213,14 @@ def test_on_other_pythons_the_client_plays(client: tuple[str, Installed], tmp_pa
     """Over WebSocket and HTTP, and acting by itself, with a server that learns here."""
     version, installed = client
     (tmp_path / "mine.py").write_text(PLAIN_ENV)
-    agents = {"agent": Box((2,), low=0.0, high=1.0)}
+    agents = {"agent": (Box((2,), low=0.0, high=1.0), Discrete(4))}
     plan = make_plan("PPO", agents, settings=PPO_SETTINGS, model=SMALL_MODEL)
-    agent = replace(plan.agents["agent"], action_space=Discrete(4))
-    server = PolicyServer(replace(plan, agents={"agent": agent}))
-    server.start()
-    try:
+    with running(plan) as server:
         done = installed.run("python", "-c", LOOP, server.address, str(tmp_path))
         said = done.stderr.splitlines()
         assert (done.returncode, [x for x in said if not x.startswith("connected to ")]) == (0, [])
         assert done.stdout.splitlines() == [version.replace(".", " "), "20 0", "20 0", "20 0"]
         assert server.status().num_episodes == 60
-    finally:
-        assert server.stop()
 
 
 def test_on_the_oldest_python_servers_are_refused(oldest: Installed, tmp_path: Path) -> None:

@@ -7,18 +7,24 @@ pyproject.toml is lent by the tests' interpreter, unless a lowest version does n
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from importlib.metadata import Distribution, distribution
+from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
-from tests.packaging.installed import Installed, lend_all_packages, make_environment, site_packages
+from tests.packaging.installed import (
+    Installed,
+    lend_all_packages,
+    make_environment,
+    needed,
+    run,
+    site_packages,
+)
 
 pytestmark = pytest.mark.packaging
 
@@ -34,8 +40,8 @@ def lowest_versions() -> dict[str, Version]:
     found: dict[str, Version] = {}
     for text in [*project["dependencies"], *project["optional-dependencies"]["servers"]]:
         requirement = Requirement(text)
-        name = canonicalize_name(requirement.name)
-        if name in NOT_LOWEST or not _applies(requirement):
+        name, marker = canonicalize_name(requirement.name), requirement.marker
+        if name in NOT_LOWEST or not (marker is None or marker.evaluate({"extra": ""})):
             continue
         (bound,) = requirement.specifier
         assert bound.operator == ">=", f"{text}: what is its lowest version?"
@@ -43,45 +49,10 @@ def lowest_versions() -> dict[str, Version]:
     return found
 
 
-def _applies(requirement: Requirement, extras: frozenset[str] = frozenset()) -> bool:
-    marker = requirement.marker
-    return marker is None or any(marker.evaluate({"extra": e}) for e in extras or {""})
-
-
-def _requirements(found: Distribution, extras: frozenset[str]) -> Iterator[Requirement]:
-    for text in found.requires or ():
-        requirement = Requirement(text)
-        if _applies(requirement, extras):
-            yield requirement
-
-
-def needed(
-    chosen: dict[str, Distribution],
-) -> Iterator[tuple[str, Requirement, Distribution | None]]:
-    """Yields all that the servers need: who needs it, what, and the distribution that there is.
-
-    Args:
-        chosen: these in place of the tests' interpreter's, by name.
-    """
-    wanted = [("muxrl", Requirement(name)) for name in (*chosen, "torch")]
-    seen = set()
-    while wanted:
-        who, requirement = wanted.pop()
-        name = canonicalize_name(requirement.name)
-        try:
-            found = chosen.get(name) or distribution(name)
-        except ModuleNotFoundError:
-            found = None
-        yield who, requirement, found
-        key = name, frozenset(requirement.extras)
-        if found is not None and key not in seen:
-            seen.add(key)
-            wanted += [(name, r) for r in _requirements(found, key[1])]
-
-
 def unmet(chosen: dict[str, Distribution]) -> Iterator[tuple[str, Requirement]]:
     """Yields what is missing, or there in a version that does not do, and who needs it."""
-    for who, requirement, found in needed(chosen):
+    wanted = [("muxrl", Requirement(name)) for name in (*chosen, "torch")]
+    for who, requirement, found in needed(wanted, chosen):
         if found is None or not requirement.specifier.contains(found.version, prereleases=True):
             yield who, requirement
 
@@ -92,14 +63,9 @@ def _installed_in(environment: Installed) -> dict[str, Distribution]:
 
 
 def _pip(environment: Installed, *arguments: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "--python", environment.python, "install", "--quiet",
-         "--disable-pip-version-check", "--only-binary", ":all:", *arguments],
-        env=environment.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )  # fmt: skip
+    pip = [sys.executable, "-m", "pip", "--python", environment.python, "install", "--quiet"]
+    pip += ["--disable-pip-version-check", "--only-binary", ":all:"]
+    done = run([*pip, *arguments], env=environment.environment())
     if NOTHING in done.stderr:
         pytest.skip(f"needs an index of packages: {done.stderr.strip()[-200:]}")
     assert done.returncode == 0, done.stderr
@@ -158,14 +124,8 @@ def test_every_algorithm_makes_an_update(wheel: Path, tmp_path: Path) -> None:
         _pip(environment, "--constraint", str(pins), *sorted(others))
     assert not list(unmet(_installed_in(environment)))
     lend_all_packages(environment)
-    done = subprocess.run(
-        [environment.python, "-c", LEARN, str(ROOT), *lowest],
-        cwd=environment.folder,
-        env=environment.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    learn = [environment.python, "-c", LEARN, str(ROOT), *lowest]
+    done = run(learn, cwd=environment.folder, env=environment.environment())
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert Path(told["muxrl"]).is_relative_to(environment.root)

@@ -5,23 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.compliance.real_servers import SEES, TOKEN, make_plan
+from tests.compliance.real_servers import SEES, TOKEN, make_plan, running
 from tests.orchestrator.commanded import Muxrl
 from tests.orchestrator.compliance.test_client_trial import erring
-
-from muxrl.servers.server import PolicyServer
 
 
 def test_a_server_with_a_token(tmp_path: Path, muxrl: Muxrl) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
-    server = PolicyServer(make_plan("RANDOM", {"a": SEES["a"]}, token=TOKEN))
-    server.start()
-    try:
+    with running(make_plan("RANDOM", {"a": SEES["a"]}, token=TOKEN)) as server:
         told = muxrl("compliance", "--server", server.address, "--token-file", token).out
         refused = muxrl("compliance", "--server", server.address, code=1).out
-    finally:
-        assert server.stop()
     assert " 0 broken, " in told
     assert "rules: " in refused
     assert "expected 200; came 401" in refused

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from tests.compliance.real_servers import SEES, TOKEN, make_plan
+from tests.compliance.real_servers import SEES, TOKEN, make_plan, running
 
 from muxrl.orchestrator.compliance import episode_rules, notes, subject
 from muxrl.orchestrator.compliance.server_trial import RULES, judge, judge_server
@@ -28,10 +28,8 @@ from muxrl.servers.server import PolicyServer
 def server() -> Iterator[PolicyServer]:
     agents = {agent: SEES[agent] for agent in "ab"}
     limits = LimitsConfig(max_episodes=8, episode_timeout_s=1.0)
-    server = PolicyServer(make_plan("RANDOM", agents, token=TOKEN, limits=limits))
-    server.start()
-    yield server
-    assert server.stop()
+    with running(make_plan("RANDOM", agents, token=TOKEN, limits=limits)) as server:
+        yield server
 
 
 def nothing(*_: Any, **__: Any) -> None:

@@ -236,17 +236,8 @@ def test_a_run_is_evaluated_the_same_way_every_time_and_nothing_changes(
     assert written["episode_returns"]["prey_0"] == list(result.episode_returns["prey_0"])
     assert written["servers"]["qmix"]["returns"]["mean"] == (result.servers["qmix"].returns.mean)
 
-    arguments = [
-        str(trained),
-        "--episodes",
-        "3",
-        "--seed",
-        "5",
-        "--greedy",
-        "--replace",
-        "qmix=random",
-    ]
-    out, err = muxrl("evaluate", *arguments)
+    arguments = "--episodes 3 --seed 5 --greedy --replace qmix=random"
+    out, err = muxrl("evaluate", trained, *arguments.split())
     assert err.splitlines()[-1] == "evaluation", "it says what it waits for, and nothing else"
     assert "warning" not in err
     assert "qmix RANDOM" in out

@@ -21,9 +21,9 @@ from muxrl.client.adapters import make_simulation
 from muxrl.experiments.simulations.torus_chase import TorusChase
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, to_yaml
 from muxrl.orchestrator.errors import CannotEvaluate
-from muxrl.orchestrator.evaluations import replay
+from muxrl.orchestrator.evaluations import filming
 from muxrl.orchestrator.evaluations.evaluate import evaluate_run
-from muxrl.orchestrator.evaluations.recording import Filmed
+from muxrl.orchestrator.evaluations.filming import Filmed
 from muxrl.orchestrator.records.played import Recorded, keep_share
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.servers.config import ServerConfig
@@ -141,8 +141,8 @@ def test_a_long_episode_is_filmed_with_one_look_at_each_row(
     observations, _ = simulation.reset(3)
     while observations:
         observations = simulation.step(dict.fromkeys(observations, len(rows))).observations
-    monkeypatch.setattr(replay, "filmed_copy", lambda *_: CountingSimulation(num_steps=300))
-    assert replay.film(run_of(tmp_path, TAG), rows, {}, tmp_path / "film") == ""
+    monkeypatch.setattr(filming, "filmed_copy", lambda *_: CountingSimulation(num_steps=300))
+    assert filming.film(run_of(tmp_path, TAG), rows, {}, tmp_path / "film") == ""
     assert len(rows) == 2 * 300
     assert looks.count("t") == len(rows)
 

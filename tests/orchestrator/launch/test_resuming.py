@@ -19,7 +19,7 @@ from muxrl.orchestrator import user_modules
 from muxrl.orchestrator.config import ExperimentConfig, from_yaml, prepare, to_yaml
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig, StopConfig
 from muxrl.orchestrator.errors import CannotResume, ConfigError, RunIsRunning
-from muxrl.orchestrator.evaluations.replay import recorded_files
+from muxrl.orchestrator.evaluations.filming import recorded_files
 from muxrl.orchestrator.launch.resuming import (
     changes_on_the_way,
     find_checkpoint,

@@ -55,10 +55,15 @@ def make(rllib: None) -> Callable[..., League]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Callable[[League], LeagueDirectory]:
-    def create(league: League) -> LeagueDirectory:
+def folder(tmp_path: Path) -> Callable[..., LeagueDirectory]:
+    """Makes a league's directory, of which so many rounds are trained and played; see `play`."""
+
+    def create(league: League, num_rounds: int = 0, *how: Any, **strengths: float) -> Any:
         made = LeagueDirectory.create_at(tmp_path / "x")
         made.config_file.write_text(to_yaml(league.config))
+        for number in range(1, num_rounds + 1):
+            train(league, made, number)
+            play(league, made, number, *how, **strengths)
         return made
 
     return create

@@ -15,7 +15,7 @@ from muxrl.orchestrator.league.rounds import explored, make_round, take_over
 from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, ParameterConfig, SweepConfig
 
 Make = Callable[..., League]
-Folder = Callable[[League], LeagueDirectory]
+Folder = Callable[..., LeagueDirectory]
 
 
 def pool(round_: SweepConfig, member: str, role: str = "right") -> dict[str, Any]:
@@ -118,9 +118,7 @@ def test_a_pool_draws_as_often_as_a_solution_plays(make: Make, folder: Folder, k
     also = {"still": {"algorithm": "RANDOM"}}
     how = {"opponents": {"draw": kind, "also": also}, "interchangeable": SIDES}
     league = make(members=HANDS | {"none": {"role": "left", "meets": []}}, **how)
-    place = folder(league)
-    train(league, place, 1)
-    play(league, place, 1, hands)
+    place = folder(league, 1, hands)
     second = make_round(league, place, 2)
     met = pool(second, "rock")
     assert met.pop("still") is None
@@ -137,9 +135,7 @@ def test_a_solution_is_of_those_that_a_member_meets(make: Make, folder: Folder) 
     """Without scissors, paper dominates; of two roles that differ each has weights of its own."""
     members: dict[str, Any] = {**HANDS, "rock": {"role": "left", "meets": ["paper", "rock"]}}
     league = make(members=members, interchangeable=SIDES, opponents={"draw": "nash"})
-    place = folder(league)
-    train(league, place, 1)
-    play(league, place, 1, hands)
+    place = folder(league, 1, hands)
     assert pool(make_round(league, place, 2), "rock") == {"paper-1": 2.0}
 
 
@@ -160,9 +156,7 @@ def test_nash_weights_of_a_team_are_refused_once_its_games_are_known(
     make: Make, folder: Folder
 ) -> None:
     league = make(opponents={"draw": "nash"}, interchangeable=SIDES)
-    place = folder(league)
-    train(league, place, 1)
-    play(league, place, 1, lambda left, right: (1.0, float(left != right)))
+    place = folder(league, 1, lambda left, right: (1.0, float(left != right)))
     with pytest.raises(ConfigError, match=r"opponents\.draw: nash: the roles' returns have no con"):
         make_round(league, place, 2)
     league.config.opponents.draw = "alpha_rank"
@@ -182,10 +176,7 @@ def test_the_worst_takes_over_from_the_best(make: Make, folder: Folder) -> None:
     begun = {name: t.settings["lr"] for name, t in league.templates.items()}
     assert begun["a"] != begun["z"]  # what members do not say is drawn
     assert begun["b"] == 0.01
-    place = folder(league)
-    for number in (1, 2):
-        train(league, place, number)
-        play(league, place, number, a=1.0, z=-1.0)
+    place = folder(league, 2, a=1.0, z=-1.0)
     assert take_over(league, place, 2) is None
     assert take_over(league, place, 3) == ("z", "a")
     third = make_round(league, place, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from muxrl.orchestrator.league.runner import resume_league
 from muxrl.orchestrator.sweeps import load as sweeps_load
 
 Make = Callable[..., League]
-Folder = Callable[[League], LeagueDirectory]
+Folder = Callable[..., LeagueDirectory]
 
 
 @pytest.fixture
@@ -71,41 +72,31 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return told
 
 
-SECOND = ["train 02", "play 02", "report 02"]
+WHOLE = ["train 01", "play 01", "report 01", "train 02", "play 02", "report 02"]
+SECOND = WHOLE[3:]
 
 
 @pytest.mark.parametrize(
-    ("point", "rest"),
-    [
-        ("nothing", ["train 01", "play 01", "report 01", *SECOND]),
-        ("an empty folder", ["train 01", "play 01", "report 01", *SECOND]),
-        ("half a round", ["go on 01", "play 01", "report 01", *SECOND]),
-        ("no games", ["play 01", "report 01", *SECOND]),
-        ("no report", SECOND),
-        ("half of the second round", ["go on 02", "play 02", "report 02"]),
-        ("no games of the second round", ["play 02", "report 02"]),
-        ("no last report", ["report 02"]),
-    ],
+    ("num_done", "is_half"),
+    # After the first games the second round reports, too.
+    [(0, False), (0, True), (1, False), (3, False), (3, True), (4, False), (5, False)],
 )
 def test_a_league_goes_on_from_each_point(
-    make: Make, folder: Folder, done: list[str], point: str, rest: list[str]
+    make: Make, folder: Folder, done: list[str], num_done: int, is_half: bool
 ) -> None:
     league = make(rounds=2)
     place = folder(league)
-    if point == "an empty folder":
-        (place.round(1) / "runs").mkdir(parents=True)
-    if point == "half a round":
-        train(league, place, 1, "done", "running")
-    if point in ("no games", "no report") or "second" in point or "last" in point:
-        train(league, place, 1)
-    if point == "no report" or "second" in point or "last" in point:
-        play(league, place, 1)
-    if "second" in point or "last" in point:
-        train(league, place, 2, "done", "running" if "half" in point else "done")
-    if "last" in point:
-        play(league, place, 2)
+    (place.round(1) / "runs").mkdir(parents=True)  # a process that was killed has left it
+    steps = [*WHOLE[:num_done], *(["half" + WHOLE[num_done]] if is_half else [])]
+    for what, number in (step.split() for step in steps):
+        if "train" in what:
+            shutil.rmtree(place.round(int(number)), ignore_errors=True)
+            train(league, place, int(number), "done", "running" if "half" in what else "done")
+        elif what == "play":
+            play(league, place, int(number))
     result = resume_league(place.path)
-    assert done == rest
+    rest = WHOLE[num_done:]
+    assert done == ([rest[0].replace("train", "go on"), *rest[1:]] if is_half else rest)
     assert (result.num_rounds, result.exit_code) == (2, 0)
     assert all(place.is_trained(number) and place.games(number) for number in (1, 2))
 
@@ -125,9 +116,7 @@ def test_a_draw_that_the_games_refuse_is_changed_on_going_on(
 ) -> None:
     """Nash weights are of constant sums alone, which the first round's games have not."""
     league = make(rounds=2, opponents={"draw": "nash"}, interchangeable=["left", "right"])
-    place = folder(league)
-    train(league, place, 1)
-    play(league, place, 1, lambda left, right: (1.0, float(left != right)))
+    place = folder(league, 1, lambda left, right: (1.0, float(left != right)))
     with pytest.raises(ConfigError, match="no constant sum, which alpha_rank does not need"):
         resume_league(place.path)
     assert resume_league(place.path, ["opponents.draw=alpha_rank"]).num_rounds == 2
@@ -140,9 +129,7 @@ def test_tokens_are_given_again_and_reach_each_round(
     token = "secret-of-sixteen"
     members: dict[str, Any] = {"a": {"role": "left", "server": {"token": token}}}
     league = make(members=members | {"b": {"role": "right"}}, rounds=2)
-    place = folder(league)
-    train(league, place, 1)
-    play(league, place, 1)
+    place = folder(league, 1)
     train(league, place, 2, "done", "running")
     assert not any(token in file.read_text() for file in place.path.rglob("*.yaml"))
     resumed = []
@@ -192,10 +179,7 @@ def test_one_process_at_a_time_runs_a_league(make: Make, folder: Folder, tmp_pat
 def test_the_report_has_the_weights_of_solutions(make: Make, folder: Folder) -> None:
     """Left's are 1 for its better, second one; the better left is, the worse for all of right."""
     league = make(rounds=2)
-    place = folder(league)
-    for number in (1, 2):
-        train(league, place, number)
-        play(league, place, number, a=1.0)
+    place = folder(league, 2, a=1.0)
     write_league_report(league, place, 2)
     roles = json.loads((place.path / "league.json").read_text())["roles"]
     assert roles["left"]["weights"]["nash"] == {"a @ 1": 0.0, "a @ 2": 1.0}
@@ -215,10 +199,7 @@ def test_the_report_shows_ratings_over_rounds_and_who_beats_whom(
     make: Make, folder: Folder
 ) -> None:
     league = make(rounds=2)
-    place = folder(league)
-    for number in (1, 2):
-        train(league, place, number)
-        play(league, place, number, a=1.0, b=0.5)
+    place = folder(league, 2, a=1.0, b=0.5)
     write_league_report(league, place, 2)
     told = json.loads((place.path / "league.json").read_text())
     ratings = told["roles"]["left"]["ratings"]

@@ -85,12 +85,6 @@ def test_one_process_runs_it_at_a_time(folder):
 PLAN = SimpleNamespace(config_of=lambda trial: ExperimentConfig(stop=StopConfig(env_steps=50)))
 
 
-@pytest.mark.parametrize("status", ["done", "stopped_early"])
-def test_finished_trials_stay_when_a_sweep_is_resumed(folder, status):
-    finished = record(status=status, metric=2.0, run_dir="runs/0-x")
-    assert _resumed(finished, folder, PLAN) is finished
-
-
 def begun(folder, state=None, cause=""):
     """A trial's run that has recorded 150 env steps, and is in a state; None: it says none."""
     run = RunDirectory.create_at(folder.runs / "0-x")
@@ -144,11 +138,6 @@ def commit_checkpoint(run):
     return checkpoints
 
 
-def test_what_a_simulation_refused_is_not_tried_again(folder):
-    refused = record(status="failed", cause="no such size", assignment="")
-    assert _resumed(refused, folder, PLAN) is refused
-
-
 def test_trials_that_are_stopped_last_are_waited_for(folder):
     run = folder.new_run("0-x")
     run.mkdir()
@@ -180,10 +169,22 @@ def test_how_far_a_failed_trial_came_is_known(folder, tmp_path):
     assert mine == record(status="failed", run_dir="runs/0-x", cause=cause, **KNOWN)
 
 
-@pytest.mark.parametrize("status", ["running", "failed", "interrupted", "waiting"])
-def test_others_without_a_checkpoint_begin_again(folder, status):
-    begun = record(status=status, metric=2.0, run_dir="runs/0-x", cause="it rained", env_steps=5)
-    assert _resumed(begun, folder, PLAN) == record()
+@pytest.mark.parametrize(
+    ("status", "assignment", "stays"),
+    [
+        *((status, "a:x", True) for status in ("done", "stopped_early")),
+        ("failed", "", True),  # what its simulation refused, it would refuse again
+        *((status, "a:x", False) for status in ("running", "failed", "interrupted", "waiting")),
+    ],
+)
+def test_what_is_over_stays_and_others_without_a_checkpoint_begin_again(
+    folder, status, assignment, stays
+):
+    known = {"metric": 2.0, "run_dir": "runs/0-x", "cause": "it rained", "env_steps": 5}
+    before = record(status=status, assignment=assignment, **known)
+    resumed = _resumed(before, folder, PLAN)
+    assert (resumed is before) is stays
+    assert resumed == (before if stays else record())
 
 
 @pytest.mark.parametrize("status", ["running", "failed", "interrupted"])

@@ -22,14 +22,18 @@ from muxrl.orchestrator.sweeps.directory import TrialRecord
 from muxrl.orchestrator.sweeps.dry_run import (
     Timing,
     _timing_text,
+    concurrency,
     duration,
     estimate_text,
     why_unknown,
 )
+from muxrl.orchestrator.sweeps.load import load_sweep
 from muxrl.orchestrator.sweeps.measure import Metric
+from muxrl.orchestrator.sweeps.plan import make_plan
 from muxrl.orchestrator.sweeps.result import SweepResult, print_result, print_trials
-from muxrl.orchestrator.sweeps.schema import MetricConfig, SweepConfig
-from muxrl.orchestrator.sweeps.trial import trial_of, tune_config
+from muxrl.orchestrator.sweeps.runner import local_num_cpus
+from muxrl.orchestrator.sweeps.schema import MetricConfig as M
+from muxrl.orchestrator.sweeps.schema import SweepConfig
 from muxrl.orchestrator.sweeps.tuner import placement
 from muxrl.protocol.messages import Status
 from muxrl.servers.config import ServerConfig
@@ -57,7 +61,7 @@ TRIALS = (
 
 
 def result(mode="max", **values):
-    config = SweepConfig(name="s", metric=MetricConfig(of="prey", mode=mode))
+    config = SweepConfig(name="s", metric=M(of="prey", mode=mode))
     return SweepResult(Path("/sweeps/s"), TRIALS, config, **values)
 
 
@@ -114,79 +118,51 @@ def test_trials_to_come_are_printed():
     assert ["1", "b", "0.000123", "7"] in lines
 
 
-def evaluation(returns, metrics=None):
-    return EvaluationRow(env_steps=300, replaced=None, returns=returns, metrics=metrics or {})
-
-
-def metric(*agents, name="return"):
-    """Of a server with these agents, or of all."""
-    config = MetricConfig("prey" if agents else "total", name=name)
-    return Metric(config, {"prey": SimpleNamespace(agents=agents)})
-
-
-def trained(means, *agents):
-    return metric(*agents).trained(JointRow(env_steps=1, episode_return_mean=means))
-
-
-def test_what_is_no_number_is_no_metric():
-    assert trained({"a": float("nan"), "b": 1.0}) is None
-    assert trained({"a": float("nan"), "b": 1.0}, "b") == 1.0
-    assert trained({}, "a") is None
-    assert trained({}) is None
-    assert trained({"a": 1.0}, "b") is None
+H_AND_P = {"h": [1.0, 3.0], "p": [4.0, 6.0]}
+MEANS = {"episode_return_mean": {"p": 2.0}}
+RETURNS = {"returns": {"prey": 1.5, "total": 7.0}}
+NAN = {"episode_return_mean": {"h": float("nan"), "p": 1.0}}
+WIN = {"win": {"__common__": [1.0, None, 0.0]}, "hits": {"h": [9.0], "p": [1.0], "q": [3.0]}}
+WIN_MEANS = {"metrics": {"win": {"__common__": 0.25}, "hits": {"h": 5.0, "p": 1.0}}}
+EVALUATED, TRAINED = ("evaluation", 300), ("training", 500)
 
 
 @pytest.mark.parametrize(
-    ("of", "source", "evaluated", "training", "value"),
+    ("metric", "agents", "evaluated", "training", "value"),
     [
-        ("prey", "evaluation", {"h": [1.0, 3.0], "p": [4.0, 6.0]}, {}, (5.0, "evaluation", 300)),
-        ("total", "evaluation", {"h": [1.0, 3.0], "p": [4.0, 6.0]}, {}, (7.0, "evaluation", 300)),
-        ("prey", "evaluation", {}, {"episode_return_mean": {"p": 2.0}}, (2.0, "training", 500)),
-        (
-            "prey",
-            "training",
-            {"p": [9.0]},
-            {"episode_return_mean": {"p": 2.0}},
-            (2.0, "training", 500),
-        ),
-        (
-            "prey",
-            "evaluation",
-            {},
-            {"returns": {"prey": 1.5, "total": 7.0}},
-            (1.5, "training", 500),
-        ),
-        ("total", "training", {}, {"returns": {"prey": 1.5, "total": 7.0}}, (7.0, "training", 500)),
-        ("prey", "evaluation", {}, {}, None),
+        (M("prey"), "p", (H_AND_P, {}), {}, (5.0, *EVALUATED)),
+        (M("total"), "", (H_AND_P, {}), {}, (7.0, *EVALUATED)),
+        # Training counts where nothing was evaluated, or it is asked for.
+        (M("prey"), "p", None, MEANS, (2.0, *TRAINED)),
+        (M("prey", "training"), "p", ({"p": [9.0]}, {}), MEANS, (2.0, *TRAINED)),
+        (M("prey"), "p", None, RETURNS, (1.5, *TRAINED)),
+        (M("total", "training"), "", None, RETURNS, (7.0, *TRAINED)),
+        # What is no number is no metric.
+        (M("prey"), "p", None, {}, None),
+        (M("total"), "", None, {}, None),
+        (M("total"), "", None, NAN, None),
+        (M("prey"), "p", None, NAN, (1.0, *TRAINED)),
+        (M("prey"), "q", None, NAN, None),
+        # A metric is that of the episode, or a mean over agents.
+        (M("total", name="win"), "", ({}, WIN), {}, (0.5, *EVALUATED)),
+        (M("prey", name="win"), "pq", ({}, WIN), {}, (0.5, *EVALUATED)),
+        (M("prey", name="hits"), "pq", ({}, WIN), {}, (2.0, *EVALUATED)),
+        (M("total", name="hits"), "", ({}, WIN), {}, (pytest.approx(13 / 3), *EVALUATED)),
+        (M("total", name="way"), "", ({}, WIN), {}, None),
+        (M("total", name="win"), "", None, WIN_MEANS, (0.25, *TRAINED)),
+        (M("prey", name="hits"), "pq", None, WIN_MEANS, (1.0, *TRAINED)),
+        (M("total", name="win"), "", None, {}, None),
     ],
 )
-def test_training_counts_where_nothing_was_evaluated_or_it_is_asked_for(
-    of, source, evaluated, training, value
+def test_a_metric_is_one_number_of_evaluations_or_of_training(
+    metric, agents, evaluated, training, value
 ):
-    metric = Metric(MetricConfig(of, source), {"prey": SimpleNamespace(agents=["p"])})
-    row = evaluation(evaluated) if evaluated else None
-    assert metric.value(row, JointRow(env_steps=500, **training)) == value
-
-
-def test_a_metric_is_that_of_the_episode_or_a_mean_over_agents():
-    hits = {"h": [9.0], "p": [1.0], "q": [3.0]}
-    metrics = {"win": {"__common__": [1.0, None, 0.0]}, "hits": hits}
-    evaluated = evaluation({"p": [7.0]}, metrics)
-    means = {"win": {"__common__": 0.25}, "hits": {"h": 5.0, "p": 1.0}}
-    training = JointRow(env_steps=500, metrics=means)
-    assert metric(name="win").evaluated(evaluated) == 0.5
-    assert metric("p", "q", name="win").evaluated(evaluated) == 0.5
-    assert metric("p", "q", name="hits").evaluated(evaluated) == 2.0
-    assert metric(name="hits").evaluated(evaluated) == pytest.approx(13 / 3)
-    assert metric(name="way").evaluated(evaluated) is None
-    assert metric(name="win").trained(training) == 0.25
-    assert metric("p", "q", name="hits").trained(training) == 1.0
-    assert metric(name="win").trained(JointRow(env_steps=500)) is None
-
-
-def test_tune_carries_a_row_about_and_gives_it_back():
-    spec = TrialRecord("0-a", "a:x", {"r": "a"}, {"servers.r.settings.lr": 0.1}, 4)
-    assert trial_of(tune_config(spec, Path("/x"))) == spec
+    told = Metric(metric, {"prey": SimpleNamespace(agents=[*agents])})
+    row = None
+    if evaluated is not None:
+        returns, metrics = evaluated
+        row = EvaluationRow(env_steps=300, replaced=None, returns=returns, metrics=metrics)
+    assert told.value(row, JointRow(env_steps=500, **training)) == value
 
 
 def test_a_placement_group_has_a_bundle_for_each_process():
@@ -205,6 +181,15 @@ def test_a_placement_group_has_a_bundle_for_each_process():
     assert group.strategy == "STRICT_PACK"
     assert group.head_bundle_is_empty, "the trial itself only watches"
     assert group.bundles == [{"CPU": 1.0, "GPU": 0.5}, *[{"CPU": 0.25}] * 3]
+
+
+def test_as_many_trials_as_fit_are_reckoned_with_at_once(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    found = {}  # a trial takes 2.5 logical CPUs
+    for most in ("null", 1, 5):
+        plan = make_plan(load_sweep("chase", [f"max_concurrent={most}"]))
+        found[most] = local_num_cpus(plan), concurrency(plan)
+    assert found == {"null": (6, 2), 1: (6, 1), 5: (13, 5)}
 
 
 def timing(train_s, num_trials):

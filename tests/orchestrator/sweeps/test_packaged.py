@@ -18,11 +18,3 @@ def test_they_are_all_here():
     assert set(packaged_configs("sweeps")) == {
         "chase", "chase_lr", "tag", "benchmark/continuous", "benchmark/discrete"
     }  # fmt: skip
-
-
-def test_teams_are_grouped_by_themselves():
-    plan = make_plan(load_sweep("chase"))
-    spec = next(spec for spec in plan.trials if spec.roles == {"predators": "qmix", "prey": "a2c"})
-    assert spec.assignment == "qmix:predator_0,predator_1,predator_2|a2c:prey_0,prey_1"
-    predators = plan.experiments[spec.id].servers["predators"]
-    assert predators.groups == {"predators": ("predator_0", "predator_1", "predator_2")}

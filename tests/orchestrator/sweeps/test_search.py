@@ -2,14 +2,14 @@
 
 import pytest
 
-from muxrl.orchestrator.errors import ConfigError
+from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.sweeps import search as search_module
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_sweep
 from muxrl.orchestrator.sweeps.parameters import draw
 from muxrl.orchestrator.sweeps.plan import keep_trials, make_plan
 from muxrl.orchestrator.sweeps.schema import ParameterConfig
-from muxrl.orchestrator.sweeps.search import ROLES_KEY, LearningSearch, Optuna, TableSearch
+from muxrl.orchestrator.sweeps.search import ROLES_KEY, LearningSearch, TableSearch, suggest
 from muxrl.orchestrator.sweeps.trial import trial_of
 from muxrl.protocol.assignment import file_name
 
@@ -39,25 +39,6 @@ def folder(tmp_path):
     return SweepDirectory.create_at(tmp_path / "sweep")
 
 
-class Script:
-    """A searcher that says what it was told to say, and keeps what it hears."""
-
-    def __init__(self, points):
-        self.points = list(points)
-        self.heard = []
-        self.made_with = None
-
-    def make(self, *arguments):
-        *self.made_with, _ = arguments  # and the seed
-        return self
-
-    def suggest(self, number):
-        return self.points.pop(0)
-
-    def tell(self, point, value):
-        self.heard.append((point, value))
-
-
 class Table:
     """The trials of a sweep, and what it is told of new ones."""
 
@@ -84,16 +65,30 @@ def test_a_table_is_handed_out_once_in_its_order(plan, folder):
 LR = "algorithms.ppo.settings.lr"
 
 
-def learning(monkeypatch, plan, folder, points, earlier=()):
+@pytest.fixture
+def learning(monkeypatch, plan, folder):
+    """A searcher that suggests these points, with its table, and what it was told for each."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    made, script, table = plan("searcher=optuna"), Script(points), Table(folder, earlier)
-    monkeypatch.setattr(search_module, "Optuna", script.make)
-    return made, script, table.rows, LearningSearch(made, table)
+
+    def make(points, earlier=()):
+        left, told = list(points), []
+
+        def suggest(spaces, mode, seed, known):
+            told.append((spaces, mode, list(known)))
+            return left.pop(0)
+
+        monkeypatch.setattr(search_module, "suggest", suggest)
+        table = Table(folder, earlier)
+        return LearningSearch(plan("searcher=optuna"), table), table.rows, told
+
+    return make
 
 
-def test_each_suggestion_is_tried_with_every_seed(monkeypatch, plan, folder):
-    points = [{ROLES_KEY: 1, LR: 0.01}, {ROLES_KEY: 0}, {ROLES_KEY: 1, LR: 0.01}]
-    _, _, rows, search = learning(monkeypatch, plan, folder, points)
+POINTS = [{ROLES_KEY: 1, LR: 0.01}, {ROLES_KEY: 0}, {ROLES_KEY: 1, LR: 0.02}]
+
+
+def test_each_suggestion_is_tried_with_every_seed(learning):
+    search, rows, _ = learning(map(dict, [*POINTS[:2], POINTS[0]]))
     configs = [search.suggest(f"t{i}") for i in range(6)]
     assert search.suggest("t6") == "FINISHED"
     assert [trial_of(config) for config in configs] == rows
@@ -103,9 +98,8 @@ def test_each_suggestion_is_tried_with_every_seed(monkeypatch, plan, folder):
     assert [spec.parameters for spec in rows[1:3]] == [{LR: 0.01}, {}]
 
 
-def test_it_hears_of_a_suggestion_once_when_all_its_trials_are_over(monkeypatch, plan, folder):
-    points = [{ROLES_KEY: 1, LR: 0.01}, {ROLES_KEY: 0}, {ROLES_KEY: 1, LR: 0.02}]
-    _, script, rows, search = learning(monkeypatch, plan, folder, points)
+def test_it_knows_what_came_of_a_suggestion_when_all_its_trials_are_over(learning):
+    search, rows, told = learning(map(dict, POINTS))
 
     def next_two():
         return [search.suggest("t") for _ in range(2)]
@@ -113,37 +107,31 @@ def test_it_hears_of_a_suggestion_once_when_all_its_trials_are_over(monkeypatch,
     next_two()
     ends(rows[0], "done", 1.0)
     next_two()
-    assert script.heard == []
     ends(rows[1], "stopped_early", 3.0)
     ends(rows[2], "done", 5.0)
     ends(rows[3], "failed", 9.0)
     next_two()
-    assert script.heard == [(points[0], 2.0), (points[1], None)]
+    assert [known for _, _, known in told] == [
+        [],
+        [(POINTS[0], "RUNNING", None)],
+        [(POINTS[0], "COMPLETE", 2.0), (POINTS[1], "FAIL", None)],
+    ]
 
 
 def ends(record, status, metric):
     record.status, record.metric = status, metric
 
 
-def test_what_a_simulation_refuses_is_a_failed_suggestion_and_the_next_is_tried(
-    monkeypatch, plan, folder
-):
-    points = [{ROLES_KEY: 1, LR: 0.01}, {ROLES_KEY: 0}]
-    made, script, rows, search = learning(monkeypatch, plan, folder, points)
-    assignment = made.assignment
-
-    def refuse_the_first(roles, parameters):
-        made.assignment = assignment
-        raise ConfigError(["simulation: no such size"])
-
-    made.assignment = refuse_the_first
+def test_what_cannot_be_is_a_failed_suggestion_and_the_next_is_tried(learning):
+    wrong = {ROLES_KEY: 1, LR: -1.0}
+    search, rows, told = learning([dict(wrong), {ROLES_KEY: 0}])
     assert trial_of(search.suggest("t0")).roles == {"all": "random"}
     *refused, third, fourth = rows
-    others = [third, fourth]
-    assert {(one.status, one.cause) for one in refused} == {("failed", "simulation: no such size")}
+    assert {one.status for one in refused} == {"failed"}
+    assert {one.cause for one in refused} == {"server 'all': PPO: lr=-1.0 must be at least 0"}
     assert [spec.id for spec in refused] == ["0-refused-s0", "1-refused-s1"]
-    assert [spec.id[0] for spec in others] == ["2", "3"]
-    assert script.heard == [(points[0], None)]
+    assert [spec.id[0] for spec in (third, fourth)] == ["2", "3"]
+    assert told[1][2] == [(wrong, "FAIL", None)]
 
 
 def record(number, template, values, seed, status, metric=None, assignment="ppo:a"):
@@ -152,33 +140,33 @@ def record(number, template, values, seed, status, metric=None, assignment="ppo:
     )
 
 
-def test_a_resumed_search_is_told_what_ran_and_makes_the_rest(monkeypatch, plan, folder):
+def test_a_resumed_search_is_told_what_ran_and_makes_the_rest(learning):
     earlier = [
         record(0, "ppo", {LR: 0.02}, 0, "done", 1.0),
         record(1, "ppo", {LR: 0.02}, 1, "stopped_early", 2.0),
         record(2, "random", {}, 0, "done", 3.0),
         record(3, "random", {}, 1, "waiting"),
     ]
-    _, script, rows, search = learning(monkeypatch, plan, folder, [{ROLES_KEY: 0}], earlier)
-    spaces, mode = script.made_with
-    assert [list(space) for space in spaces] == [[], [LR]]
-    assert mode == "max"
+    search, rows, told = learning([{ROLES_KEY: 0}], earlier)
     handed = [search.suggest(f"t{i}")["trial"].partition("-")[0] for i in range(3)]
     assert handed == ["3", "4", "5"], "what is left, then what is new"
-    assert script.heard == [({ROLES_KEY: 1, LR: 0.02}, 1.5)]
+    ((spaces, mode, known),) = told
+    assert [list(space) for space in spaces] == [[], [LR]]
+    assert mode == "max"
+    assert known == [({ROLES_KEY: 1, LR: 0.02}, "COMPLETE", 1.5), (POINTS[1], "RUNNING", None)]
     assert search.suggest("t3") == "FINISHED"
     assert len(rows) == 2
 
 
-def test_what_was_refused_or_has_no_metric_is_known_as_failed(monkeypatch, plan, folder):
+def test_what_was_refused_or_has_no_metric_is_known_as_failed(learning):
     earlier = [
         *(record(seed, "ppo", {LR: 0.02}, seed, "failed", assignment="") for seed in (0, 1)),
         record(2, "random", {}, 0, "done", 3.0),
         record(3, "random", {}, 1, "done"),
     ]
-    _, script, _, search = learning(monkeypatch, plan, folder, [{ROLES_KEY: 0}], earlier)
+    search, _, told = learning([{ROLES_KEY: 0}], earlier)
     search.suggest("t0")
-    assert script.heard == [({ROLES_KEY: 1, LR: 0.02}, None), ({ROLES_KEY: 0}, None)]
+    assert told[0][2] == [(POINTS[2], "FAIL", None), (POINTS[1], "FAIL", None)]
 
 
 def test_more_seeds_are_added_to_what_was_suggested(monkeypatch, plan):
@@ -205,22 +193,17 @@ def value_of(point):
     return float(point.get("n", 0.0)) + point.get("lr", 0.0)
 
 
-def test_a_search_that_is_cut_goes_on_as_if_it_had_not_been():
-    pytest.importorskip("optuna")
-    whole = Optuna(SPACES, "max", seed=3)
+def test_a_suggestion_is_its_own_and_depends_on_what_is_known_alone():
     known = []
-    for number in range(25):
-        point = whole.suggest(number)
-        cut = Optuna(SPACES, "max", seed=3)
-        for one in known:
-            cut.tell(*one)
-        assert cut.suggest(number) == point
-        assert cut.suggest(number + 1) not in [point for point, _ in known if "lr" in point]
-        whole.tell(point, value_of(point))
-        known.append((point, value_of(point)))
-    lrs = [point["lr"] for point, _ in known if "lr" in point]
+    for seed in range(25):
+        point = suggest(SPACES, "max", seed, known)
+        assert suggest(SPACES, "max", seed, known) == point
+        tried = suggest(SPACES, "max", seed + 1, [*known, (point, "RUNNING", None)])
+        assert tried not in [point for point, *_ in known if "lr" in point]
+        known.append((point, "COMPLETE", value_of(point)))
+    lrs = [point["lr"] for point, *_ in known if "lr" in point]
     assert len(set(lrs)) == len(lrs)
-    for point, _ in known:
+    for point, *_ in known:
         assert set(point) == {ROLES_KEY, *SPACES[point[ROLES_KEY]]}
         if "q" in point:
             assert point["q"] in (0.1, 0.2, 0.3)
@@ -230,24 +213,23 @@ def test_a_search_that_is_cut_goes_on_as_if_it_had_not_been():
 
 
 def test_optuna_takes_whatever_a_table_draws():
-    pytest.importorskip("optuna")
-    told = Optuna(SPACES, "min", seed=0)
+    known = []
     for sample in range(20):
         for number, space in enumerate(SPACES):
             drawn = {key: draw(key, p, sample, seed=0) for key, p in space.items()}
-            told.tell({ROLES_KEY: number, **drawn}, None if sample % 3 else 1.0)
+            how = ("FAIL", None) if sample % 3 else ("COMPLETE", 1.0)
+            known.append(({ROLES_KEY: number, **drawn}, *how))
+    suggest(SPACES, "min", 0, known)
 
 
 def test_optuna_itself_finds_what_is_better():
-    pytest.importorskip("optuna")
     first, last = 0.0, 0.0
     for seed in range(4):
-        search = Optuna(SPACES, "max", seed=seed)
-        search.tell({ROLES_KEY: 0, "lr": 0.01, "widths": [8]}, -1.0)
+        known = [({ROLES_KEY: 0, "lr": 0.01, "widths": [8]}, "COMPLETE", -1.0)]
         found = []
         for number in range(40):
-            point = search.suggest(number)
+            point = suggest(SPACES, "max", derive_seed(seed, str(number)), known)
             found.append(value_of(point))
-            search.tell(point, found[-1])
+            known.append((point, "COMPLETE", found[-1]))
         first, last = first + sum(found[:10]), last + sum(found[-10:])
     assert last > 1.5 * first

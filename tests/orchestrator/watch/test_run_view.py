@@ -1,15 +1,84 @@
-"""What the page is told of a run's servers."""
+"""What the page is told of a run: its servers, its returns as in its report, its metrics."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
-from tests.orchestrator.records.recorded import new_run
+from tests.orchestrator.measure.test_metric_results import played, write_run
+from tests.orchestrator.records.recorded import evaluation, new_run, whole_run
+from tests.orchestrator.reports.test_judged import BEGAN, SIDES, WHOLE, add_untrained, self_play
 
+from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.plan import Plan, roles_of
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.watch.run_view import RunView
+
+
+def shown(run: RunDirectory) -> list[dict[str, Any]]:
+    """Returns each role of each server."""
+    return [role for server in RunView(run.path).read()["servers"] for role in server["roles"]]
+
+
+def test_conditions_are_gathered_as_in_the_report(tmp_path: Path) -> None:
+    """Cf. `test_recorded_run`: near env steps are one evaluation, and another rule begins anew."""
+    run = new_run(tmp_path)
+    ones = [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]
+    with MetricsWriter(run) as metrics:
+        for env_steps, replaced, rule in (
+            (0, None, True),
+            (100, None, False),
+            (103, "wolves", False),
+            (200, None, False),
+            (200, None, False),
+            (204, "wolves", False),
+        ):
+            metrics.evaluation(evaluation(env_steps, replaced, *ones, should_explore=rule))
+    wolves, sheep = shown(run)
+    assert [p[0] for p in wolves["evaluated"]] == [100, 200]
+    assert [p[0] for p in wolves["random"]] == [100, 200]
+    assert sheep["random"] == []
+    assert sheep["verdict"] == ""
+
+
+def test_the_last_evaluation_is_judged_as_the_report_does(tmp_path: Path) -> None:
+    """Against untrained policies too, and side by side where a server plays itself."""
+    run = whole_run(tmp_path / "chase")
+    add_untrained(run, wolves=[5.0, 6.0], sheep=[0.0, 0.0])
+    wolves = write_report(run).servers[0]
+    assert shown(run)[0]["verdict"] == wolves.judgement
+    assert wolves.judgement == "better than random, not than untrained"
+
+    run = self_play(tmp_path / "duel", WHOLE | SIDES | BEGAN)
+    (server,) = write_report(run).servers
+    for found, side in zip(shown(run), server.sides, strict=True):
+        assert found["agents"] == side.agents
+        assert found["verdict"] == side.final.verdict
+        assert side.final.random is not None
+        assert found["random"][-1][1] == pytest.approx(side.final.random.mean)
+
+
+@pytest.mark.parametrize(
+    ("agents", "groups", "expected"),
+    [
+        (["a_0", "a_1"], {}, {"": ["a_0", "a_1"]}),
+        (["wolf_0", "wolf_1", "sheep"], {}, {"wolf": ["wolf_0", "wolf_1"], "sheep": ["sheep"]}),
+        (["x", "y", "z"], {"g": ["x", "z"]}, {"g": ["x", "z"], "y": ["y"]}),
+        (["a", "b", "c", "d", "e"], {}, {"": ["a", "b", "c", "d", "e"]}),
+        (["0", "1"], {}, {"0": ["0"], "1": ["1"]}),
+    ],
+)
+def test_roles_are_groups_or_names_in_common(
+    agents: list[str], groups: dict[str, list[str]], expected: dict[str, list[str]]
+) -> None:
+    server = {"algorithm": "PPO", "agents": agents, "groups": groups}
+    roles = roles_of(msgspec.convert({"servers": {"s": server}}, Plan))
+    assert {role.name: list(role.agents) for role in roles} == expected
 
 
 @pytest.mark.parametrize("num_logged", [0, 40])
@@ -49,3 +118,53 @@ def test_what_changes_of_what_learners_say_has_a_curve_for_each_policy(tmp_path:
         },
     ]
     assert sheep == [{"name": "lr", "of": [{"policy": "a", "points": [(50, 1e-5), (100, 5e-6)]}]}]
+
+
+def test_each_metric_has_curves_of_the_episode_or_of_servers(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    write_run(run, gain=2.0)
+    hits, win = RunView(run.path).read()["metrics"]
+    assert win == {
+        "name": "win",
+        "of": [
+            {
+                "server": None,
+                "training": [(100, 0.25), (200, 0.75)],
+                "evaluated": [(0, 0.0), (500, 1.0)],
+            }
+        ],
+    }
+    assert hits["of"] == [
+        {"server": "wolves", "training": [(100, 3.0), (200, 3.0)], "evaluated": [(500, 3.5)]},
+        {"server": "sheep", "training": [(100, 1.0), (200, 1.0)], "evaluated": []},
+    ]
+
+
+def test_a_run_without_metrics_shows_none(tmp_path: Path) -> None:
+    assert RunView(whole_run(tmp_path).path).read()["metrics"] == []
+
+
+def test_what_comes_is_added_and_what_is_cut_back_is_forgotten(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    view = RunView(run.path)
+    with MetricsWriter(run) as metrics:
+        for n in range(3):
+            metrics.evaluation(played(n, None, [float(n)]))
+            metrics.evaluation(played(n, "wolves", [9.0]))  # others' metrics are not the run's
+            metrics.joint({"env_steps": n, "episode_return_mean": {}, "metrics": {}})
+            view.read()
+        lengths = metrics.sync()
+        metrics.evaluation(played(3, None, [3.0]))
+    assert [p for p, _ in view.read()["metrics"][0]["of"][0]["evaluated"]] == [0, 1, 2, 3]
+    with MetricsWriter(run) as metrics:
+        metrics.cut_back(lengths, 2)
+        told = {"win": {COMMON: 0.5}}
+        metrics.joint({"env_steps": 5, "episode_return_mean": {}, "metrics": told})
+    (win,) = view.read()["metrics"]
+    assert win["of"] == [
+        {
+            "server": None,
+            "training": [(5, 0.5)],
+            "evaluated": [(0, 0.0), (1, 1.0), (2, 2.0)],
+        }
+    ]

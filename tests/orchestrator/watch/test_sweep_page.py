@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,10 @@ TRIALS = [
 ]
 
 
-def new_sweep(root: Path, of: str) -> SweepDirectory:
+def new_sweep(root: Path, of: str, source: str = "evaluation") -> SweepDirectory:
     """Trial 0 is done, 1 goes on, 2 waits, 3 has failed."""
     sweep = SweepDirectory.create(root, "tuned", datetime(2026, 11, 21))
-    sweep.config_file.write_text(f"metric: {{of: {of}, source: evaluation, mode: max}}\n")
+    sweep.config_file.write_text(f"metric: {{of: {of}, source: {source}, mode: max}}\n")
     for i in (0, 1):
         run = RunDirectory.create_at(sweep.runs / TRIALS[i].id)
         run.write_plan({"servers": SERVERS, "assignment": "a", "seed": i})
@@ -81,9 +81,13 @@ def test_a_trial_whose_process_was_killed_is_interrupted(tmp_path: Path) -> None
     assert folder.read()["entries"][0]["state"] == "interrupted"
 
 
-def test_without_evaluations_training_takes_their_place(tmp_path: Path) -> None:
-    sweep = new_sweep(tmp_path, "wolves")
-    (sweep.runs / TRIALS[1].id / "metrics" / "evaluation.jsonl").unlink()
+@pytest.mark.parametrize("source", ["evaluation", "training"])
+def test_without_evaluations_or_if_it_is_asked_for_training_takes_their_place(
+    tmp_path: Path, source: str
+) -> None:
+    sweep = new_sweep(tmp_path, "wolves", source)
+    if source == "evaluation":
+        (sweep.runs / TRIALS[1].id / "metrics" / "evaluation.jsonl").unlink()
     assert SweepView(sweep.path).read()["trials"][1]["curve"] == [
         (100, 1.0),  # of the one wolf that had a return
         (500, 1.0),
@@ -137,10 +141,3 @@ def test_trials_are_rows_that_follow_the_sweep(tab: Browser, site: Site) -> None
     above = "document.querySelector('#trail a:nth-of-type(2)')"
     assert tab.evaluate(f"{above}.innerText") == sweep.name
     assert tab.evaluate(f"{above}.getAttribute('href')") == f"?of={sweep.name}"
-
-
-def test_a_sweep_s_records_are_all_sent(tmp_path: Path) -> None:
-    state = SweepView(new_sweep(tmp_path, "wolves").path).read()
-    for trial, record in zip(state["trials"], TRIALS, strict=True):
-        assert set(asdict(record)) <= set(trial)
-        assert trial["roles"] == record.roles

@@ -81,18 +81,6 @@ def test_all_readers_find_the_same_rows_of_any_length(
     assert num_reads <= 1 + path.stat().st_size // size
 
 
-def test_a_long_file_comes_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail_module, "_CHUNK_BYTES", 64)
-    path = tmp_path / "joint.jsonl"
-    path.write_bytes(lines(list(range(50))))
-    taken = Taken(path)
-    assert taken.tail.read(), "there is more"
-    assert 0 < len(taken.records) < 50
-    while taken.tail.read():
-        pass
-    assert taken.records == [{"n": n} for n in range(50)]
-
-
 @pytest.mark.parametrize("kept", [0, 1, 3])
 @pytest.mark.parametrize("again", [[], [7], list(range(20, 40))])
 def test_a_file_that_was_cut_back_is_read_anew(tmp_path: Path, kept: int, again: list[int]) -> None:
@@ -104,13 +92,6 @@ def test_a_file_that_was_cut_back_is_read_anew(tmp_path: Path, kept: int, again:
     path.write_bytes(lines([*range(kept), *again]))
     taken.tail.read()
     assert taken.records == [{"n": n} for n in [*range(kept), *again]]
-
-
-def test_a_file_that_is_gone_begins_anew(tmp_path: Path) -> None:
-    path = tmp_path / "joint.jsonl"
-    path.write_bytes(lines([1]))
-    taken = Taken(path)
-    taken.tail.read()
     path.unlink()
     taken.tail.read()
     assert taken.records == []
