@@ -40,10 +40,10 @@ from muxrl.orchestrator.comparisons.findings.findings import (
 )
 from muxrl.orchestrator.comparisons.findings.frames import TABLE_NAMES, TableName, framed, plain
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, frames_of
-from muxrl.orchestrator.comparisons.findings.role_by_role import compare_roles, find_learners
 from muxrl.orchestrator.comparisons.findings.scores import (
+    compare_roles,
     curves,
-    proportions,
+    find_learners,
     score_runs,
     standings,
 )
@@ -223,11 +223,11 @@ def compare_runs(
     runs_frame = framed("runs", scores.rows)
     roles_rows, pairings = compare_roles(contestants, subjects, runs_frame)
     asked = {TRUNCATED, *(name for run in runs for name in run.metrics)}
-    parts = proportions(runs_frame, [s for s in subjects if s.metric in asked])
+    may_be_parts = [subject.key for subject in subjects if subject.metric in asked]
     found_rows: dict[TableName, Iterable[Mapping[str, Any]]] = {
         "curves": curves(runs_frame),
         "standings": [
-            *standings(runs_frame, scores.thresholds, parts),
+            *standings(runs_frame, scores.thresholds, may_be_parts),
             *(row for baseline in baselines for row in baseline.rows()),
         ],
         "parameters": compare_by_parameter(contestants, subjects, at),

@@ -12,7 +12,7 @@ from typing import Any
 from muxrl.orchestrator.comparisons.findings.contestants import label_settings
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead, payoff_rows
-from muxrl.orchestrator.comparisons.findings.role_by_role import BELOW, once
+from muxrl.orchestrator.comparisons.findings.scores import BELOW, once
 from muxrl.orchestrator.measure.number_text import MISSING, interval_lines, signed_lines, whole
 from muxrl.orchestrator.measure.statistics import Estimate, Unit
 from muxrl.orchestrator.measure.subjects import Subject

@@ -26,7 +26,7 @@ from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.comparisons import arena
 from muxrl.orchestrator.comparisons.compare import compare_runs
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, Match, tables_of
-from muxrl.orchestrator.comparisons.findings.role_by_role import BELOW, LEARNED
+from muxrl.orchestrator.comparisons.findings.scores import BELOW, LEARNED
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, to_yaml
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.errors import ConfigError
