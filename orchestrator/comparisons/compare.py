@@ -47,16 +47,16 @@ from muxrl.orchestrator.comparisons.findings.scores import (
     score_runs,
     standings,
 )
-from muxrl.orchestrator.comparisons.games import kept
 from muxrl.orchestrator.comparisons.matches import (
     check_equal_training,
     find_scripts,
     find_snapshots,
+    kept,
     play_baselines,
     play_head_to_head,
 )
 from muxrl.orchestrator.comparisons.output import tables
-from muxrl.orchestrator.comparisons.output.files import write_files
+from muxrl.orchestrator.comparisons.output.written import write_comparison
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import CannotCompare
@@ -110,13 +110,9 @@ class Comparison(Findings):
         Raises:
             OSError: the folder cannot be written to.
         """
-        # Here, since matplotlib takes a second to load, and frames do not need it.
-        from muxrl.orchestrator.comparisons.output.page import write_comparison
-
         doing("writing the report")
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        write_files(self, path)
         return write_comparison(self, path)
 
 

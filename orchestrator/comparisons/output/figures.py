@@ -121,7 +121,7 @@ def payoff_picture(table: CrossPlay) -> Picture:
     """The returns of a role as colours, players by others."""
     returns = np.array(
         [
-            [table.cells[at].score.mean if at in table.cells else np.nan for at in row]
+            [table.cells[at]["return"].mean if at in table.cells else np.nan for at in row]
             for row in ([(player, others) for others in table.others] for player in table.players)
         ]
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from muxrl.orchestrator.comparisons.findings.contestants import label_settings
 from muxrl.orchestrator.comparisons.findings.findings import Findings
-from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead, payoff_rows
+from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
 from muxrl.orchestrator.comparisons.findings.scores import BELOW, once
 from muxrl.orchestrator.measure.number_text import MISSING, interval_lines, signed_lines, whole
 from muxrl.orchestrator.measure.statistics import Estimate, Unit
@@ -223,7 +223,8 @@ def cross_play(
     played: HeadToHead, met: CrossPlay, played_by: str = "played by", among: Collection[str] = ()
 ) -> Grid:
     """A row for each player, a column for each of the others, or those `among`."""
-    means = [c.score.mean for c in met.cells.values() if math.isfinite(c.score.mean)]
+    every = [cell["return"].mean for cell in met.cells.values()]
+    means = [mean for mean in every if math.isfinite(mean)]
     low, high = min(means, default=0.0), max(means, default=0.0)
     middle, reach = (low + high) / 2, (high - low) / 2 or 1.0
 
@@ -235,7 +236,7 @@ def cross_play(
     others = {name: f"vs {name}" for name in met.others if not among or name in among}
     columns = {**_SHOWN, "player": played_by, "return": Column(cell=cell), "rating": rating(played)}
     first = "player merit rating"
-    return spread(payoff_rows(met), first, "others", others, "return", (), columns, Unit.PAIRS)
+    return spread(met.cells.values(), first, "others", others, "return", (), columns, Unit.PAIRS)
 
 
 def rating(played: HeadToHead) -> Column:

@@ -94,10 +94,10 @@ def test_everybody_meets_everybody_and_the_baselines(comparison: Comparison) -> 
     assert set(predators.players) == {"qmix", "ppo", "random"}
     assert set(prey.players) == set(predators.others) == {"a2c", "flee", "random"}
     assert set(predators.cells) == {(a, b) for a in predators.players for b in predators.others}
-    assert all(np.isfinite(cell.score.mean) for cell in predators.cells.values())
+    assert all(np.isfinite(cell["return"].mean) for cell in predators.cells.values())
     # Each merit is against the same field, so that they sum to nothing.
     assert sum(m.mean for m in predators.merits.values()) == pytest.approx(0.0, abs=1e-9)
-    assert predators.cells["qmix", "a2c"].num_pairs == 2
+    assert predators.cells["qmix", "a2c"]["num_pairs"] == 2
 
 
 def test_scripted_and_random_policies_are_played_alone(comparison: Comparison) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_run
 
-from muxrl.orchestrator.comparisons import games, matches
+from muxrl.orchestrator.comparisons import matches
 from muxrl.orchestrator.comparisons.arena import Arena, Player, rotations
 from muxrl.orchestrator.comparisons.compare import Comparison
 from muxrl.orchestrator.comparisons.findings.compared_runs import read_compared_runs
@@ -23,8 +24,7 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
     find_roles,
 )
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, frames_of
-from muxrl.orchestrator.comparisons.games import kept, key_of, play
-from muxrl.orchestrator.comparisons.matches import play_head_to_head
+from muxrl.orchestrator.comparisons.matches import kept, key_of, play, play_head_to_head
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -176,10 +176,11 @@ def test_a_cell_is_the_mean_over_pairs_of_seeds(
     played, _ = meet(ledger, four)
     cell = played.by_label[0].cells["qmix", "a2c"]
     # Both are 0.1 stronger with each seed, which cancels: 4 - 2 + 10.
-    assert (cell.score.mean, cell.score.low, cell.score.high) == pytest.approx((12, 12, 12))
-    assert (cell.num_pairs, cell.num_matches) == (2, 2 * 2 * 2)
-    assert cell.num_partners == 2  # the contestant that has both, once for each seed
-    against_random = played.by_label[0].cells["qmix", "random"].score
+    found = cell["return"]
+    assert (found.mean, found.low, found.high) == pytest.approx((12, 12, 12))
+    assert (cell["num_pairs"], cell["num_matches"]) == (2, 2 * 2 * 2)
+    assert cell["num_partners"] == 2  # the contestant that has both, once for each seed
+    against_random = played.by_label[0].cells["qmix", "random"]["return"]
     reach = 0.05 * np.sqrt(2) * 12.7062 / 1.95996  # of 14.1 and 14.2, widened
     ends = (14.15 - reach, 14.15 + reach)
     assert (against_random.low, against_random.high) == pytest.approx(ends)
@@ -232,8 +233,8 @@ def test_rotated_seats_take_the_position_out_of_a_return(ledger: Ledger, tmp_pat
     played, _ = meet(ledger, who, interchangeable=("hunters", "prey"))
     hunters, prey = played.by_label
     # 4 - 2, and the mean of what both seats give.
-    assert hunters.cells["qmix", "a2c"].score.mean == pytest.approx(2 + (10 - 20) / 2)
-    assert prey.cells["a2c", "qmix"].score.mean == pytest.approx(-2 + (10 - 20) / 2)
+    assert hunters.cells["qmix", "a2c"]["return"].mean == pytest.approx(2 + (10 - 20) / 2)
+    assert prey.cells["a2c", "qmix"]["return"].mean == pytest.approx(-2 + (10 - 20) / 2)
     assert all(match.num_episodes == 6 for match in played.matches)
 
 
@@ -252,7 +253,7 @@ def test_scripted_policies_meet_everybody(ledger: Ledger, tmp_path: Path) -> Non
     played, _ = meet(ledger, who, scripts={"flee": {"prey": flee}})
     hunters, prey = played.by_label
     assert set(prey.players) == {"a2c", "ppo", "random", "flee"}
-    assert hunters.cells["ppo", "flee"].score.mean == pytest.approx(1.1 - 3 + 10)
+    assert hunters.cells["ppo", "flee"]["return"].mean == pytest.approx(1.1 - 3 + 10)
     assert "flee" not in hunters.players
 
 
@@ -311,7 +312,7 @@ def test_games_that_were_played_are_played_again_only_where_something_has_change
     who = contestants(tmp_path, {("QMIX", "A2C"): (1,), ("PPO", "PPO"): (1,)})
     config, file = ExperimentConfig(), tmp_path / "new" / "games.json"
     versions = {"python": "3.11", "git_commit": "ab"}
-    monkeypatch.setattr(games, "software_versions", lambda env: versions)
+    monkeypatch.setattr(matches, "software_versions", lambda env: versions)
     with kept(file, config) as known:
         first, _ = meet(ledger, who, known=known)
         assert len(known) == len(ledger.seatings) == 3 * 3
@@ -339,9 +340,9 @@ def test_what_nobody_trained_has_no_interval_over_seeds(
     ledger: Ledger, four: tuple[Contestant, ...]
 ) -> None:
     played, _ = meet(ledger, four)
-    cell = played.by_label[0].cells["random", "random"]
-    assert cell.score.mean == pytest.approx(10)
-    assert cell.score.low != cell.score.low
+    found = played.by_label[0].cells["random", "random"]["return"]
+    assert found.mean == pytest.approx(10)
+    assert math.isnan(found.low)
 
 
 def test_one_role_alone_meets_nobody(ledger: Ledger, tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_who_has_learned(learners: list[Row], sentences: list[str]) -> None:
 def test_the_highest_merit_of_a_head_to_head_is_told(low: float, sentence: str) -> None:
     ends = (low, math.nan if math.isnan(low) else 0.5)
     merits = {"qmix": Estimate(0.2, *ends), "ppo": UNKNOWN, "random": Estimate(-0.2, -1, 0.6)}
-    table = CrossPlay("predators", tuple(merits), ("ppo",), {}, merits)
+    table = CrossPlay("predators", {}, merits)
     played = HeadToHead((table,), (), (), (), 1, 0, (), should_explore=False)
     assert told(played=played) == [f"Head to head as predators, {sentence}"]
 
