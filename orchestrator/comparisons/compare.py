@@ -33,12 +33,17 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
     is_cooperative,
 )
 from muxrl.orchestrator.comparisons.findings.findings import (
-    Baseline,
     Findings,
     budget_notes,
     result_notes,
 )
-from muxrl.orchestrator.comparisons.findings.frames import TABLE_NAMES, TableName, framed, plain
+from muxrl.orchestrator.comparisons.findings.frames import (
+    AT_RANDOM,
+    TABLE_NAMES,
+    TableName,
+    framed,
+    plain,
+)
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, frames_of
 from muxrl.orchestrator.comparisons.findings.scores import (
     compare_roles,
@@ -184,7 +189,7 @@ def compare_runs(
             notes.append("head to head, checkpoints play, which were trained beyond that budget")
     first_seed = evaluation_seed(runs[0].config)
     scripts = find_scripts(contestants, role_agents, found.scripts)
-    baselines: tuple[Baseline, ...] = ()
+    baselines: list[dict[str, Any]] = []
     head_to_head: HeadToHead | None = None
     try:
         with Arena(runs[0].config, role_agents) as arena:
@@ -213,7 +218,7 @@ def compare_runs(
         if should_meet:
             raise
         notes.append(f"no baseline was played: {error}")
-    at_random = {k: e.mean for b in baselines[:1] for k, e in b.returns.items()}
+    at_random = {b["subject"]: b["mean"].mean for b in baselines if b["contestant"] == AT_RANDOM}
     chosen = dict(thresholds or {})
     scores = score_runs(contestants, subjects, at, chosen, at_random)
     runs_frame = framed("runs", scores.rows)
@@ -224,7 +229,7 @@ def compare_runs(
         "curves": curves(runs_frame),
         "standings": [
             *standings(runs_frame, scores.thresholds, may_be_parts),
-            *(row for baseline in baselines for row in baseline.rows()),
+            *baselines,
         ],
         "parameters": compare_by_parameter(contestants, subjects, at),
         "roles": roles_rows,
@@ -245,7 +250,6 @@ def compare_runs(
         budget=at,
         should_explore=bool(rule),
         first_seed=first_seed,
-        baselines=baselines,
         thresholds=scores.thresholds,
         given_thresholds=frozenset(chosen),
         measures=scores.measures,

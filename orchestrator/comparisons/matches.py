@@ -30,7 +30,6 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
     Roles,
     server_of_role,
 )
-from muxrl.orchestrator.comparisons.findings.findings import Baseline
 from muxrl.orchestrator.comparisons.findings.head_to_head import (
     RANDOM,
     CrossPlay,
@@ -368,7 +367,7 @@ def play_baselines(
     random: Mapping[str, Player],
     scripts: Scripts,
     seeds: Sequence[int],
-) -> tuple[tuple[Baseline, ...], list[str]]:
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Plays random policies in all roles, then each scripted one among random ones.
 
     Args:
@@ -379,13 +378,14 @@ def play_baselines(
         seeds: one for each episode.
 
     Returns:
-        What was played, random ones first, and a note for each scripted one that could not be.
+        Their rows of the frame "standings", random ones first, and a note for each scripted one
+        that could not be played.
 
     Raises:
         SimulationFailed: the simulation raised with random agents.
     """
     doing("baselines", "random")
-    played, notes = [("random", arena.play_at_random(random, seeds))], []
+    played, notes = [(RANDOM, arena.play_at_random(random, seeds))], []
     for label, theirs in scripts.items():
         seating = {**random, **theirs}
         name = " | ".join(f"{player.label} {role}" for role, player in seating.items())
@@ -394,21 +394,17 @@ def play_baselines(
             played.append((name, arena.play(seating, seeds)))
         except (CannotCompare, RunFailed, ServerProblem, SimulationFailed) as error:
             notes.append(f"the scripted policy {label!r} is no baseline: {error}")
-    baselines = []
-    for name, by_agent in played:
-        returns = {}
-        for subject in subjects:
-            if subject.kind == "metric":  # only returns are asked of episodes that are played here
-                continue
-            values = subject.returns(by_agent)
-            values = values[np.isfinite(values)]
-            if len(values):
-                is_proportion = are_won_or_lost([values])
-                returns[subject.key] = estimate_of(
-                    [values], Unit.EPISODES, is_proportion=is_proportion
-                )
-        baselines.append(Baseline(name, returns, len(seeds)))
-    return tuple(baselines), notes
+    rows = []
+    # Of episodes that are played here only returns are asked.
+    for (name, by_agent), subject in product(played, (s for s in subjects if s.kind != "metric")):
+        values = subject.returns(by_agent)
+        values = values[np.isfinite(values)]
+        if len(values):
+            is_proportion = are_won_or_lost([values])
+            mean = estimate_of([values], Unit.EPISODES, is_proportion=is_proportion)
+            about = {"contestant": f"baseline: {name}", "subject": subject.key, "mean": mean}
+            rows.append({**about, "num_runs": 0, "num_episodes": len(seeds), "is_baseline": True})
+    return rows, notes
 
 
 def play(arena: Arena, games: Mapping[str, Game], known: dict[str, AgentReturns], at: str) -> None:

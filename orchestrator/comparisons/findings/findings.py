@@ -18,7 +18,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.findings.scores import BELOW, LEARNED, Measure, once
 from muxrl.orchestrator.config import SimulationConfig
 from muxrl.orchestrator.measure.number_text import interval
-from muxrl.orchestrator.measure.statistics import Estimate, Unit
+from muxrl.orchestrator.measure.statistics import Unit
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.protocol.suggestions import listed
@@ -32,27 +32,6 @@ _MAX_LISTED = 6
 
 
 @dataclass(frozen=True)
-class Baseline:
-    """Fixed policies alone, in all roles: what returns are without learning.
-
-    Attributes:
-        name: "random", or who plays what: ``flee prey | random predator``.
-        returns: by subject's key, the mean over episodes, with its interval over episodes.
-        num_episodes: that were played.
-    """
-
-    name: str
-    returns: Mapping[str, Estimate]
-    num_episodes: int
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yields those of the frame "standings"."""
-        for subject, mean in self.returns.items():
-            about = {"contestant": f"baseline: {self.name}", "subject": subject, "num_runs": 0}
-            yield {**about, "mean": mean, "is_baseline": True}
-
-
-@dataclass(frozen=True)
 class Findings:
     """What came of comparing runs of one simulation.
 
@@ -63,7 +42,6 @@ class Findings:
         budget: at how much training.
         should_explore: whether stochastic policies were sampled in the runs' evaluations.
         first_seed: of the baselines' episodes, and of the head to head's.
-        baselines: fixed policies, random ones first; () if none could be played.
         given_thresholds: keys of those that the user chose.
         thresholds: by subject's key, the return whose first reaching counts.
         measures: by subject's key, of what its thresholds and areas are.
@@ -78,7 +56,6 @@ class Findings:
     budget: Budget
     should_explore: bool
     first_seed: int
-    baselines: tuple[Baseline, ...]
     thresholds: Mapping[str, float]
     given_thresholds: frozenset[str]
     measures: Mapping[str, Measure]

@@ -56,6 +56,8 @@ _SCHEMAS: Mapping[TableName, str] = {
     "payoffs": "role player others return* num_pairs",
     "ratings": "role player label env_steps rating* merit*",
 }
+AT_RANDOM = "baseline: random"
+"""The contestant of rows of "standings" that are of random actions in all roles."""
 Frames = Mapping[TableName, "DataFrame"]
 
 

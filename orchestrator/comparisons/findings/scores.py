@@ -457,13 +457,13 @@ def _pairings(role: str, by_label: Mapping[str, DataFrame]) -> Iterator[dict[str
         shared = common_variance(list(pairs.played_x), list(pairs.played_y))
         pairs = pairs.assign(difference=pairs.return_x - pairs.return_y)
         differences = [of for of in _strata(pairs, "difference", among) if len(of)]
-        strata = [_strata(runs, "return", among) for runs in (ours, theirs)]
-        share = (variance_of(strata[0]) + variance_of(strata[1])).share(shared)
+        one, other = (_strata(runs, "return", among) for runs in (ours, theirs))
+        share = (variance_of(one) + variance_of(other)).share(shared)
         yield {
             "role": role,
             "first": first,
             "second": second,
-            "improvement": probability_of_improvement(*strata, share),
+            "improvement": probability_of_improvement(one, other, share),
             "difference": mean_interval(differences, shared) if differences else None,
             "num_pairs": len(pairs),
         }

@@ -151,9 +151,11 @@ def _sections(found: Findings, *, has_curves: bool) -> Iterator[tuple[str, str, 
 
 def baseline_caption(found: Findings) -> str:
     """Says what the rows of the baselines hold, which are over episodes; "" without any."""
-    if not found.baselines:
+    rows = found.frames["standings"]
+    played = rows[rows.num_runs == 0]
+    if played.empty:
         return ""
-    num = found.baselines[0].num_episodes
+    num = played.num_episodes.iloc[0]
     return f"Baselines: mean and interval over {num} episodes: nothing in them is trained."
 
 

@@ -149,7 +149,7 @@ def test_a_difference_without_an_interval_is_said_aloud(tmp_path: Path) -> None:
 def test_external_simulations_are_compared_without_playing(tmp_path: Path) -> None:
     paths = [made_up_run(tmp_path, "QMIX", "PPO", s, 5.0, env="external") for s in (1, 2)]
     found = compare_runs(paths)
-    assert found.baselines == ()
+    assert rows(found, "standings", is_baseline=True) == []
     assert any("no baseline was played" in note for note in found.notes)
     with pytest.raises(CannotCompare, match="is external, so muxrl cannot start it"):
         compare_runs(paths, should_meet=True)
@@ -280,8 +280,10 @@ def test_a_parameter_with_many_values_is_compared_by_ranges() -> None:
 def test_baselines_are_played_whatever_the_runs_inferred_with(tmp_path: Path) -> None:
     simulation = {"inference_mode": {"hunters": "local"}}
     run = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, simulation=simulation)
-    (random,) = compare_runs([run], num_episodes=2).baselines
-    assert random.returns
+    found = compare_runs([run], num_episodes=2)
+    assert {one["contestant"] for one in rows(found, "standings", is_baseline=True)} == {
+        "baseline: random"
+    }
 
 
 def test_a_scripted_policy_that_cannot_play_ends_no_comparison(tmp_path: Path) -> None:
@@ -291,7 +293,9 @@ def test_a_scripted_policy_that_cannot_play_ends_no_comparison(tmp_path: Path) -
         made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0),
     ]
     found = compare_runs(paths, num_episodes=2)
-    assert [baseline.name for baseline in found.baselines] == ["random"]
+    assert {one["contestant"] for one in rows(found, "standings", is_baseline=True)} == {
+        "baseline: random"
+    }
     (note,) = [note for note in found.notes if "is no baseline" in note]
     assert "the scripted policy 'scripted' is no baseline: " in note
     assert "nowhere_at_all" in note
