@@ -95,8 +95,8 @@ class Comparison(Findings):
         """
         if table not in TABLE_NAMES:
             raise ValueError(f"there is no table {table!r}; there are {', '.join(TABLE_NAMES)}")
-        columns, rows = plain(table, self.frames[table])
-        return frame_of(columns, ([*row.values()] for row in rows))
+        found = plain(table, self.frames[table])
+        return frame_of(list(found), found.itertuples(index=False, name=None))
 
     def _repr_html_(self) -> str:
         """A notebook's view: what it comes to, and the contestants' returns."""

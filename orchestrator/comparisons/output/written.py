@@ -47,16 +47,14 @@ def write_comparison(found: Findings, folder: Path) -> Path:
     Raises:
         OSError: the folder cannot be written to.
     """
-    from pandas import DataFrame
-
     path_text = partial(from_folder, folder=folder)
     written: dict[str, Any] = {}
     for name in TABLE_NAMES:
-        columns, rows = plain(name, found.frames[name], path_text)
+        frame = plain(name, found.frames[name], path_text)
         if name != "curves":
-            written[name] = rows
+            written[name] = frame.to_dict("records")
         if name not in OF_HEAD_TO_HEAD or found.head_to_head is not None:
-            text = DataFrame(rows, None, columns, object).to_csv(index=False, lineterminator="\n")
+            text = frame.to_csv(index=False, lineterminator="\n")
             write_text(folder / f"{name}.csv", text)
     write_json(folder / "comparison.json", {**_about(found, folder), "tables": written})
     write_text(folder / "methods.md", f"{methods(found)}\n\n{all_settings(found)}\n")

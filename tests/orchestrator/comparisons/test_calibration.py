@@ -14,20 +14,20 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 import pytest
 from tests.orchestrator.comparisons.compared_runs import row
+from tests.orchestrator.records.recorded import run_of
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.comparisons import arena
 from muxrl.orchestrator.comparisons.compare import compare_runs
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, Match, tables_of
 from muxrl.orchestrator.comparisons.findings.scores import BELOW, LEARNED
-from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, to_yaml
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.measure.ratings import rate, wins_of
@@ -121,12 +121,8 @@ class Sweep:
                     simulation=SimulationConfig(env="nowhere:Game", metrics={"win": "last"}),
                     servers={"p": ServerConfig(algorithm=who, agents=["p"])},
                 )
-                run = RunDirectory.create(root, f"{who}-{seed}".lower(), datetime(2026, 11, 21))
-                run.write_config(to_yaml(config))
-                server = {"algorithm": who, "agents": ["p"], "groups": {}, "learns": True}
-                plan = {"servers": {"p": server}, "assignment": f"{who.lower()}:p", "seed": seed}
-                run.write_plan({**plan, "metrics": ["win"]})
-                self.runs[who, seed], self._configs[who, seed] = run, config
+                self.runs[who, seed] = run_of(root, f"{who}-{seed}", config, metrics=["win"])
+                self._configs[who, seed] = config
 
     def write(self, played: Played) -> None:
         for (who, seed), run in self.runs.items():
