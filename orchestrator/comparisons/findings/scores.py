@@ -410,12 +410,15 @@ def compare_roles(
             label=[contestant.played[subject.name] for contestant in playing],
             among=[contestant.others(subject.name) for contestant in playing],
         )
+        labels = list(dict.fromkeys(known.label))
         met_by = known.groupby("among").label.transform("nunique")
-        known = known[met_by == known.label.nunique()]
-        by_label = dict(tuple(known.groupby("label", sort=False)))
-        if len(by_label) > 1:
-            roles += _labels(subject.name, by_label)
-            pairings += _pairings(subject.name, by_label)
+        known = known[met_by == len(labels)]
+        among = list(dict.fromkeys(known[known.label.isin(labels[:1])].among))
+        if len(labels) > 1 and among:
+            known = known.sort_values("among", key=lambda by: by.map(among.index), kind="stable")
+            by_label = {label: known[known.label == label] for label in labels}
+            roles += _labels(subject.name, by_label, among)
+            pairings += _pairings(subject.name, by_label, among)
     return roles, pairings
 
 
@@ -430,8 +433,9 @@ def _strata(runs: DataFrame, column: str, among: Sequence[str]) -> list[Floats]:
     return [runs.loc[runs.among == others, column].to_numpy(np.float64) for others in among]
 
 
-def _labels(role: str, by_label: Mapping[str, DataFrame]) -> Iterator[dict[str, Any]]:
-    among = tuple(dict.fromkeys(next(iter(by_label.values())).among))
+def _labels(
+    role: str, by_label: Mapping[str, DataFrame], among: Sequence[str]
+) -> Iterator[dict[str, Any]]:
     every = np.concatenate([np.asarray(ours["return"], np.float64) for ours in by_label.values()])
     margin = 0.02 * (every.max() - every.min()) or 1.0
     places = np.linspace(every.min() - margin, every.max() + margin, _NUM_THRESHOLDS)
@@ -446,12 +450,13 @@ def _labels(role: str, by_label: Mapping[str, DataFrame]) -> Iterator[dict[str, 
             "iqm": interquartile_mean_interval(strata, shared),
             "random_in_place": float(np.mean(in_place)) if len(in_place) else None,
             "profile": performance_profile(strata, places, variance_of(strata).share(shared)),
-            "among": among,
+            "among": tuple(among),
         }
 
 
-def _pairings(role: str, by_label: Mapping[str, DataFrame]) -> Iterator[dict[str, Any]]:
-    among = list(dict.fromkeys(next(iter(by_label.values())).among))
+def _pairings(
+    role: str, by_label: Mapping[str, DataFrame], among: Sequence[str]
+) -> Iterator[dict[str, Any]]:
     for (first, ours), (second, theirs) in permutations(by_label.items(), 2):
         pairs = ours.merge(theirs, on=["among", "seed"])
         shared = common_variance(list(pairs.played_x), list(pairs.played_y))
