@@ -30,6 +30,7 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
     Roles,
     server_of_role,
 )
+from muxrl.orchestrator.comparisons.findings.frames import BASELINE
 from muxrl.orchestrator.comparisons.findings.head_to_head import (
     RANDOM,
     CrossPlay,
@@ -402,7 +403,7 @@ def play_baselines(
         if len(values):
             is_proportion = are_won_or_lost([values])
             mean = estimate_of([values], Unit.EPISODES, is_proportion=is_proportion)
-            about = {"contestant": f"baseline: {name}", "subject": subject.key, "mean": mean}
+            about = {"contestant": BASELINE + name, "subject": subject.key, "mean": mean}
             rows.append({**about, "num_runs": 0, "num_episodes": len(seeds), "is_baseline": True})
     return rows, notes
 

@@ -54,8 +54,10 @@ _SCHEMAS: Mapping[TableName, str] = {
     "payoffs": "role player others return* num_pairs",
     "ratings": "role player label env_steps rating* merit*",
 }
-AT_RANDOM = "baseline: random"
-"""The contestant of rows of "standings" that are of random actions in all roles."""
+BASELINE = "baseline: "
+"""Begins the contestant of rows of "standings" that are of fixed policies alone."""
+AT_RANDOM = f"{BASELINE}random"
+"""The one of random actions in all roles."""
 Frames = Mapping[TableName, "DataFrame"]
 
 

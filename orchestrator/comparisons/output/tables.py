@@ -11,6 +11,7 @@ from typing import Any
 
 from muxrl.orchestrator.comparisons.findings.contestants import label_settings
 from muxrl.orchestrator.comparisons.findings.findings import Findings
+from muxrl.orchestrator.comparisons.findings.frames import BASELINE
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
 from muxrl.orchestrator.comparisons.findings.scores import BELOW, once
 from muxrl.orchestrator.measure.number_text import MISSING, interval_lines, signed_lines, whole
@@ -49,7 +50,7 @@ def _shade(part: float) -> str:
 
 
 _SHOWN: Columns = {
-    "contestant": Column(shown=lambda name: name.removeprefix("baseline: "), cell=_to_runs),
+    "contestant": Column(shown=lambda name: name.removeprefix(BASELINE), cell=_to_runs),
     "num_runs": Column("seeds", lambda num: str(num) if num else MISSING),
     "shown": Column(cell=_marked),  # the interquartile mean, of baselines the mean
     "iqm": Column("return", cell=_marked),

@@ -75,12 +75,18 @@ def test_what_logs_warn_of_is_said_once_with_the_runs(tmp_path: Path) -> None:
     ]
 
 
-def test_thresholds_lie_halfway_from_random_to_the_best(comparison: Comparison) -> None:
+def test_thresholds_lie_halfway_from_random_to_the_best(
+    comparison: Comparison, tmp_path: Path
+) -> None:
     """By the advantage over random agents in the same place where that is known, else by return."""
     assert comparison.measures["role:hunters"] == "advantage"
     assert comparison.thresholds["role:hunters"] == pytest.approx(6.2 / 2)
     assert comparison.measures["role:prey"] == "return"
     assert "role:prey" not in comparison.thresholds  # nobody flees better than random
+    paths = [made_up_run(tmp_path, "QMIX", "PPO", s, -5.0) for s in (1, 2)]
+    found = compare_runs(paths, num_episodes=2)
+    random = row(found, "standings", contestant="baseline: random", subject="role:prey")
+    assert found.thresholds["role:prey"] == pytest.approx((random.mean.mean + 5.0) / 2)
 
 
 def test_thresholds_may_be_given(tmp_path: Path) -> None:
