@@ -12,6 +12,7 @@ always return the same are one. These are sides if they are against each other i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
@@ -84,9 +85,9 @@ def _merged(by_agent: AgentReturns, parts: Iterable[list[str]]) -> list[list[str
     """Returns the parts; those with the same mean return in every episode become one."""
     merged: dict[tuple[float | None, ...], list[str]] = {}
     for part in parts:
-        row = returns_by_episode(by_agent, part)
-        returned = np.where(np.isfinite(row), row, None)  # NaN is not equal to itself
-        merged.setdefault(tuple(returned), []).extend(part)
+        row = returns_by_episode(by_agent, part).tolist()
+        known = tuple(None if math.isnan(value) else value for value in row)  # NaN is not itself
+        merged.setdefault(known, []).extend(part)
     return list(merged.values())
 
 

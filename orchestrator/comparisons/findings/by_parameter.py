@@ -78,26 +78,22 @@ def compare_by_parameter(
                 }
 
 
-def parameter_notes(runs: Sequence[RecordedRun]) -> list[str]:
-    """Says which parameters evaluations had at different values, and which are passed over."""
-    notes = [
-        f"returns by parameter leave out {path}: it {found}"
-        for run in runs
-        if run.config.simulation.parameters
-        for path, found in _evaluations(run)
-        if isinstance(found, str)
-    ]
+def parameter_notes(runs: Sequence[RecordedRun]) -> Iterator[str]:
+    """Yields which parameters evaluations had at different values, and which are passed over."""
+    for run in (run for run in runs if run.config.simulation.parameters):
+        for path, found in _evaluations(run):
+            if isinstance(found, str):
+                yield f"returns by parameter leave out {path}: it {found}"
     given = [of_evaluations(run.config) for run in runs]
     names = dict.fromkeys(name for one in given for name in one)
     differing = [
         name for name in names if any(one.get(name) != given[0].get(name) for one in given)
     ]
     if differing:
-        notes.append(
+        yield (
             f"runs were evaluated with different values of {listed(differing)}, so only returns at "
             "one value of it say who is better"
         )
-    return notes
 
 
 def _groups(values: Floats) -> list[tuple[str, float, float]]:

@@ -109,83 +109,45 @@ class Findings:
         return self.frames[table][self.frames[table].role == role]
 
 
-def budget_notes(runs: Sequence[RecordedRun], budget: Budget) -> list[str]:
-    """Says what training is left out, and whether the compared policies are untrained."""
-    notes = []
+def budget_notes(runs: Sequence[RecordedRun], budget: Budget) -> Iterator[str]:
+    """Yields what training is left out, and whether the compared policies are untrained."""
     if budget.is_cut:
-        notes.append(
+        yield (
             f"cut to a common budget: runs were evaluated after up to {budget.longest:,} env "
             f"steps, and are compared after {budget.place:,}; what came later is left out"
         )
     if budget.env_steps == 0 and any(run.learns for run in runs):
-        notes.append("the evaluations compared are those before training: untrained policies")
-    return notes
+        yield "the evaluations compared are those before training: untrained policies"
 
 
 def result_notes(
     contestants: Sequence[Contestant], budget: Budget, subjects: Sequence[Subject], frames: Frames
-) -> list[str]:
-    """Says where seeds or episodes are too few, and what the runs cannot tell."""
-    return [
-        *_seed_notes([contestant for contestant in contestants if contestant.learns]),
-        *_role_notes(contestants, subjects, frames),
-        *_episode_notes(budget),
-        *_reached_notes(frames["runs"]),
-    ]
-
-
-def _reached_notes(runs: DataFrame) -> list[str]:
-    """Says where untrained policies met a threshold already, which nothing was learned for."""
-    met = Counter(run.subject for run in runs.itertuples() if run.met_untrained)
-    return [
-        f"the threshold of {subject.replace(':', ' ')} was met before training, in {num} "
-        f"run{'s'[: num != 1]}: it tells nothing of how fast they learned, and counts as not "
-        "reached"
-        for subject, num in sorted(met.items())
-    ]
-
-
-def _seed_notes(learning: Sequence[Contestant]) -> list[str]:
-    notes = []
-    seeds = {contestant.seeds for contestant in learning}
-    if len(seeds) > 1:
+) -> Iterator[str]:
+    """Yields where seeds or episodes are too few, and what the runs cannot tell."""
+    learning = [contestant for contestant in contestants if contestant.learns]
+    if len({contestant.seeds for contestant in learning}) > 1:
         written = "; ".join(f"{c.name}: {listed(map(str, c.seeds), 12)}" for c in learning)
-        notes.append(
-            f"contestants have different seeds, and only equal ones are paired ({written})"
-        )
+        yield f"contestants have different seeds, and only equal ones are paired ({written})"
     begun_from_own = [c.name for c in learning if len({_sources(run) for run in c.runs}) > 1]
     if begun_from_own:
-        notes.append(f"each seed began with a checkpoint of its own ({listed(begun_from_own)})")
-    fewest = min((len(contestant.seeds) for contestant in learning), default=0)
-    if learning and fewest == 1:
-        notes.append(
+        yield f"each seed began with a checkpoint of its own ({listed(begun_from_own)})"
+    if any(len(contestant.seeds) == 1 for contestant in learning):
+        yield (
             "a contestant has one seed: nothing is known of how its runs differ, and no interval "
             "over seeds exists"
         )
-    return notes
-
-
-def _sources(run: RecordedRun) -> tuple[str, ...]:
-    return tuple(server.initialize_from for _, server in sorted(run.config.servers.items()))
-
-
-def _role_notes(
-    contestants: Sequence[Contestant], subjects: Sequence[Subject], frames: Frames
-) -> list[str]:
-    notes = []
-    several = [subject for subject in subjects if subject.kind == "role"]
-    if len(several) > 1:
-        missing = [
-            subject.name
-            for subject in several
-            if subject.name not in set(frames["roles"].role)
-            and len({contestant.played[subject.name] for contestant in contestants}) > 1
-        ]
-        if missing:
-            notes.append(
-                f"no two labels of {listed(missing)} met the same others, so that what they return "
-                "may be those others' doing; run the missing assignments"
-            )
+    roles = [subject.name for subject in subjects if subject.kind == "role"]
+    missing = [
+        role
+        for role in roles
+        if role not in set(frames["roles"].role)
+        and len({contestant.played[role] for contestant in contestants}) > 1
+    ]
+    if missing and len(roles) > 1:
+        yield (
+            f"no two labels of {listed(missing)} met the same others, so that what they return "
+            "may be those others' doing; run the missing assignments"
+        )
     for role, pairings in frames["pairings"].groupby("role", sort=False):
         unknown = [
             f"{pairing.first} and {pairing.second}"
@@ -195,18 +157,24 @@ def _role_notes(
             and math.isnan(pairing.difference.low)
         ]
         if unknown:
-            notes.append(
+            yield (
                 f"in role {role} the difference of {'; '.join(unknown)} has no "
                 "interval: among some others it is of one seed alone, and nothing is known of how "
                 "it varies there"
             )
-    return notes
+    if budget.num_episodes < _FEW_EPISODES:
+        yield f"each evaluation has only {budget.num_episodes} episodes"
+    met = Counter(run.subject for run in frames["runs"].itertuples() if run.met_untrained)
+    for subject, num in sorted(met.items()):
+        yield (
+            f"the threshold of {subject.replace(':', ' ')} was met before training, in {num} "
+            f"run{'s'[: num != 1]}: it tells nothing of how fast they learned, and counts as not "
+            "reached"
+        )
 
 
-def _episode_notes(budget: Budget) -> list[str]:
-    if budget.num_episodes >= _FEW_EPISODES:
-        return []
-    return [f"each evaluation has only {budget.num_episodes} episodes"]
+def _sources(run: RecordedRun) -> tuple[str, ...]:
+    return tuple(server.initialize_from for _, server in sorted(run.config.servers.items()))
 
 
 def headline(frames: Frames, played: HeadToHead | None) -> list[str]:
@@ -247,16 +215,11 @@ def _shown_pairings(labels: DataFrame, pairings: list[dict[str, Any]]) -> Iterat
     rank = {label: place for place, (label, _) in enumerate(by_score)}
     is_few = len(pairings) <= 2 * _MAX_PAIRS
     for pairing in sorted(pairings, key=lambda p: (rank[p["first"]], rank[p["second"]])):
-        difference, places = (
-            pairing["difference"],
-            (rank[pairing["first"]], rank[pairing["second"]]),
-        )
-        # By the sign of the difference, which need not be that of the interquartile means.
-        is_first = (
-            difference.mean > 0
-            if difference is not None and difference.mean
-            else places[0] < places[1]
-        )
+        places = rank[pairing["first"]], rank[pairing["second"]]
+        difference = pairing["difference"]
+        # By its sign, which need not be that of the interquartile means.
+        ahead = 0.0 if difference is None else difference.mean
+        is_first = ahead > 0 or (ahead == 0 and places[0] < places[1])
         if is_first and (is_few or 0 in places):
             yield pairing
 
