@@ -25,8 +25,9 @@ from tests.orchestrator.records.recorded import run_of
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.comparisons import arena
 from muxrl.orchestrator.comparisons.compare import compare_runs
-from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, Match, tables_of
+from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, tables_of
 from muxrl.orchestrator.comparisons.findings.scores import BELOW, LEARNED
+from muxrl.orchestrator.comparisons.matches import scored
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.errors import ConfigError
@@ -223,7 +224,8 @@ def over_episodes(sweep: Sweep, name: str) -> Found:
 def met(name: str, played: Played) -> Found:
     """Yields the merit and the rating of the first of three players who meet the same others."""
     matches = [
-        Match(
+        scored(
+            [returns],
             role="p",
             player=who.lower(),
             player_contestant=who.lower(),
@@ -232,10 +234,7 @@ def met(name: str, played: Played) -> Found:
             run=None if who == RANDOM else Path(f"{who}-{pair}"),
             other_run=None,
             pair=pair,
-            score=float(returns.mean()),
-            num_episodes=len(returns),
             are_partners=False,
-            returns=returns,
         )
         for who, of_pairs in played.items()
         for pair, returns in enumerate(of_pairs)
