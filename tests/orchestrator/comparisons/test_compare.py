@@ -61,6 +61,13 @@ def test_a_label_is_not_compared_where_the_others_differ(tmp_path: Path) -> None
     assert any("no two labels of " in note for note in found.notes)
 
 
+def test_labels_stand_in_the_order_of_their_runs(tmp_path: Path) -> None:
+    """Whether all of those were among common others or not."""
+    who = [("QMIX", "A2C"), ("A2C", "PPO"), ("QMIX", "PPO")]
+    found = compare_runs([made_up_run(tmp_path, *one, 1, 5.0) for one in who], num_episodes=2)
+    assert [one["label"] for one in rows(found, "roles", role="hunters")] == ["qmix", "a2c"]
+
+
 def test_what_logs_warn_of_is_said_once_with_the_runs(tmp_path: Path) -> None:
     paths = [made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0) for seed in (1, 2, 3)]
     for num, path in enumerate(paths[:2], 1):
