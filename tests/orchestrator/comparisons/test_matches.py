@@ -54,18 +54,17 @@ class Ledger:
     def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> AgentReturns:
         self.seatings.append(dict(seating))
         self.episodes.append(seeds)
+        found = self.returns(seating)
+        return {a: (found[role],) * len(seeds) for role, agents in ROLES.items() for a in agents}
+
+    def returns(self, seating: Mapping[str, Player]) -> dict[str, float]:
+        """By role."""
         strengths = {
             role: STRENGTH[p.label] + (0.1 * p.run.seed if p.run else 0.0)
             for role, p in seating.items()
         }
-        return {
-            agent: tuple(
-                strengths[role] - sum(s for r, s in strengths.items() if r != role) + SEAT[role]
-                for _ in seeds
-            )
-            for role, agents in ROLES.items()
-            for agent in agents
-        }
+        total = sum(strengths.values())
+        return {role: 2 * own - total + SEAT[role] for role, own in strengths.items()}
 
 
 def player(run: RecordedRun, role: str, agents: Sequence[str], label: str, **_: Any) -> Player:
@@ -137,12 +136,11 @@ def test_ratings_are_above_random_by_how_often_an_episode_is_better(
 class RockPaperScissors(Ledger):
     """qmix, ppo and a2c are rock, paper and scissors; random actions draw with all."""
 
-    def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> AgentReturns:
+    def returns(self, seating: Mapping[str, Player]) -> dict[str, float]:
         order = ["qmix", "ppo", "a2c"]
         who = [seating[role].label for role in ROLES]
         ahead = 0 if "random" in who else (order.index(who[0]) - order.index(who[1]) + 1) % 3 - 1
-        won = dict(zip(ROLES, (float(ahead), -float(ahead)), strict=True))
-        return {a: (won[role],) * len(seeds) for role, agents in ROLES.items() for a in agents}
+        return dict(zip(ROLES, (float(ahead), -float(ahead)), strict=True))
 
 
 def test_a_cycle_of_three_is_told_and_payoffs_are_written_as_a_matrix_game(
@@ -277,16 +275,12 @@ def test_policies_of_one_label_and_different_checkpoints_play_games_of_their_own
     assert [seating["prey"] for seating in ledger.seatings[num_alone:]] == [one, other]
 
 
-class Checkpoints:
+class Checkpoints(Ledger):
     """An arena in which a return is the last letter of the hunters' checkpoint."""
 
-    def check_interchangeable(self, roles: Sequence[str]) -> None:
-        pass
-
-    def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> AgentReturns:
+    def returns(self, seating: Mapping[str, Player]) -> dict[str, float]:
         path = seating["hunters"].server.settings.get("checkpoint", chr(0))
-        value = float(ord(path[-1]))
-        return {agent: (value,) * len(seeds) for agents in ROLES.values() for agent in agents}
+        return dict.fromkeys(ROLES, float(ord(path[-1])))
 
 
 def test_frozen_contestants_that_differ_late_in_their_checkpoint_s_path_both_play(
@@ -299,8 +293,7 @@ def test_frozen_contestants_that_differ_late_in_their_checkpoint_s_path_both_pla
             for end in ("a", "b")
         ]
     ).runs
-    arena: Any = Checkpoints()
-    played, _ = meet(arena, find_contestants(runs, find_roles(runs, {})))
+    played, _ = meet(Checkpoints(), find_contestants(runs, find_roles(runs, {})))
     scores = {m.player: m.score for m in played.matches if m.role == "hunters"}
     assert len(scores) == 3  # with random
     assert sorted(scores.values()) == [0.0, float(ord("a")), float(ord("b"))]
