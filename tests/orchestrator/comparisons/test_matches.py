@@ -119,6 +119,7 @@ def test_merit_is_strength_whatever_the_seat_gives(
     mean = (4.15 + 1.15 + 0) / 3
     assert found == pytest.approx({"qmix": 4.15 - mean, "ppo": 1.15 - mean, "random": -mean})
     assert sum(merit.mean for merit in prey.merits.values()) == pytest.approx(0.0)
+    assert {row["player"]: row["merit"] for row in hunters.cells.values()} == hunters.merits
 
 
 def test_ratings_are_above_random_by_how_often_an_episode_is_better(
@@ -130,6 +131,8 @@ def test_ratings_are_above_random_by_how_often_an_episode_is_better(
     assert ratings["random"].mean == 0
     assert 0 < ratings["ppo"].low <= ratings["ppo"].mean < ratings["qmix"].mean
     assert ratings["qmix"].mean < 2.5 * ratings["ppo"].mean
+    cells = played.by_label[0].cells.values()
+    assert {row["player"]: row["rating"] for row in cells} == ratings
     assert played.by_label[0].cycles == ()
 
 
