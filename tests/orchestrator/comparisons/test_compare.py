@@ -248,6 +248,8 @@ def test_returns_are_compared_at_each_value_of_a_parameter(tmp_path: Path) -> No
     assert {x["parameter"] for x in of_hunters} == {"win"}, "each wind has another win"
     at = {(x["contestant"][:4], x["value"]): x["iqm"].mean for x in of_hunters}
     assert [x["num_episodes"] for x in of_hunters if x["value"] == "2"] == [1]
+    hits = rows(found, "parameters", subject="metric:hits:hunters")
+    assert {x["contestant"][:4] for x in hits} == {"qmix"}, "no evaluation afterwards has them"
     assert at == pytest.approx(
         {("qmix", "0"): 4.9, ("qmix", "1"): 5.1, ("ppo ", "0"): 4.9, ("ppo ", "1"): 5.1,
          ("ppo ", "2"): 8.0}
