@@ -62,7 +62,7 @@ def compare(
     """
     with quiet():
         from muxrl.orchestrator.comparisons.compare import compare_runs, default_folder
-        from muxrl.orchestrator.comparisons.output.page import print_comparison
+        from muxrl.orchestrator.comparisons.output.written import print_comparison
 
         folder = out or default_folder(paths)
         comparison = compare_runs(

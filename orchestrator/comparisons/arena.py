@@ -18,13 +18,14 @@ from muxrl.client import MultiplexingClient
 from muxrl.client.random_policy import RandomTransport
 from muxrl.orchestrator.comparisons.findings.contestants import Roles, server_of_role
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM
-from muxrl.orchestrator.config import ExperimentConfig, resolve
+from muxrl.orchestrator.config import Experiment, ExperimentConfig, resolve
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.schema import EvaluationConfig
 from muxrl.orchestrator.config.seeds import derive_seed, evaluation_seed
 from muxrl.orchestrator.errors import CannotCompare, CannotEvaluate, ConfigError
 from muxrl.orchestrator.evaluations.frozen import Frozen, frozen, random_server
+from muxrl.orchestrator.launch.in_process import serve_experiment
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -38,10 +39,8 @@ from muxrl.orchestrator.supervise.episodes import (
     returns_by_agent,
     truncated_text,
 )
-from muxrl.orchestrator.supervise.own_server import OwnServer, with_token
-from muxrl.servers.config import ServerConfig, ServerPlan
+from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_names import is_fixed
-from muxrl.servers.server import PolicyServer
 from muxrl.servers.setting_values import AlgorithmProblem
 
 _REST = "rest"
@@ -155,7 +154,7 @@ class Arena:
         self._seed, self._parameters = evaluation_seed(config), of_evaluations(config)
         self._max_steps = config.evaluation.max_episode_steps
         self._stack = contextlib.ExitStack()
-        self._servers: dict[tuple[Player, str], ServerAddress] = {}
+        self._addresses: dict[tuple[Player, str], ServerAddress] = {}
         self._config = dataclasses.replace(
             config.simulation, num_processes=1, num_envs_per_process=1, inference_mode="remote"
         )
@@ -199,7 +198,7 @@ class Arena:
         """
         agents = dict(self.facts.agents)
         for role, player in random.items():
-            plans = self._plan(player, role).agents
+            plans = self._resolved(player, role).servers[role].agents
             agents |= {a: (p.observation_space, p.action_space) for a, p in plans.items()}
         transport = RandomTransport.for_agents(agents, self._seed)
         with MultiplexingClient({RANDOM: transport}) as client:
@@ -245,20 +244,15 @@ class Arena:
 
     def _address(self, player: Player, role: str) -> ServerAddress:
         """Returns where a player listens for the agents of a role; it is started if it is new."""
-        if (player, role) not in self._servers:
-            plan = self._plan(player, role)
-            if player.resume_from:
-                plan = with_token(dataclasses.replace(plan, resume_from=player.resume_from))
-                own = OwnServer(plan)
-                self._stack.callback(own.stop)
-                self._servers[player, role] = ServerAddress(own.start().address, plan.token)
-            else:
-                server = PolicyServer(plan)
-                self._stack.callback(server.stop)
-                self._servers[player, role] = ServerAddress(server.start())
-        return self._servers[player, role]
+        if (player, role) not in self._addresses:
+            experiment = self._resolved(player, role)
+            plan = dataclasses.replace(experiment.servers[role], resume_from=player.resume_from)
+            alone = dataclasses.replace(experiment, servers={role: plan})
+            served = self._stack.enter_context(serve_experiment(alone))
+            self._addresses[player, role] = served.addresses[role]
+        return self._addresses[player, role]
 
-    def _plan(self, player: Player, role: str) -> ServerPlan:
+    def _resolved(self, player: Player, role: str) -> Experiment:
         seats = dict(zip(self._roles[player.home], self._roles[role], strict=True))
         server = dataclasses.replace(
             player.server,
@@ -280,7 +274,7 @@ class Arena:
             evaluation=EvaluationConfig(),
         )
         try:
-            return resolve(config, self.facts, needs_stop=False).servers[role]
+            return resolve(config, self.facts, needs_stop=False)
         except ConfigError as error:
             whose = f" of run {player.run.name!r}" if player.run else ""
             raise CannotCompare(

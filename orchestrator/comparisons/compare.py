@@ -33,30 +33,35 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
     is_cooperative,
 )
 from muxrl.orchestrator.comparisons.findings.findings import (
-    Baseline,
     Findings,
     budget_notes,
     result_notes,
 )
-from muxrl.orchestrator.comparisons.findings.frames import TABLE_NAMES, TableName, framed, plain
+from muxrl.orchestrator.comparisons.findings.frames import (
+    AT_RANDOM,
+    TABLE_NAMES,
+    TableName,
+    framed,
+    plain,
+)
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, frames_of
-from muxrl.orchestrator.comparisons.findings.role_by_role import compare_roles, find_learners
 from muxrl.orchestrator.comparisons.findings.scores import (
+    compare_roles,
     curves,
-    proportions,
+    find_learners,
     score_runs,
     standings,
 )
-from muxrl.orchestrator.comparisons.games import kept
 from muxrl.orchestrator.comparisons.matches import (
     check_equal_training,
     find_scripts,
     find_snapshots,
+    kept,
     play_baselines,
     play_head_to_head,
 )
 from muxrl.orchestrator.comparisons.output import tables
-from muxrl.orchestrator.comparisons.output.files import write_files
+from muxrl.orchestrator.comparisons.output.written import write_comparison
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import CannotCompare
@@ -90,8 +95,8 @@ class Comparison(Findings):
         """
         if table not in TABLE_NAMES:
             raise ValueError(f"there is no table {table!r}; there are {', '.join(TABLE_NAMES)}")
-        columns, rows = plain(table, self.frames[table])
-        return frame_of(columns, ([*row.values()] for row in rows))
+        found = plain(table, self.frames[table])
+        return frame_of(list(found), found.itertuples(index=False, name=None))
 
     def _repr_html_(self) -> str:
         """A notebook's view: what it comes to, and the contestants' returns."""
@@ -110,13 +115,9 @@ class Comparison(Findings):
         Raises:
             OSError: the folder cannot be written to.
         """
-        # Here, since matplotlib takes a second to load, and frames do not need it.
-        from muxrl.orchestrator.comparisons.output.page import write_comparison
-
         doing("writing the report")
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        write_files(self, path)
         return write_comparison(self, path)
 
 
@@ -188,7 +189,7 @@ def compare_runs(
             notes.append("head to head, checkpoints play, which were trained beyond that budget")
     first_seed = evaluation_seed(runs[0].config)
     scripts = find_scripts(contestants, role_agents, found.scripts)
-    baselines: tuple[Baseline, ...] = ()
+    baselines: list[dict[str, Any]] = []
     head_to_head: HeadToHead | None = None
     try:
         with Arena(runs[0].config, role_agents) as arena:
@@ -217,18 +218,18 @@ def compare_runs(
         if should_meet:
             raise
         notes.append(f"no baseline was played: {error}")
-    at_random = {k: e.mean for b in baselines[:1] for k, e in b.returns.items()}
+    at_random = {b["subject"]: b["mean"].mean for b in baselines if b["contestant"] == AT_RANDOM}
     chosen = dict(thresholds or {})
     scores = score_runs(contestants, subjects, at, chosen, at_random)
     runs_frame = framed("runs", scores.rows)
     roles_rows, pairings = compare_roles(contestants, subjects, runs_frame)
     asked = {TRUNCATED, *(name for run in runs for name in run.metrics)}
-    parts = proportions(runs_frame, [s for s in subjects if s.metric in asked])
+    may_be_parts = [subject.key for subject in subjects if subject.metric in asked]
     found_rows: dict[TableName, Iterable[Mapping[str, Any]]] = {
         "curves": curves(runs_frame),
         "standings": [
-            *standings(runs_frame, scores.thresholds, parts),
-            *(row for baseline in baselines for row in baseline.rows()),
+            *standings(runs_frame, scores.thresholds, may_be_parts),
+            *baselines,
         ],
         "parameters": compare_by_parameter(contestants, subjects, at),
         "roles": roles_rows,
@@ -249,7 +250,6 @@ def compare_runs(
         budget=at,
         should_explore=bool(rule),
         first_seed=first_seed,
-        baselines=baselines,
         thresholds=scores.thresholds,
         given_thresholds=frozenset(chosen),
         measures=scores.measures,

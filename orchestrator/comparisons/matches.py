@@ -4,14 +4,20 @@ Baselines are fixed policies alone: random ones in all roles, each scripted one 
 In the head to head, for each role, the policies that one run trained for it play among the others
 of another run, for all pairs of contestants. Roles that the user calls interchangeable are rotated:
 the same policies play in every cyclic shift of the seats, and a policy's return is its mean over
-its seats. Runs are paired by seed: the k-th run of A meets the k-th of B.
+its seats. Runs are paired by seed: the k-th run of A meets the k-th of B. A game is played once,
+however many matches, reruns of a command or rounds ask for it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,15 +30,17 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
     Roles,
     server_of_role,
 )
-from muxrl.orchestrator.comparisons.findings.findings import Baseline
+from muxrl.orchestrator.comparisons.findings.frames import BASELINE
 from muxrl.orchestrator.comparisons.findings.head_to_head import (
     RANDOM,
     CrossPlay,
     HeadToHead,
+    Match,
     stage,
     tables_of,
 )
-from muxrl.orchestrator.comparisons.games import Game, key_of, play, scored
+from muxrl.orchestrator.config import ExperimentConfig
+from muxrl.orchestrator.config.merge import flat
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import CannotCompare, RunFailed
@@ -41,11 +49,17 @@ from muxrl.orchestrator.measure.statistics import Unit, are_won_or_lost, estimat
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.rows import AgentReturns
+from muxrl.orchestrator.records.series import Floats
 from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder, Manifest
+from muxrl.orchestrator.storage.json_files import write_json
+from muxrl.orchestrator.storage.versions import software_versions
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.training.policies import ServerProblem
 
+Game = tuple[Mapping[str, Player], range]
+"""Role to who plays it, and the seeds of the episodes."""
+_FORMAT = 1
 Scripts = Mapping[str, Mapping[str, Player]]
 """Label of a scripted policy to role to who plays it."""
 Snapshots = Mapping[int, Mapping[RecordedRun, str]]
@@ -354,7 +368,7 @@ def play_baselines(
     random: Mapping[str, Player],
     scripts: Scripts,
     seeds: Sequence[int],
-) -> tuple[tuple[Baseline, ...], list[str]]:
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Plays random policies in all roles, then each scripted one among random ones.
 
     Args:
@@ -365,13 +379,14 @@ def play_baselines(
         seeds: one for each episode.
 
     Returns:
-        What was played, random ones first, and a note for each scripted one that could not be.
+        Their rows of the frame "standings", random ones first, and a note for each scripted one
+        that could not be played.
 
     Raises:
         SimulationFailed: the simulation raised with random agents.
     """
     doing("baselines", "random")
-    played, notes = [("random", arena.play_at_random(random, seeds))], []
+    played, notes = [(RANDOM, arena.play_at_random(random, seeds))], []
     for label, theirs in scripts.items():
         seating = {**random, **theirs}
         name = " | ".join(f"{player.label} {role}" for role, player in seating.items())
@@ -380,18 +395,95 @@ def play_baselines(
             played.append((name, arena.play(seating, seeds)))
         except (CannotCompare, RunFailed, ServerProblem, SimulationFailed) as error:
             notes.append(f"the scripted policy {label!r} is no baseline: {error}")
-    baselines = []
-    for name, by_agent in played:
-        returns = {}
-        for subject in subjects:
-            if subject.kind == "metric":  # only returns are asked of episodes that are played here
-                continue
-            values = subject.returns(by_agent)
-            values = values[np.isfinite(values)]
-            if len(values):
-                is_proportion = are_won_or_lost([values])
-                returns[subject.key] = estimate_of(
-                    [values], Unit.EPISODES, is_proportion=is_proportion
-                )
-        baselines.append(Baseline(name, returns, len(seeds)))
-    return tuple(baselines), notes
+    rows = []
+    # Of episodes that are played here only returns are asked.
+    for (name, by_agent), subject in product(played, (s for s in subjects if s.kind != "metric")):
+        values = subject.returns(by_agent)
+        values = values[np.isfinite(values)]
+        if len(values):
+            is_proportion = are_won_or_lost([values])
+            mean = estimate_of([values], Unit.EPISODES, is_proportion=is_proportion)
+            about = {"contestant": BASELINE + name, "subject": subject.key, "mean": mean}
+            rows.append({**about, "num_runs": 0, "num_episodes": len(seeds), "is_baseline": True})
+    return rows, notes
+
+
+def play(arena: Arena, games: Mapping[str, Game], known: dict[str, AgentReturns], at: str) -> None:
+    """Plays those games whose returns are not known, and adds these.
+
+    Args:
+        arena: of their simulation.
+        games: by key.
+        known: by key, each agent's returns by episode.
+        at: what they are for, as is shown meanwhile.
+
+    Raises:
+        CannotCompare, ServerProblem, SimulationFailed: as `Arena.play`.
+    """
+    todo = [key for key in games if key not in known]
+    for place, key in enumerate(todo, 1):
+        doing(at, f"game {place:,} of {len(todo):,}")
+        known[key] = arena.play(*games[key])
+
+
+def scored(returns: Sequence[Floats], **about: Any) -> Match:
+    """Returns a match.
+
+    Args:
+        returns: of each seat, by episode.
+        about: its other attributes.
+    """
+    seen = np.concatenate(returns)
+    seen = seen[np.isfinite(seen)]
+    score = float(seen.mean()) if len(seen) else math.nan
+    return Match(score=score, num_episodes=len(seen), returns=np.mean(returns, axis=0), **about)
+
+
+def key_of(seating: Mapping[str, Player], seeds: range) -> str:
+    """Returns what tells a game from all others: who plays, with which weights, which episodes."""
+    players = [
+        [role, who.label, who.home, who.run_path, who.should_explore, *_served(who)]
+        for role, who in sorted(seating.items())
+    ]
+    text = json.dumps([players, seeds.start, len(seeds)], default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _served(player: Player) -> list[Any]:
+    """Returns the settings of a player's server, and when its checkpoints were written."""
+    settings = flat(player.server)
+    paths = [value for key, value in settings.items() if key.endswith(".checkpoint")]
+    found = [Path(path) for path in (*paths, player.resume_from) if path]
+    written = [path.stat().st_mtime_ns for path in found if path.exists()]
+    return [settings, player.resume_from, written]
+
+
+@contextlib.contextmanager
+def kept(path: Path | None, config: ExperimentConfig) -> Iterator[dict[str, AgentReturns]]:
+    """Reads the games of a comparison, by `key_of`, and writes those that it has at the end.
+
+    They are of one experiment and one software: where either has changed, and where no commit holds
+    all of the sources, they are played again.
+
+    Args:
+        path: of the file; None: nothing is kept.
+        config: of the experiment.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    versions = software_versions(config.simulation.env) if path else {}
+    if path is None or any(str(version).endswith("-dirty") for version in versions.values()):
+        yield {}
+        return
+    of = {"evaluation": asdict(config.evaluation), "simulation": asdict(config.simulation)}
+    about = json.loads(json.dumps({"format": _FORMAT, **of, "versions": versions}, default=str))
+    known: dict[str, AgentReturns] = {}
+    with contextlib.suppress(OSError, ValueError):
+        before = json.loads(path.read_text(encoding="utf-8"))
+        known = before["games"] if before["about"] == about else {}
+    try:
+        yield known
+    finally:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"about": about, "games": known})

@@ -21,7 +21,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import (
     HeadToHead,
     tables_of,
 )
-from muxrl.orchestrator.comparisons.games import play, scored
+from muxrl.orchestrator.comparisons.matches import play, scored
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.population import Entry, League

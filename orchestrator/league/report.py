@@ -13,8 +13,8 @@ from rich.console import Console
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
 from muxrl.orchestrator.comparisons.matches import cycle_notes
 from muxrl.orchestrator.comparisons.output.figures import payoff_picture, rating_curves
-from muxrl.orchestrator.comparisons.output.files import write_payoffs
 from muxrl.orchestrator.comparisons.output.tables import cross_play, rating
+from muxrl.orchestrator.comparisons.output.written import write_payoffs
 from muxrl.orchestrator.config.load import load_written
 from muxrl.orchestrator.config.merge import diff, flat
 from muxrl.orchestrator.league.directory import LeagueDirectory
@@ -188,7 +188,7 @@ def _as_json(
             "ratings": {name: vars(rating) for name, rating in table.ratings.items()},
             "weights": weights[table.role],
             "payoffs": [
-                {"player": c.player, "others": c.others, "return": c.score.mean}
+                {"player": c["player"], "others": c["others"], "return": c["return"].mean}
                 for c in table.cells.values()
             ],
             "cycles": table.cycles,

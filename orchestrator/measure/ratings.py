@@ -39,17 +39,16 @@ class Ratings:
     num_triples: int
 
 
-def rate(wins: Floats, anchor: int, *, seed: int = 0) -> Ratings:
+def rate(wins: Floats, anchor: int) -> Ratings:
     """Rates players, with intervals as `statistics.widened` has them.
 
     Args:
         wins: ``[num_units, num_players, num_players]``, how often the row beat the column (a draw
             is one half for both). The unit is what the bootstrap draws again.
         anchor: whose rating is 0.
-        seed: of the resampling.
     """
     num_units, num_players, _ = wins.shape
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     drawn = rng.multinomial(num_units, np.full(num_units, 1 / num_units), size=_NUM_RESAMPLES)
     whole, again = wins.sum(axis=0), np.tensordot(drawn, wins, 1)
     found, share = _fit(whole, anchor), _share(whole)

@@ -15,7 +15,6 @@ from muxrl.orchestrator.measure.judged import (
     metric_results,
     server_result,
 )
-from muxrl.orchestrator.measure.pooling import differences
 from muxrl.orchestrator.measure.run_notes import headline, notes_of
 from muxrl.orchestrator.measure.statistics import Unit
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -194,7 +193,7 @@ def results_of(runs: Sequence[RecordedRun], *, over_episodes: bool = False) -> R
     if not runs:
         raise ValueError("a report needs at least one run")
     for one, other in combinations(runs, 2):
-        why = differences(one, other, "")
+        why = one.differences(other, "")
         if one.assignment != other.assignment:
             why = [f"assignment {one.assignment!r} against {other.assignment!r}"]
         elif one.servers != other.servers:

@@ -12,7 +12,8 @@ always return the same are one. These are sides if they are against each other i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -62,10 +63,7 @@ def _opposing_parts(
     for agent in present:
         named.setdefault(unnumbered(agent), []).append(agent)
     has_names = len(named) > 1
-    parts = list(named.values()) if has_names else [[agent] for agent in present]
-    if len(parts) < 2:
-        return [], named
-    parts = _merged(by_agent, parts)
+    parts = _merged(by_agent, named.values() if has_names else [[agent] for agent in present])
     if len(parts) < 2:
         return [], named
     rows = np.array([returns_by_episode(by_agent, part) for part in parts])
@@ -83,18 +81,14 @@ def play_against_each_other(played: Sequence[AgentReturns], agents: Sequence[str
     return any(_opposing_parts(by_agent, agents)[0] for by_agent in played)
 
 
-def _merged(by_agent: AgentReturns, parts: Sequence[list[str]]) -> list[list[str]]:
+def _merged(by_agent: AgentReturns, parts: Iterable[list[str]]) -> list[list[str]]:
     """Returns the parts; those with the same mean return in every episode become one."""
-    merged: list[tuple[Table, list[str]]] = []
+    merged: dict[tuple[float | None, ...], list[str]] = {}
     for part in parts:
-        row = returns_by_episode(by_agent, part)
-        for known, members in merged:
-            if np.array_equal(known, row, equal_nan=True):
-                members.extend(part)
-                break
-        else:
-            merged.append((row, list(part)))
-    return [members for _, members in merged]
+        row = returns_by_episode(by_agent, part).tolist()
+        known = tuple(None if math.isnan(value) else value for value in row)  # NaN is not itself
+        merged.setdefault(known, []).extend(part)
+    return list(merged.values())
 
 
 def _cancels_out(by_agent: AgentReturns, agents: Sequence[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from muxrl.orchestrator.config.experiment_settings import conflicts, experiment_settings
+from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.records.conditions import seen_by
 from muxrl.orchestrator.records.evaluations import (
     RETURN,
@@ -108,6 +111,25 @@ class RecordedRun(Plan):
             ConfigError: it is of another version of muxrl.
         """
         return RunDirectory(self.path).read_config()
+
+    def differences(self, other: RecordedRun, *keys: str) -> list[str]:
+        """Returns in which settings two runs differ, and whether they were evaluated by two rules.
+
+        Args:
+            other: of them; configs that cannot be read are passed over.
+            keys: with which the names of the settings begin, see `experiment_settings`.
+        """
+        rules = [run.should_explore for run in (self, other)]
+        if None not in rules and rules[0] != rules[1]:
+            names = ["sampled" if one else "greedy" for one in rules]
+            return [f"evaluated actions are {names[0]} against {names[1]}"]
+        with contextlib.suppress(FileNotFoundError, ConfigError):
+            ours, theirs = (
+                {k: v for k, v in experiment_settings(run.config).items() if k.startswith(keys)}
+                for run in (self, other)
+            )
+            return conflicts(ours, theirs)
+        return []
 
     @property
     def metric_names(self) -> set[str]:

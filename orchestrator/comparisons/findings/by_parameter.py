@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ from muxrl.protocol.suggestions import listed
 from muxrl.servers.checkpoints.formats import format_problem
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
 _MOST_VALUES = 6
 """Of a parameter with more of them, each quarter of the episodes is one."""
@@ -48,24 +47,22 @@ def compare_by_parameter(
     """
     runs = [run for contestant in contestants for run in contestant.runs]
     names = dict.fromkeys(key for run in runs for key in run.config.simulation.parameters)
-    played = {run: _Played.of(run, budget) for run in runs if run.config.simulation.parameters}
+    played = {
+        run: _episodes(run, budget, subjects) for run in runs if run.config.simulation.parameters
+    }
     for name in names:
-        values = {
-            run: one.values_of(name)
-            for run, one in played.items()
-            if name in run.config.simulation.parameters
-        }
+        values = {run: drawn[name] for run, (drawn, _) in played.items() if name in drawn}
         groups = _groups(np.concatenate([one.to_numpy() for one in values.values()]))
         if len(groups) < 2:
             continue
         read = [subject for subject in subjects if subject.metric != name]
         for (value, low, high), subject, contestant in product(groups, read, contestants):
             found = [
-                played[run].returns_of(subject, values[run].between(low, high))
+                played[run][1].loc[values[run].between(low, high), subject.key].dropna()
                 for run in contestant.runs
-                if run in values
+                if run in values and subject.key in played[run][1]
             ]
-            of_runs = [returns for returns in found if len(returns)]
+            of_runs = [returns.to_numpy() for returns in found if len(returns)]
             if of_runs:
                 are_shared = share_episodes(point_at(r, budget).first_seed for r in contestant.runs)
                 shared = shared_variance(of_runs) if are_shared else NO_VARIANCE
@@ -81,26 +78,22 @@ def compare_by_parameter(
                 }
 
 
-def parameter_notes(runs: Sequence[RecordedRun]) -> list[str]:
-    """Says which parameters evaluations had at different values, and which are passed over."""
-    notes = [
-        f"returns by parameter leave out {path}: it {found}"
-        for run in runs
-        if run.config.simulation.parameters
-        for path, found in _evaluations(run)
-        if isinstance(found, str)
-    ]
+def parameter_notes(runs: Sequence[RecordedRun]) -> Iterator[str]:
+    """Yields which parameters evaluations had at different values, and which are passed over."""
+    for run in (run for run in runs if run.config.simulation.parameters):
+        for path, found in _evaluations(run):
+            if isinstance(found, str):
+                yield f"returns by parameter leave out {path}: it {found}"
     given = [of_evaluations(run.config) for run in runs]
     names = dict.fromkeys(name for one in given for name in one)
     differing = [
         name for name in names if any(one.get(name) != given[0].get(name) for one in given)
     ]
     if differing:
-        notes.append(
+        yield (
             f"runs were evaluated with different values of {listed(differing)}, so only returns at "
             "one value of it say who is better"
         )
-    return notes
 
 
 def _groups(values: Floats) -> list[tuple[str, float, float]]:
@@ -112,55 +105,35 @@ def _groups(values: Floats) -> list[tuple[str, float, float]]:
     return [(f"{part[0]:.3g} to {part[-1]:.3g}", part[0], part[-1]) for part in ranges]
 
 
-@dataclass(frozen=True)
-class _Played:
-    """Episodes of a run's policies at the budget: of its evaluation, and of those afterwards.
+def _episodes(
+    run: RecordedRun, budget: Budget, subjects: Sequence[Subject]
+) -> tuple[DataFrame, DataFrame]:
+    """Returns episodes of a run's policies at the budget: of its evaluation, and those afterwards.
 
-    Attributes:
-        evaluations: as one wide frame, by evaluation and episode.
-        drawn: value of each parameter in each episode.
-        is_usual: of each, whether the run's own evaluations have that value in this episode.
-        is_new: episodes that no evaluation before it has.
+    Returns:
+        Each parameter's value in the episodes that no evaluation before has, and in which no other
+        parameter has a value of its own, else NaN; and what each subject got, without those that
+        one of the evaluations did not measure.
     """
+    from pandas import DataFrame, concat
 
-    evaluations: DataFrame
-    drawn: DataFrame
-    is_usual: DataFrame
-    is_new: Series
-
-    @classmethod
-    def of(cls, run: RecordedRun, budget: Budget) -> _Played:
-        """Reads those of a run."""
-        from pandas import DataFrame, concat
-
-        own = run.evaluations.loc[(point_at(run, budget).env_steps, AS_LEARNED)]
-        first = evaluation_seed(run.config)
-        parts = [(own, list(range(first, first + len(own)))), *_written(run, budget)]
-        frame = concat([part.reset_index(drop=True) for part, _ in parts], keys=range(len(parts)))
-        seeds = [seed for _, of_part in parts for seed in of_part]
-        parameters = {
-            name: Subject("metric", name, (COMMON,), name).of(frame)
-            for name in run.config.simulation.parameters
-        }
-        drawn = DataFrame(parameters)
-        usual = DataFrame([draw(of_evaluations(run.config), seed) for seed in seeds], frame.index)
-        is_usual = drawn.apply(lambda one: np.isclose(one, usual[one.name], equal_nan=True))
-        is_usual.loc[0] = True
-        return cls(frame, drawn, is_usual, ~drawn.assign(seed=seeds).duplicated())
-
-    def values_of(self, name: str) -> Series:
-        """Returns a parameter's values in the episodes in which no other has one of its own."""
-        counts = self.is_new & self.is_usual.drop(columns=name).all(axis=1)
-        return self.drawn[name].where(counts)
-
-    def returns_of(self, subject: Subject, counts: Series) -> Floats:
-        """Returns what the subject got in some episodes.
-
-        That is nothing if an evaluation did not measure the subject.
-        """
-        found = subject.of(self.evaluations)
-        is_measured = found.notna().groupby(level=0).any().all()
-        return found[counts].dropna().to_numpy() if is_measured else np.zeros(0)
+    own = run.evaluations.loc[(point_at(run, budget).env_steps, AS_LEARNED)]
+    first = evaluation_seed(run.config)
+    parts = [(own, list(range(first, first + len(own)))), *_written(run, budget)]
+    frame = concat([part.reset_index(drop=True) for part, _ in parts], keys=range(len(parts)))
+    seeds = [seed for _, of_part in parts for seed in of_part]
+    names = list(run.config.simulation.parameters)
+    drawn = DataFrame({name: Subject("metric", name, (COMMON,), name).of(frame) for name in names})
+    usual = DataFrame([draw(of_evaluations(run.config), seed) for seed in seeds], frame.index)
+    is_usual = drawn.apply(lambda one: np.isclose(one, usual[one.name], equal_nan=True))
+    is_usual.loc[0] = True
+    is_new = ~drawn.assign(seed=seeds).duplicated()
+    values = {
+        name: drawn[name].where(is_new & is_usual.drop(columns=name).all(axis=1)) for name in names
+    }
+    returns = DataFrame({subject.key: subject.of(frame) for subject in subjects})
+    is_measured = returns.notna().groupby(level=0).any().all()
+    return DataFrame(values), returns.loc[:, is_measured]
 
 
 def _written(run: RecordedRun, budget: Budget) -> Iterator[tuple[DataFrame, list[int]]]:

@@ -21,7 +21,6 @@ from muxrl.orchestrator.errors import (
     NotARunDirectory,
     NotASweepDirectory,
 )
-from muxrl.orchestrator.measure.pooling import differences
 from muxrl.orchestrator.records.evaluations import AS_LEARNED, EvaluationPoint
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE
@@ -212,7 +211,7 @@ def _add_sweep(
 
 
 def _check_comparable(first: RecordedRun, other: RecordedRun) -> None:
-    why = differences(first, other, "simulation.env", "simulation.kwargs", "simulation.metrics")
+    why = first.differences(other, "simulation.env", "simulation.kwargs", "simulation.metrics")
     if differing := sorted({*first.server_of} ^ {*other.server_of}):
         why.append(f"the agents differ in {listed(differing)}")
     if why:

@@ -1,4 +1,7 @@
-"""All that a comparison found, as one value, and what its reader must know before trusting it."""
+"""All that a comparison found, what it comes to in sentences, and what to know before trusting it.
+
+A sentence claims a difference only where its interval over seeds leaves out 0.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,10 @@ from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, point_
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Roles
 from muxrl.orchestrator.comparisons.findings.frames import Frames, TableName
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
-from muxrl.orchestrator.comparisons.findings.headline import headline
-from muxrl.orchestrator.comparisons.findings.role_by_role import once
-from muxrl.orchestrator.comparisons.findings.scores import Measure
+from muxrl.orchestrator.comparisons.findings.scores import BELOW, LEARNED, Measure, once
 from muxrl.orchestrator.config import SimulationConfig
-from muxrl.orchestrator.measure.statistics import Estimate
+from muxrl.orchestrator.measure.number_text import interval
+from muxrl.orchestrator.measure.statistics import Unit
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.protocol.suggestions import listed
@@ -25,27 +27,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _FEW_EPISODES = 20
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """Fixed policies alone, in all roles: what returns are without learning.
-
-    Attributes:
-        name: "random", or who plays what: ``flee prey | random predator``.
-        returns: by subject's key, the mean over episodes, with its interval over episodes.
-        num_episodes: that were played.
-    """
-
-    name: str
-    returns: Mapping[str, Estimate]
-    num_episodes: int
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yields those of the frame "standings"."""
-        for subject, mean in self.returns.items():
-            about = {"contestant": f"baseline: {self.name}", "subject": subject, "num_runs": 0}
-            yield {**about, "mean": mean, "is_baseline": True}
+_MAX_PAIRS = 6  # of four labels; of more, each is told against the best
+_MAX_LISTED = 6
 
 
 @dataclass(frozen=True)
@@ -59,7 +42,6 @@ class Findings:
         budget: at how much training.
         should_explore: whether stochastic policies were sampled in the runs' evaluations.
         first_seed: of the baselines' episodes, and of the head to head's.
-        baselines: fixed policies, random ones first; () if none could be played.
         given_thresholds: keys of those that the user chose.
         thresholds: by subject's key, the return whose first reaching counts.
         measures: by subject's key, of what its thresholds and areas are.
@@ -74,7 +56,6 @@ class Findings:
     budget: Budget
     should_explore: bool
     first_seed: int
-    baselines: tuple[Baseline, ...]
     thresholds: Mapping[str, float]
     given_thresholds: frozenset[str]
     measures: Mapping[str, Measure]
@@ -128,83 +109,45 @@ class Findings:
         return self.frames[table][self.frames[table].role == role]
 
 
-def budget_notes(runs: Sequence[RecordedRun], budget: Budget) -> list[str]:
-    """Says what training is left out, and whether the compared policies are untrained."""
-    notes = []
+def budget_notes(runs: Sequence[RecordedRun], budget: Budget) -> Iterator[str]:
+    """Yields what training is left out, and whether the compared policies are untrained."""
     if budget.is_cut:
-        notes.append(
+        yield (
             f"cut to a common budget: runs were evaluated after up to {budget.longest:,} env "
             f"steps, and are compared after {budget.place:,}; what came later is left out"
         )
     if budget.env_steps == 0 and any(run.learns for run in runs):
-        notes.append("the evaluations compared are those before training: untrained policies")
-    return notes
+        yield "the evaluations compared are those before training: untrained policies"
 
 
 def result_notes(
     contestants: Sequence[Contestant], budget: Budget, subjects: Sequence[Subject], frames: Frames
-) -> list[str]:
-    """Says where seeds or episodes are too few, and what the runs cannot tell."""
-    return [
-        *_seed_notes([contestant for contestant in contestants if contestant.learns]),
-        *_role_notes(contestants, subjects, frames),
-        *_episode_notes(budget),
-        *_reached_notes(frames["runs"]),
-    ]
-
-
-def _reached_notes(runs: DataFrame) -> list[str]:
-    """Says where untrained policies met a threshold already, which nothing was learned for."""
-    met = Counter(run.subject for run in runs.itertuples() if run.met_untrained)
-    return [
-        f"the threshold of {subject.replace(':', ' ')} was met before training, in {num} "
-        f"run{'s'[: num != 1]}: it tells nothing of how fast they learned, and counts as not "
-        "reached"
-        for subject, num in sorted(met.items())
-    ]
-
-
-def _seed_notes(learning: Sequence[Contestant]) -> list[str]:
-    notes = []
-    seeds = {contestant.seeds for contestant in learning}
-    if len(seeds) > 1:
+) -> Iterator[str]:
+    """Yields where seeds or episodes are too few, and what the runs cannot tell."""
+    learning = [contestant for contestant in contestants if contestant.learns]
+    if len({contestant.seeds for contestant in learning}) > 1:
         written = "; ".join(f"{c.name}: {listed(map(str, c.seeds), 12)}" for c in learning)
-        notes.append(
-            f"contestants have different seeds, and only equal ones are paired ({written})"
-        )
+        yield f"contestants have different seeds, and only equal ones are paired ({written})"
     begun_from_own = [c.name for c in learning if len({_sources(run) for run in c.runs}) > 1]
     if begun_from_own:
-        notes.append(f"each seed began with a checkpoint of its own ({listed(begun_from_own)})")
-    fewest = min((len(contestant.seeds) for contestant in learning), default=0)
-    if learning and fewest == 1:
-        notes.append(
+        yield f"each seed began with a checkpoint of its own ({listed(begun_from_own)})"
+    if any(len(contestant.seeds) == 1 for contestant in learning):
+        yield (
             "a contestant has one seed: nothing is known of how its runs differ, and no interval "
             "over seeds exists"
         )
-    return notes
-
-
-def _sources(run: RecordedRun) -> tuple[str, ...]:
-    return tuple(server.initialize_from for _, server in sorted(run.config.servers.items()))
-
-
-def _role_notes(
-    contestants: Sequence[Contestant], subjects: Sequence[Subject], frames: Frames
-) -> list[str]:
-    notes = []
-    several = [subject for subject in subjects if subject.kind == "role"]
-    if len(several) > 1:
-        missing = [
-            subject.name
-            for subject in several
-            if subject.name not in set(frames["roles"].role)
-            and len({contestant.played[subject.name] for contestant in contestants}) > 1
-        ]
-        if missing:
-            notes.append(
-                f"no two labels of {listed(missing)} met the same others, so that what they return "
-                "may be those others' doing; run the missing assignments"
-            )
+    roles = [subject.name for subject in subjects if subject.kind == "role"]
+    missing = [
+        role
+        for role in roles
+        if role not in set(frames["roles"].role)
+        and len({contestant.played[role] for contestant in contestants}) > 1
+    ]
+    if missing and len(roles) > 1:
+        yield (
+            f"no two labels of {listed(missing)} met the same others, so that what they return "
+            "may be those others' doing; run the missing assignments"
+        )
     for role, pairings in frames["pairings"].groupby("role", sort=False):
         unknown = [
             f"{pairing.first} and {pairing.second}"
@@ -214,15 +157,144 @@ def _role_notes(
             and math.isnan(pairing.difference.low)
         ]
         if unknown:
-            notes.append(
+            yield (
                 f"in role {role} the difference of {'; '.join(unknown)} has no "
                 "interval: among some others it is of one seed alone, and nothing is known of how "
                 "it varies there"
             )
-    return notes
+    if budget.num_episodes < _FEW_EPISODES:
+        yield f"each evaluation has only {budget.num_episodes} episodes"
+    met = Counter(run.subject for run in frames["runs"].itertuples() if run.met_untrained)
+    for subject, num in sorted(met.items()):
+        yield (
+            f"the threshold of {subject.replace(':', ' ')} was met before training, in {num} "
+            f"run{'s'[: num != 1]}: it tells nothing of how fast they learned, and counts as not "
+            "reached"
+        )
 
 
-def _episode_notes(budget: Budget) -> list[str]:
-    if budget.num_episodes >= _FEW_EPISODES:
-        return []
-    return [f"each evaluation has only {budget.num_episodes} episodes"]
+def _sources(run: RecordedRun) -> tuple[str, ...]:
+    return tuple(server.initialize_from for _, server in sorted(run.config.servers.items()))
+
+
+def headline(frames: Frames, played: HeadToHead | None) -> list[str]:
+    """Returns the sentences, most important first."""
+    roles, pairings = frames["roles"], frames["pairings"]
+    return [
+        *(
+            _role_sentence(role, labels, pairings[pairings.role == role].to_dict("records"))
+            for role, labels in roles.groupby("role", sort=False)
+        ),
+        *_learning_sentences(frames["learners"]),
+        *_meeting_sentences(played),
+    ]
+
+
+def _role_sentence(role: str, labels: DataFrame, pairings: list[dict[str, Any]]) -> str:
+    among = ", among the same others" if any(labels.among.iloc[0]) else ""
+    clear, unclear = [], []
+    for pairing in _shown_pairings(labels, pairings):
+        first, second, difference = (pairing[name] for name in ("first", "second", "difference"))
+        names = f"{first} and {second}"
+        if difference is None:
+            unclear.append(f"{names} have no seed in common")
+        elif math.isnan(difference.low):
+            written = interval(difference, Unit.SEEDS)
+            unclear.append(f"{names} differ by {written}, with no interval")
+        elif difference.low > 0:
+            clear.append(f"{first} over {second} by {interval(difference, Unit.SEEDS)}")
+        else:
+            written = interval(difference, Unit.SEEDS, "+")
+            unclear.append(f"{names} cannot be told apart ({written})")
+    return f"As {role}{among}: {'; '.join([*clear, *unclear])}."
+
+
+def _shown_pairings(labels: DataFrame, pairings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yields each two labels once, the better one first; of many labels, only those of the best."""
+    by_score = sorted(zip(labels.label, labels.iqm, strict=True), key=lambda one: -one[1].mean)
+    rank = {label: place for place, (label, _) in enumerate(by_score)}
+    is_few = len(pairings) <= 2 * _MAX_PAIRS
+    for pairing in sorted(pairings, key=lambda p: (rank[p["first"]], rank[p["second"]])):
+        places = rank[pairing["first"]], rank[pairing["second"]]
+        difference = pairing["difference"]
+        # By its sign, which need not be that of the interquartile means.
+        ahead = 0.0 if difference is None else difference.mean
+        is_first = ahead > 0 or (ahead == 0 and places[0] < places[1])
+        if is_first and (is_few or 0 in places):
+            yield pairing
+
+
+def _learning_sentences(every: DataFrame) -> Iterator[str]:
+    learners = every[every.num_runs > 0]
+    if len(learners):
+        yield from _measured_sentences(learners)
+    unmeasured = list(dict.fromkeys(every[every.num_runs == 0].role))
+    if unmeasured:
+        yield (
+            f"Whether {listed(unmeasured, _MAX_LISTED)} learned is not known"
+            f"{' everywhere' if set(unmeasured) & {*learners.role} else ''}: random "
+            "agents in the same place were not measured."
+        )
+
+
+def _measured_sentences(learners: DataFrame) -> Iterator[str]:
+    written = [_sentence_of(learner) for learner in learners.itertuples()]
+    shown, below = (
+        [text for text, is_one in zip(written, learners.verdict == verdict, strict=True) if is_one]
+        for verdict in (LEARNED, BELOW)
+    )
+    seeds = " or ".join(map(str, sorted({*learners.num_runs})))
+    seeds = f"With {seeds} {'seed' if seeds == '1' else 'seeds'}"
+    place = "random agents in the same place"
+    if len(learners) == 1:
+        verb = "is shown" if shown else "is not shown"
+        yield f"{seeds}, {written[0]} {verb} to have learned, against {place}."
+        return
+    many = f"{len(learners)} learners (a role in an assignment)"
+    if not shown:
+        yield (
+            f"{seeds} nobody is shown to have learned: of {many}, none has an interval against "
+            f"{place} that is above 0."
+        )
+    elif len(shown) == len(learners):
+        yield f"{seeds} all {many} are shown to have learned, against {place}."
+    else:
+        yield (
+            f"{seeds}, {len(shown)} of {many} {'is' if len(shown) == 1 else 'are'} shown to have "
+            f"learned, against {place}: {listed(shown, _MAX_LISTED)}."
+        )
+    if below:
+        verb = "ends" if len(below) == 1 else "end"
+        yield (
+            f"{len(below)} of {len(learners)} {verb} below {place}: {listed(below, _MAX_LISTED)}."
+        )
+
+
+def _sentence_of(learner: Any) -> str:
+    with_others = f" beside {learner.others}" if learner.others else ""
+    advantage = interval(learner.advantage, Unit.SEEDS, "+")
+    return f"{learner.label} as {learner.role}{with_others} ({advantage})"
+
+
+def _meeting_sentences(played: HeadToHead | None) -> Iterator[str]:
+    if played is None:
+        return
+    for table in played.by_label:
+        known = {p: merit for p, merit in table.merits.items() if math.isfinite(merit.mean)}
+        if known:
+            best = max(known, key=lambda player: known[player].mean)
+            text = interval(known[best], Unit.PAIRS, "+")
+            yield f"Head to head as {table.role}, " + (
+                f"{best} has the highest merit, {text}."
+                if known[best].low > 0
+                else f"nobody's merit is shown to be above 0; {best}'s is {text}."
+            )
+        for label, curve in played.rating_curves(table).items():
+            (first, begin), (last, end) = (
+                (env_steps, interval(rating, played.rating_unit, digits=0))
+                for env_steps, rating in (curve[0], curve[-1])
+            )
+            yield (
+                f"As {table.role}, {label} is rated {begin} after {first:,} env steps, {end} after "
+                f"{last:,}; random actions are 0."
+            )

@@ -12,8 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from muxrl.orchestrator.measure.statistics import Estimate
-
 if TYPE_CHECKING:
     from pandas import DataFrame
 
@@ -56,6 +54,10 @@ _SCHEMAS: Mapping[TableName, str] = {
     "payoffs": "role player others return* num_pairs",
     "ratings": "role player label env_steps rating* merit*",
 }
+BASELINE = "baseline: "
+"""Begins the contestant of rows of "standings" that are of fixed policies alone."""
+AT_RANDOM = f"{BASELINE}random"
+"""The one of random actions in all roles."""
 Frames = Mapping[TableName, "DataFrame"]
 
 
@@ -68,24 +70,19 @@ def framed(name: TableName, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
     return DataFrame([{**dict.fromkeys(columns), **row} for row in records], None, columns, object)
 
 
-def plain(
-    name: TableName, frame: DataFrame, path_text: Callable[[Path], str] = str
-) -> tuple[list[str], list[dict[str, Any]]]:
-    """Returns the columns of a frame's schema, and its rows by them; runs as `path_text` has them.
+def plain(name: TableName, frame: DataFrame, path_text: Callable[[Path], str] = str) -> DataFrame:
+    """Returns a frame by its schema, of objects still; runs as `path_text` has them.
 
     Paths are text, which every way to write a frame can write.
     """
-    columns: list[str] = []
+    from pandas import DataFrame
+
+    columns: dict[str, list[Any]] = {}
     for column in _SCHEMAS[name].split():
-        of_one = column.rstrip("*")
-        columns += [column] if of_one == column else [of_one, f"{of_one}_low", f"{of_one}_high"]
-    rows = []
-    for record in frame.to_dict("records"):
-        row = dict.fromkeys(columns)
-        for column, value in record.items():
-            row[column] = path_text(value) if isinstance(value, Path) else value
-            if isinstance(value, Estimate):
-                ends = {"": value.mean, "_low": value.low, "_high": value.high}
-                row |= {f"{column}{end}": number for end, number in ends.items()}
-        rows.append({column: row[column] for column in columns})
-    return columns, rows
+        values = list(frame[column.rstrip("*")])
+        if column.endswith("*"):
+            for end, part in (("", "mean"), ("_low", "low"), ("_high", "high")):
+                columns[column.rstrip("*") + end] = [x and getattr(x, part) for x in values]
+        else:
+            columns[column] = [path_text(x) if isinstance(x, Path) else x for x in values]
+    return DataFrame(columns, dtype=object)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from muxrl.orchestrator.comparisons.findings.frames import TableName, framed
-from muxrl.orchestrator.measure.ratings import rate, wins_of
+from muxrl.orchestrator.measure.ratings import Ratings, rate, wins_of
 from muxrl.orchestrator.measure.rliable import interquartile_mean_interval
 from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate, Floats, Unit, mean_interval
 
@@ -64,50 +64,39 @@ class Match:
 
 
 @dataclass(frozen=True)
-class CrossPlayScore:
-    """One player against some others, over pairs of seeds.
-
-    Attributes:
-        player, others: their names.
-        score: interquartile mean over pairs of seeds; no interval of one pair.
-        num_pairs: of seeds.
-        num_matches: several per pair if one label is in several contestants.
-        num_partners: matches of policies that were trained together.
-    """
-
-    player: str
-    others: str
-    score: Estimate
-    num_pairs: int
-    num_matches: int
-    num_partners: int
-
-
-@dataclass(frozen=True)
 class CrossPlay:
-    """The cross-play of one role, as a table.
+    """The cross-play of one role, as a table of those that play it by those that play the others.
 
     Attributes:
         role: whose return is measured.
-        players: rows, those that play the role.
-        others: columns, those that play the other roles.
-        cells: by row and column; a pair that never met has none.
-        merits: by row, its mean over the columns less the mean of all rows: what a player is worth
+        cells: by player and others, a row of the frame "payoffs"; a pair that never met has none.
+            There are several matches of a pair of seeds if one label is in several contestants;
+            `num_partners` of them are of policies that were trained together.
+        merits: by player, its mean over the others less the mean of all players: what it is worth
             in this role when all meet the same others.
-        ratings: by row, in Elo points above random actions, over pairs of seeds, of one
+        ratings: by player, in Elo points above random actions, over pairs of seeds, of one
             pair over episodes.
-        cycles: rows of which each beats the next, and the last the first: no rating can tell that.
-        num_triples: of rows.
+        cycles: players of which each beats the next, and the last the first: no rating can tell
+            that.
+        num_triples: of players.
     """
 
     role: str
-    players: tuple[str, ...]
-    others: tuple[str, ...]
-    cells: Mapping[tuple[str, str], CrossPlayScore]
+    cells: Mapping[tuple[str, str], Mapping[str, Any]]
     merits: Mapping[str, Estimate]
     ratings: Mapping[str, Estimate] = field(default_factory=dict)
     cycles: tuple[tuple[str, ...], ...] = ()
     num_triples: int = 0
+
+    @property
+    def players(self) -> tuple[str, ...]:
+        """Rows."""
+        return tuple(dict.fromkeys(player for player, _ in self.cells))
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Columns."""
+        return tuple(dict.fromkeys(others for _, others in self.cells))
 
 
 @dataclass(frozen=True)
@@ -198,16 +187,6 @@ def _cross_play(matches: Sequence[Match], role: str) -> CrossPlay:
     players = tuple(dict.fromkeys(row for row, _ in groups))
     others = tuple(dict.fromkeys(column for _, column in groups))
     tables = {names: _by_pair(ours) for names, ours in groups.items()}
-    cells = {
-        names: CrossPlayScore(
-            *names,
-            score=_over_pairs(list(table.values()), groups[names]),
-            num_pairs=len(table),
-            num_matches=len(groups[names]),
-            num_partners=sum(match.are_partners for match in groups[names]),
-        )
-        for names, table in tables.items()
-    }
     # Only columns that all rows have met, weighted alike: easier others must not count as merit.
     common = [column for column in others if all((row, column) in tables for row in players)]
     met = [[tables[row, column] for column in common] for row in players]
@@ -215,32 +194,43 @@ def _cross_play(matches: Sequence[Match], role: str) -> CrossPlay:
     means = np.array([[np.mean([cell[pair] for cell in row]) for pair in pairs] for row in met])
     above = zip(players, means - means.mean(axis=0), strict=True) if pairs else ()
     merits = {row: mean_interval([by_pair]) for row, by_pair in above}
-    of_role = [match for ours in groups.values() for match in ours]
-    return _rated(CrossPlay(role, players, others, cells, merits), of_role)
+    found = _rate(players, [match for ours in groups.values() for match in ours])
+    ratings = dict(zip(players, found.ratings, strict=False))
+    cells = {
+        (player, of): {
+            "role": role,
+            "player": player,
+            "others": of,
+            "return": _over_pairs(list(tables[player, of].values()), met),
+            "num_pairs": len(tables[player, of]),
+            "num_matches": len(met),
+            "num_partners": sum(match.are_partners for match in met),
+            "rating": ratings.get(player),
+            "merit": merits.get(player),
+        }
+        for (player, of), met in groups.items()
+    }
+    cycles = tuple(tuple(players[i] for i in cycle) for cycle in found.cycles)
+    return CrossPlay(role, cells, merits, ratings, cycles, found.num_triples)
 
 
-def _rated(table: CrossPlay, matches: Sequence[Match]) -> CrossPlay:
-    """Adds the ratings of the players, each two compared among the same others."""
+def _rate(players: Sequence[str], matches: Sequence[Match]) -> Ratings:
+    """Returns the ratings of the players, each two compared among the same others; none where
+    random actions are not among them, or alone."""
     met: dict[tuple[int, str, str], dict[str, list[Floats]]] = {}
     for match in matches:
         place = met.setdefault((match.pair, match.others, match.others_contestant), {})
         place.setdefault(match.player, []).append(match.returns)
     wins: dict[int, Floats] = {}
     for (pair, _, _), by_player in met.items():
-        if set(by_player) == set(table.players):  # as for merits
-            won = wins_of([by_player[player] for player in table.players])
+        if set(by_player) == set(players):  # as for merits
+            won = wins_of([by_player[player] for player in players])
             wins[pair] = wins.get(pair, 0) + won
-    if not wins or RANDOM not in table.players or len(table.players) == 1:
-        return table
+    if not wins or RANDOM not in players or len(players) == 1:
+        return Ratings((), (), 0)
     by_pair = np.array(list(wins.values()))  # [num_pairs, num_episodes, num_players, num_players]
     units = by_pair.sum(axis=1) if len(wins) > 1 else by_pair[0]
-    found = rate(units, table.players.index(RANDOM))
-    return replace(
-        table,
-        ratings=dict(zip(table.players, found.ratings, strict=True)),
-        cycles=tuple(tuple(table.players[i] for i in cycle) for cycle in found.cycles),
-        num_triples=found.num_triples,
-    )
+    return rate(units, players.index(RANDOM))
 
 
 def _by_pair(matches: Sequence[Match]) -> dict[int, float]:
@@ -264,9 +254,13 @@ def _over_pairs(scores: Sequence[float], matches: Sequence[Match]) -> Estimate:
 def frames_of(played: HeadToHead | None) -> dict[TableName, DataFrame]:
     """Returns the frames of a head to head, empty without one."""
     tables = played.by_label if played else ()
+    matches = (
+        {**vars(match), "return": match.score, "trained_together": match.are_partners}
+        for match in (played.matches if played else ())
+    )
     return {
-        "matches": framed("matches", map(_match_row, played.matches if played else ())),
-        "payoffs": framed("payoffs", (row for table in tables for row in payoff_rows(table))),
+        "matches": framed("matches", matches),
+        "payoffs": framed("payoffs", (row for table in tables for row in table.cells.values())),
         "ratings": framed("ratings", _rating_rows(played) if played else ()),
     }
 
@@ -283,30 +277,3 @@ def _rating_rows(played: HeadToHead) -> Iterator[dict[str, Any]]:
                 "rating": table.ratings.get(player),
                 "merit": table.merits.get(player),
             }
-
-
-def _match_row(match: Match) -> dict[str, Any]:
-    return {
-        **{name: getattr(match, name) for name in ("role", "player", "others", "pair", "run")},
-        "player_contestant": match.player_contestant,
-        "others_contestant": match.others_contestant,
-        "return": match.score,
-        "num_episodes": match.num_episodes,
-        "trained_together": match.are_partners,
-        "other_run": match.other_run,
-    }
-
-
-def payoff_rows(table: CrossPlay) -> Iterator[dict[str, Any]]:
-    """Yields each place of a role's table, with what the player is worth."""
-    for cell in table.cells.values():
-        yield {
-            "role": table.role,
-            "player": cell.player,
-            "others": cell.others,
-            "return": cell.score,
-            "num_pairs": cell.num_pairs,
-            "num_partners": cell.num_partners,
-            "rating": table.ratings.get(cell.player),
-            "merit": table.merits.get(cell.player),
-        }

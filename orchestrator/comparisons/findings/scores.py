@@ -1,7 +1,12 @@
-"""What each run and each contestant reached: scores, learning curves and their intervals.
+"""What runs, contestants and the labels of a role reached: scores, learning curves, intervals.
 
 The unit is the run: its score for some agents is their mean return over the episodes of its
 evaluation at the budget. So intervals speak of training with any seed.
+
+Labels of a role are held against each other, the other roles played by the same others, and each
+against random agents in its place and the policies that it began with. Runs with the same others
+are one stratum, as a task is in a benchmark of many: runs are drawn again inside it, and
+differences are taken inside it.
 """
 
 from __future__ import annotations
@@ -9,14 +14,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, point_at
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant
-from muxrl.orchestrator.measure.against_random import share_episodes
-from muxrl.orchestrator.measure.rliable import interquartile_mean, interquartile_mean_interval
+from muxrl.orchestrator.measure.against_random import Verdict, against_random, share_episodes
+from muxrl.orchestrator.measure.rliable import (
+    interquartile_mean,
+    interquartile_mean_interval,
+    performance_profile,
+    probability_of_improvement,
+)
 from muxrl.orchestrator.measure.statistics import (
     NO_VARIANCE,
     UNKNOWN,
@@ -28,6 +39,7 @@ from muxrl.orchestrator.measure.statistics import (
     estimate_of,
     mean_interval,
     shared_variance,
+    variance_of,
 )
 from muxrl.orchestrator.measure.subjects import Measured, Subject, measured
 from muxrl.orchestrator.records.evaluations import AS_LEARNED
@@ -36,10 +48,22 @@ from muxrl.orchestrator.records.recorded_run import RecordedRun
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+Rows = list[dict[str, Any]]
 Axis = Literal["env_steps", "time_s"]
 Measure = Literal["return", "advantage"]
 """What tells how fast a subject learned. The advantage is its return less that of random agents in
 its place among the same others, who learn, too: untrained opponents are nobody's merit."""
+_NUM_THRESHOLDS = 60  # of a drawn profile
+LEARNED, BELOW = "learned", "below random"
+"""Verdicts: better than random, and than untrained where that is known; worse than random. Of one
+run there is neither."""
+_VERDICTS: Mapping[Verdict | None, str] = {
+    Verdict.BETTER: LEARNED,
+    Verdict.BETTER_THAN_BOTH: LEARNED,
+    Verdict.NOT_THAN_UNTRAINED: "not shown: untrained",
+    Verdict.WORSE: BELOW,
+    Verdict.UNCLEAR: "not shown",
+}
 _NUM_PLACES = 60  # of a drawn curve; few enough for a small file, more than there are evaluations
 _NUM_RESAMPLES = 1_000  # a band's edge drawn a pixel off is no loss
 
@@ -145,7 +169,7 @@ class Scores:
             Subjects in which no contestant is above random have none.
     """
 
-    rows: list[dict[str, Any]]
+    rows: Rows
     measures: dict[str, Measure]
     thresholds: dict[str, float]
 
@@ -209,41 +233,30 @@ def known_of(runs: DataFrame) -> DataFrame:
     return runs[runs["return"].astype(float).notna()]
 
 
-def proportions(runs: DataFrame, metrics: Sequence[Subject]) -> frozenset[str]:
-    """Returns the keys of metrics that are 0 or 1 in every episode."""
-    of_metric = {m.key: runs[runs.subject == m.key].played for m in metrics}
-    return frozenset(
-        key for key, played in of_metric.items() if are_proportions(p.learned for p in played)
-    )
-
-
 def standings(
-    runs: DataFrame, thresholds: Mapping[str, float], are_parts: frozenset[str]
+    runs: DataFrame, thresholds: Mapping[str, float], asked: Iterable[str]
 ) -> Iterator[dict[str, Any]]:
     """Yields what each contestant reached, for some agents.
 
-    `iqm` is over its runs; of a metric that is 0 or 1 in every episode, which `are_parts` has, it
-    is the `mean`, with Wilson's interval. `area` is None without curves. `env_steps_to_threshold`
-    is the median over all its runs, None: less than half of them reached it; likewise `time_s_...`.
+    `iqm` is over its runs; of a metric that is 0 or 1 in every episode of all of them, it is the
+    `mean`, with Wilson's interval; `asked` has the subjects that may be such. `area` is None
+    without curves. `env_steps_to_threshold` is the median over all its runs, None: less than half
+    of them reached it; likewise `time_s_...`.
     """
+    played_as = dict(tuple(runs.groupby("subject").played))
+    parts = {k for k in asked if are_proportions(one.learned for one in played_as[k])}
     for (contestant, subject), ours in runs.groupby(["contestant", "subject"], sort=False):
         known = known_of(ours)
         scores, played = list(known["return"]), list(known.played)
-        shared = common_variance(played)
         mean = iqm = UNKNOWN
-        if subject in are_parts and scores:
-            are_shared = share_episodes(one.first_seed for one in played)
-            iqm = mean = estimate_of(
-                [one.learned for one in played],
-                Unit.SEEDS,
-                share_episodes=are_shared,
-                is_proportion=True,
-            )
+        if subject in parts and scores:
+            how: Any = {"share_episodes": share_episodes(p.first_seed for p in played)}
+            returns = [one.learned for one in played]
+            iqm = mean = estimate_of(returns, Unit.SEEDS, is_proportion=True, **how)
         elif scores:
-            iqm, mean = (
-                interquartile_mean_interval([scores], shared),
-                mean_interval([scores], shared),
-            )
+            shared = common_variance(played)
+            iqm = interquartile_mean_interval([scores], shared)
+            mean = mean_interval([scores], shared)
         areas, area = list(ours.area_under_curve), None
         if all(map(math.isfinite, areas)):
             are_shared = share_episodes(one.first_seed for one in ours.played)
@@ -371,3 +384,122 @@ def _median(values: Sequence[float | None]) -> float | None:
     """The median, None counting as infinitely late; None if that is the median."""
     median = float(np.median([math.inf if v is None else v for v in values]))
     return median if math.isfinite(median) else None
+
+
+def compare_roles(
+    contestants: Sequence[Contestant], subjects: Sequence[Subject], runs: DataFrame
+) -> tuple[Rows, Rows]:
+    """Compares labels role by role, each among the same others.
+
+    Roles that only one label played, or whose labels have no others in common, are left out.
+
+    Returns:
+        The rows of the frame "roles", with the part of a label's runs above each return (`profile`)
+        and the common others (`among`), and those of "pairings": of every ordered pair of labels.
+        `random_in_place` is the mean over the same runs with random actions in the role, None:
+        unknown; `difference` is paired by seed and by others: None without a common seed, and
+        without an interval where they share only one seed among some others.
+    """
+    by_name = {contestant.name: contestant for contestant in contestants}
+    roles: Rows = []
+    pairings: Rows = []
+    for subject in (s for s in subjects if s.kind == "role"):
+        known = known_of(runs[runs.subject == subject.key])
+        playing = [by_name[name] for name in known.contestant]
+        known = known.assign(
+            label=[contestant.played[subject.name] for contestant in playing],
+            among=[contestant.others(subject.name) for contestant in playing],
+        )
+        labels = list(dict.fromkeys(known.label))
+        met_by = known.groupby("among").label.transform("nunique")
+        known = known[met_by == len(labels)]
+        among = list(dict.fromkeys(known[known.label.isin(labels[:1])].among))
+        if len(labels) > 1 and among:
+            known = known.sort_values("among", key=lambda by: by.map(among.index), kind="stable")
+            by_label = {label: known[known.label == label] for label in labels}
+            roles += _labels(subject.name, by_label, among)
+            pairings += _pairings(subject.name, by_label, among)
+    return roles, pairings
+
+
+def once(pairings: DataFrame) -> DataFrame:
+    """Returns each two labels of one role once, in their order."""
+    place = {label: place for place, label in enumerate(dict.fromkeys(pairings["first"]))}
+    return pairings[pairings["first"].map(place) < pairings["second"].map(place)]
+
+
+def _strata(runs: DataFrame, column: str, among: Sequence[str]) -> list[Floats]:
+    """Returns a column's numbers, a stratum for each set of others; [] where there are none."""
+    return [runs.loc[runs.among == others, column].to_numpy(np.float64) for others in among]
+
+
+def _labels(
+    role: str, by_label: Mapping[str, DataFrame], among: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    every = np.concatenate([np.asarray(ours["return"], np.float64) for ours in by_label.values()])
+    margin = 0.02 * (every.max() - every.min()) or 1.0
+    places = np.linspace(every.min() - margin, every.max() + margin, _NUM_THRESHOLDS)
+    for label, ours in by_label.items():
+        strata, shared = _strata(ours, "return", among), common_variance(list(ours.played))
+        in_place = ours.random_in_place.dropna()
+        yield {
+            "role": role,
+            "label": label,
+            "num_runs": len(ours),
+            "num_contexts": len(among),
+            "iqm": interquartile_mean_interval(strata, shared),
+            "random_in_place": float(np.mean(in_place)) if len(in_place) else None,
+            "profile": performance_profile(strata, places, variance_of(strata).share(shared)),
+            "among": tuple(among),
+        }
+
+
+def _pairings(
+    role: str, by_label: Mapping[str, DataFrame], among: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    for (first, ours), (second, theirs) in permutations(by_label.items(), 2):
+        pairs = ours.merge(theirs, on=["among", "seed"])
+        shared = common_variance(list(pairs.played_x), list(pairs.played_y))
+        pairs = pairs.assign(difference=pairs.return_x - pairs.return_y)
+        differences = [of for of in _strata(pairs, "difference", among) if len(of)]
+        one, other = (_strata(runs, "return", among) for runs in (ours, theirs))
+        share = (variance_of(one) + variance_of(other)).share(shared)
+        yield {
+            "role": role,
+            "first": first,
+            "second": second,
+            "improvement": probability_of_improvement(one, other, share),
+            "difference": mean_interval(differences, shared) if differences else None,
+            "num_pairs": len(pairs),
+        }
+
+
+def find_learners(
+    contestants: Sequence[Contestant], subjects: Sequence[Subject], runs: DataFrame
+) -> Iterator[dict[str, Any]]:
+    """Yields each role of each contestant that a server of its own learned to play.
+
+    `advantage` is the mean over runs of the return less that of random agents in its place, among
+    the same others, with its interval over seeds, NaN if that was not measured; `num_runs` that
+    were measured so, maybe 0; `num_below` of them end below random; `over_untrained` is over the
+    policies that the runs began with.
+    """
+    for contestant in contestants:
+        for role in (subject for subject in subjects if subject.kind == "role"):
+            if not all(r.servers[r.server_of[role.agents[0]]].learns for r in contestant.runs):
+                continue
+            ours = runs[(runs.contestant == contestant.name) & (runs.subject == role.key)]
+            measured = [one for one in known_of(ours).played if one.random is not None]
+            found = against_random(measured, Unit.SEEDS) if measured else None
+            yield {
+                "role": role.name,
+                "label": contestant.played[role.name],
+                "others": contestant.others(role.name),
+                "contestant": contestant.name,
+                "num_runs": len(measured),
+                "num_below": found.num_seeds_below if found else 0,
+                "advantage": (found and found.advantage) or UNKNOWN,
+                # Of some runs only it would not be of the same ones.
+                "over_untrained": (found and found.over_untrained) or UNKNOWN,
+                "verdict": (found and _VERDICTS.get(found.verdict)) or "not measured",
+            }

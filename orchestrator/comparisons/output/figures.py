@@ -14,6 +14,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
 
 from muxrl.orchestrator.comparisons.findings.findings import Findings
+from muxrl.orchestrator.comparisons.findings.frames import AT_RANDOM
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
 from muxrl.orchestrator.comparisons.findings.scores import Axis, band, common_variance
 from muxrl.orchestrator.measure.subjects import Subject
@@ -121,7 +122,7 @@ def payoff_picture(table: CrossPlay) -> Picture:
     """The returns of a role as colours, players by others."""
     returns = np.array(
         [
-            [table.cells[at].score.mean if at in table.cells else np.nan for at in row]
+            [table.cells[at]["return"].mean if at in table.cells else np.nan for at in row]
             for row in ([(player, others) for others in table.others] for player in table.players)
         ]
     )
@@ -170,5 +171,6 @@ def _shortened(name: str) -> str:
 
 def _at_random(found: Findings, subject: Subject) -> list[float]:
     """The mean return of random agents in all roles, if it is known."""
-    returns = [baseline.returns.get(subject.key) for baseline in found.baselines[:1]]
-    return [mean.mean for mean in returns if mean is not None]
+    rows = found.frames["standings"]
+    known = rows[(rows.contestant == AT_RANDOM) & (rows.subject == subject.key)]
+    return [mean.mean for mean in known["mean"]]

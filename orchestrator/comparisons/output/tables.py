@@ -11,8 +11,9 @@ from typing import Any
 
 from muxrl.orchestrator.comparisons.findings.contestants import label_settings
 from muxrl.orchestrator.comparisons.findings.findings import Findings
-from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead, payoff_rows
-from muxrl.orchestrator.comparisons.findings.role_by_role import BELOW, once
+from muxrl.orchestrator.comparisons.findings.frames import BASELINE
+from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
+from muxrl.orchestrator.comparisons.findings.scores import BELOW, once
 from muxrl.orchestrator.measure.number_text import MISSING, interval_lines, signed_lines, whole
 from muxrl.orchestrator.measure.statistics import Estimate, Unit
 from muxrl.orchestrator.measure.subjects import Subject
@@ -49,7 +50,7 @@ def _shade(part: float) -> str:
 
 
 _SHOWN: Columns = {
-    "contestant": Column(shown=lambda name: name.removeprefix("baseline: "), cell=_to_runs),
+    "contestant": Column(shown=lambda name: name.removeprefix(BASELINE), cell=_to_runs),
     "num_runs": Column("seeds", lambda num: str(num) if num else MISSING),
     "shown": Column(cell=_marked),  # the interquartile mean, of baselines the mean
     "iqm": Column("return", cell=_marked),
@@ -223,7 +224,8 @@ def cross_play(
     played: HeadToHead, met: CrossPlay, played_by: str = "played by", among: Collection[str] = ()
 ) -> Grid:
     """A row for each player, a column for each of the others, or those `among`."""
-    means = [c.score.mean for c in met.cells.values() if math.isfinite(c.score.mean)]
+    every = [cell["return"].mean for cell in met.cells.values()]
+    means = [mean for mean in every if math.isfinite(mean)]
     low, high = min(means, default=0.0), max(means, default=0.0)
     middle, reach = (low + high) / 2, (high - low) / 2 or 1.0
 
@@ -235,7 +237,7 @@ def cross_play(
     others = {name: f"vs {name}" for name in met.others if not among or name in among}
     columns = {**_SHOWN, "player": played_by, "return": Column(cell=cell), "rating": rating(played)}
     first = "player merit rating"
-    return spread(payoff_rows(met), first, "others", others, "return", (), columns, Unit.PAIRS)
+    return spread(met.cells.values(), first, "others", others, "return", (), columns, Unit.PAIRS)
 
 
 def rating(played: HeadToHead) -> Column:

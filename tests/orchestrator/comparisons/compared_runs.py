@@ -1,10 +1,11 @@
 """Runs made up for the tests of comparisons: two roles, a curve each, as many seeds as wanted."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from tests.orchestrator.records.recorded import run_of
 
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.frames import TableName
@@ -13,17 +14,13 @@ from muxrl.orchestrator.config import (
     ExperimentConfig,
     SimulationConfig,
     seeds,
-    to_yaml,
 )
 from muxrl.orchestrator.records.metrics import MetricsWriter
-from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.protocol import assignment
 from muxrl.servers.config import ServerConfig
 
 ENV = "muxrl.experiments.simulations.zero_cost:ZeroCost"
 KWARGS = {"num_agents": 3, "num_steps": 5}
 HUNTERS, PREY = ["agent_0", "agent_1"], ["agent_2"]
-FIXED = ("RANDOM", "SCRIPTED", "FROZEN")
 
 
 def made_up_run(
@@ -59,9 +56,6 @@ def made_up_run(
         "hunters": ServerConfig(algorithm=hunters, agents=HUNTERS, settings=dict(settings or {})),
         "prey": ServerConfig(algorithm=prey, agents=PREY),
     }
-    labels = assignment.server_labels({s: c.algorithm for s, c in servers.items()})
-    name = assignment.canonical({labels[s]: c.agents for s, c in servers.items()})
-    run = RunDirectory.create(root, f"{hunters}-{prey}-{seed}".lower(), datetime(2026, 11, 21))
     config = ExperimentConfig(
         name="made-up",
         seed=seed,
@@ -69,23 +63,7 @@ def made_up_run(
         servers=servers,
         evaluation=EvaluationConfig(seed=evaluation_seed, should_explore=should_explore),
     )
-    run.write_config(to_yaml(config))
-    run.write_plan(
-        {
-            "servers": {
-                server_id: {
-                    "algorithm": server.algorithm,
-                    "agents": server.agents,
-                    "groups": {},
-                    "learns": server.algorithm not in FIXED,
-                    **({} if defaults is None else {"defaults": {"settings": defaults}}),
-                }
-                for server_id, server in servers.items()
-            },
-            "assignment": name,
-            "seed": seed,
-        }
-    )
+    run = run_of(root, f"{hunters}-{prey}-{seed}", config, defaults)
     around = [(-1.0) ** i for i in range(num_episodes)]
     with MetricsWriter(run) as metrics:
         for part in points:

@@ -14,20 +14,21 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 import pytest
 from tests.orchestrator.comparisons.compared_runs import row
+from tests.orchestrator.records.recorded import run_of
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.comparisons import arena
 from muxrl.orchestrator.comparisons.compare import compare_runs
-from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, Match, tables_of
-from muxrl.orchestrator.comparisons.findings.role_by_role import BELOW, LEARNED
-from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, to_yaml
+from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, tables_of
+from muxrl.orchestrator.comparisons.findings.scores import BELOW, LEARNED
+from muxrl.orchestrator.comparisons.matches import scored
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.measure.ratings import rate, wins_of
@@ -121,12 +122,8 @@ class Sweep:
                     simulation=SimulationConfig(env="nowhere:Game", metrics={"win": "last"}),
                     servers={"p": ServerConfig(algorithm=who, agents=["p"])},
                 )
-                run = RunDirectory.create(root, f"{who}-{seed}".lower(), datetime(2026, 11, 21))
-                run.write_config(to_yaml(config))
-                server = {"algorithm": who, "agents": ["p"], "groups": {}, "learns": True}
-                plan = {"servers": {"p": server}, "assignment": f"{who.lower()}:p", "seed": seed}
-                run.write_plan({**plan, "metrics": ["win"]})
-                self.runs[who, seed], self._configs[who, seed] = run, config
+                self.runs[who, seed] = run_of(root, f"{who}-{seed}", config, metrics=["win"])
+                self._configs[who, seed] = config
 
     def write(self, played: Played) -> None:
         for (who, seed), run in self.runs.items():
@@ -227,7 +224,8 @@ def over_episodes(sweep: Sweep, name: str) -> Found:
 def met(name: str, played: Played) -> Found:
     """Yields the merit and the rating of the first of three players who meet the same others."""
     matches = [
-        Match(
+        scored(
+            [returns],
             role="p",
             player=who.lower(),
             player_contestant=who.lower(),
@@ -236,10 +234,7 @@ def met(name: str, played: Played) -> Found:
             run=None if who == RANDOM else Path(f"{who}-{pair}"),
             other_run=None,
             pair=pair,
-            score=float(returns.mean()),
-            num_episodes=len(returns),
             are_partners=False,
-            returns=returns,
         )
         for who, of_pairs in played.items()
         for pair, returns in enumerate(of_pairs)

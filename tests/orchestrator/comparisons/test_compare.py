@@ -61,6 +61,13 @@ def test_a_label_is_not_compared_where_the_others_differ(tmp_path: Path) -> None
     assert any("no two labels of " in note for note in found.notes)
 
 
+def test_labels_stand_in_the_order_of_their_runs(tmp_path: Path) -> None:
+    """Whether all of those were among common others or not."""
+    who = [("QMIX", "A2C"), ("A2C", "PPO"), ("QMIX", "PPO")]
+    found = compare_runs([made_up_run(tmp_path, *one, 1, 5.0) for one in who], num_episodes=2)
+    assert [one["label"] for one in rows(found, "roles", role="hunters")] == ["qmix", "a2c"]
+
+
 def test_what_logs_warn_of_is_said_once_with_the_runs(tmp_path: Path) -> None:
     paths = [made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0) for seed in (1, 2, 3)]
     for num, path in enumerate(paths[:2], 1):
@@ -75,12 +82,18 @@ def test_what_logs_warn_of_is_said_once_with_the_runs(tmp_path: Path) -> None:
     ]
 
 
-def test_thresholds_lie_halfway_from_random_to_the_best(comparison: Comparison) -> None:
+def test_thresholds_lie_halfway_from_random_to_the_best(
+    comparison: Comparison, tmp_path: Path
+) -> None:
     """By the advantage over random agents in the same place where that is known, else by return."""
     assert comparison.measures["role:hunters"] == "advantage"
     assert comparison.thresholds["role:hunters"] == pytest.approx(6.2 / 2)
     assert comparison.measures["role:prey"] == "return"
     assert "role:prey" not in comparison.thresholds  # nobody flees better than random
+    paths = [made_up_run(tmp_path, "QMIX", "PPO", s, -5.0) for s in (1, 2)]
+    found = compare_runs(paths, num_episodes=2)
+    random = row(found, "standings", contestant="baseline: random", subject="role:prey")
+    assert found.thresholds["role:prey"] == pytest.approx((random.mean.mean + 5.0) / 2)
 
 
 def test_thresholds_may_be_given(tmp_path: Path) -> None:
@@ -149,7 +162,7 @@ def test_a_difference_without_an_interval_is_said_aloud(tmp_path: Path) -> None:
 def test_external_simulations_are_compared_without_playing(tmp_path: Path) -> None:
     paths = [made_up_run(tmp_path, "QMIX", "PPO", s, 5.0, env="external") for s in (1, 2)]
     found = compare_runs(paths)
-    assert found.baselines == ()
+    assert rows(found, "standings", is_baseline=True) == []
     assert any("no baseline was played" in note for note in found.notes)
     with pytest.raises(CannotCompare, match="is external, so muxrl cannot start it"):
         compare_runs(paths, should_meet=True)
@@ -235,6 +248,8 @@ def test_returns_are_compared_at_each_value_of_a_parameter(tmp_path: Path) -> No
     assert {x["parameter"] for x in of_hunters} == {"win"}, "each wind has another win"
     at = {(x["contestant"][:4], x["value"]): x["iqm"].mean for x in of_hunters}
     assert [x["num_episodes"] for x in of_hunters if x["value"] == "2"] == [1]
+    hits = rows(found, "parameters", subject="metric:hits:hunters")
+    assert {x["contestant"][:4] for x in hits} == {"qmix"}, "no evaluation afterwards has them"
     assert at == pytest.approx(
         {("qmix", "0"): 4.9, ("qmix", "1"): 5.1, ("ppo ", "0"): 4.9, ("ppo ", "1"): 5.1,
          ("ppo ", "2"): 8.0}
@@ -280,8 +295,10 @@ def test_a_parameter_with_many_values_is_compared_by_ranges() -> None:
 def test_baselines_are_played_whatever_the_runs_inferred_with(tmp_path: Path) -> None:
     simulation = {"inference_mode": {"hunters": "local"}}
     run = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, simulation=simulation)
-    (random,) = compare_runs([run], num_episodes=2).baselines
-    assert random.returns
+    found = compare_runs([run], num_episodes=2)
+    assert {one["contestant"] for one in rows(found, "standings", is_baseline=True)} == {
+        "baseline: random"
+    }
 
 
 def test_a_scripted_policy_that_cannot_play_ends_no_comparison(tmp_path: Path) -> None:
@@ -291,7 +308,9 @@ def test_a_scripted_policy_that_cannot_play_ends_no_comparison(tmp_path: Path) -
         made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0),
     ]
     found = compare_runs(paths, num_episodes=2)
-    assert [baseline.name for baseline in found.baselines] == ["random"]
+    assert {one["contestant"] for one in rows(found, "standings", is_baseline=True)} == {
+        "baseline: random"
+    }
     (note,) = [note for note in found.notes if "is no baseline" in note]
     assert "the scripted policy 'scripted' is no baseline: " in note
     assert "nowhere_at_all" in note

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.orchestrator.commanded import Muxrl
+from tests.orchestrator.comparisons.compared_runs import rows
 from tests.orchestrator.trained_here import train_here
 
 from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
@@ -94,17 +95,19 @@ def test_everybody_meets_everybody_and_the_baselines(comparison: Comparison) -> 
     assert set(predators.players) == {"qmix", "ppo", "random"}
     assert set(prey.players) == set(predators.others) == {"a2c", "flee", "random"}
     assert set(predators.cells) == {(a, b) for a in predators.players for b in predators.others}
-    assert all(np.isfinite(cell.score.mean) for cell in predators.cells.values())
+    assert all(np.isfinite(cell["return"].mean) for cell in predators.cells.values())
     # Each merit is against the same field, so that they sum to nothing.
     assert sum(m.mean for m in predators.merits.values()) == pytest.approx(0.0, abs=1e-9)
-    assert predators.cells["qmix", "a2c"].num_pairs == 2
+    assert predators.cells["qmix", "a2c"]["num_pairs"] == 2
 
 
 def test_scripted_and_random_policies_are_played_alone(comparison: Comparison) -> None:
-    names = [baseline.name for baseline in comparison.baselines]
-    assert names == ["random", "random predator | flee prey"]
-    first, second = (b.returns["role:prey"].mean for b in comparison.baselines)
-    assert second > first  # who flees from random predators is caught less often
+    first, second = rows(comparison, "standings", subject="role:prey", is_baseline=True)
+    names = first["contestant"], second["contestant"]
+    assert names == ("baseline: random", "baseline: random predator | flee prey")
+    assert (
+        second["mean"].mean > first["mean"].mean
+    )  # who flees from random predators is caught less often
 
 
 def test_the_command_writes_a_report_that_stands_alone(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_run
 
-from muxrl.orchestrator.comparisons import games, matches
+from muxrl.orchestrator.comparisons import matches
 from muxrl.orchestrator.comparisons.arena import Arena, Player, rotations
 from muxrl.orchestrator.comparisons.compare import Comparison
 from muxrl.orchestrator.comparisons.findings.compared_runs import read_compared_runs
@@ -23,8 +24,7 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
     find_roles,
 )
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, frames_of
-from muxrl.orchestrator.comparisons.games import kept, key_of, play
-from muxrl.orchestrator.comparisons.matches import play_head_to_head
+from muxrl.orchestrator.comparisons.matches import kept, key_of, play, play_head_to_head
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -54,18 +54,17 @@ class Ledger:
     def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> AgentReturns:
         self.seatings.append(dict(seating))
         self.episodes.append(seeds)
+        found = self.returns(seating)
+        return {a: (found[role],) * len(seeds) for role, agents in ROLES.items() for a in agents}
+
+    def returns(self, seating: Mapping[str, Player]) -> dict[str, float]:
+        """By role."""
         strengths = {
             role: STRENGTH[p.label] + (0.1 * p.run.seed if p.run else 0.0)
             for role, p in seating.items()
         }
-        return {
-            agent: tuple(
-                strengths[role] - sum(s for r, s in strengths.items() if r != role) + SEAT[role]
-                for _ in seeds
-            )
-            for role, agents in ROLES.items()
-            for agent in agents
-        }
+        total = sum(strengths.values())
+        return {role: 2 * own - total + SEAT[role] for role, own in strengths.items()}
 
 
 def player(run: RecordedRun, role: str, agents: Sequence[str], label: str, **_: Any) -> Player:
@@ -120,6 +119,7 @@ def test_merit_is_strength_whatever_the_seat_gives(
     mean = (4.15 + 1.15 + 0) / 3
     assert found == pytest.approx({"qmix": 4.15 - mean, "ppo": 1.15 - mean, "random": -mean})
     assert sum(merit.mean for merit in prey.merits.values()) == pytest.approx(0.0)
+    assert {row["player"]: row["merit"] for row in hunters.cells.values()} == hunters.merits
 
 
 def test_ratings_are_above_random_by_how_often_an_episode_is_better(
@@ -131,18 +131,19 @@ def test_ratings_are_above_random_by_how_often_an_episode_is_better(
     assert ratings["random"].mean == 0
     assert 0 < ratings["ppo"].low <= ratings["ppo"].mean < ratings["qmix"].mean
     assert ratings["qmix"].mean < 2.5 * ratings["ppo"].mean
+    cells = played.by_label[0].cells.values()
+    assert {row["player"]: row["rating"] for row in cells} == ratings
     assert played.by_label[0].cycles == ()
 
 
 class RockPaperScissors(Ledger):
     """qmix, ppo and a2c are rock, paper and scissors; random actions draw with all."""
 
-    def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> AgentReturns:
+    def returns(self, seating: Mapping[str, Player]) -> dict[str, float]:
         order = ["qmix", "ppo", "a2c"]
         who = [seating[role].label for role in ROLES]
         ahead = 0 if "random" in who else (order.index(who[0]) - order.index(who[1]) + 1) % 3 - 1
-        won = dict(zip(ROLES, (float(ahead), -float(ahead)), strict=True))
-        return {a: (won[role],) * len(seeds) for role, agents in ROLES.items() for a in agents}
+        return dict(zip(ROLES, (float(ahead), -float(ahead)), strict=True))
 
 
 def test_a_cycle_of_three_is_told_and_payoffs_are_written_as_a_matrix_game(
@@ -176,10 +177,11 @@ def test_a_cell_is_the_mean_over_pairs_of_seeds(
     played, _ = meet(ledger, four)
     cell = played.by_label[0].cells["qmix", "a2c"]
     # Both are 0.1 stronger with each seed, which cancels: 4 - 2 + 10.
-    assert (cell.score.mean, cell.score.low, cell.score.high) == pytest.approx((12, 12, 12))
-    assert (cell.num_pairs, cell.num_matches) == (2, 2 * 2 * 2)
-    assert cell.num_partners == 2  # the contestant that has both, once for each seed
-    against_random = played.by_label[0].cells["qmix", "random"].score
+    found = cell["return"]
+    assert (found.mean, found.low, found.high) == pytest.approx((12, 12, 12))
+    assert (cell["num_pairs"], cell["num_matches"]) == (2, 2 * 2 * 2)
+    assert cell["num_partners"] == 2  # the contestant that has both, once for each seed
+    against_random = played.by_label[0].cells["qmix", "random"]["return"]
     reach = 0.05 * np.sqrt(2) * 12.7062 / 1.95996  # of 14.1 and 14.2, widened
     ends = (14.15 - reach, 14.15 + reach)
     assert (against_random.low, against_random.high) == pytest.approx(ends)
@@ -232,8 +234,8 @@ def test_rotated_seats_take_the_position_out_of_a_return(ledger: Ledger, tmp_pat
     played, _ = meet(ledger, who, interchangeable=("hunters", "prey"))
     hunters, prey = played.by_label
     # 4 - 2, and the mean of what both seats give.
-    assert hunters.cells["qmix", "a2c"].score.mean == pytest.approx(2 + (10 - 20) / 2)
-    assert prey.cells["a2c", "qmix"].score.mean == pytest.approx(-2 + (10 - 20) / 2)
+    assert hunters.cells["qmix", "a2c"]["return"].mean == pytest.approx(2 + (10 - 20) / 2)
+    assert prey.cells["a2c", "qmix"]["return"].mean == pytest.approx(-2 + (10 - 20) / 2)
     assert all(match.num_episodes == 6 for match in played.matches)
 
 
@@ -252,7 +254,7 @@ def test_scripted_policies_meet_everybody(ledger: Ledger, tmp_path: Path) -> Non
     played, _ = meet(ledger, who, scripts={"flee": {"prey": flee}})
     hunters, prey = played.by_label
     assert set(prey.players) == {"a2c", "ppo", "random", "flee"}
-    assert hunters.cells["ppo", "flee"].score.mean == pytest.approx(1.1 - 3 + 10)
+    assert hunters.cells["ppo", "flee"]["return"].mean == pytest.approx(1.1 - 3 + 10)
     assert "flee" not in hunters.players
 
 
@@ -276,16 +278,12 @@ def test_policies_of_one_label_and_different_checkpoints_play_games_of_their_own
     assert [seating["prey"] for seating in ledger.seatings[num_alone:]] == [one, other]
 
 
-class Checkpoints:
+class Checkpoints(Ledger):
     """An arena in which a return is the last letter of the hunters' checkpoint."""
 
-    def check_interchangeable(self, roles: Sequence[str]) -> None:
-        pass
-
-    def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> AgentReturns:
+    def returns(self, seating: Mapping[str, Player]) -> dict[str, float]:
         path = seating["hunters"].server.settings.get("checkpoint", chr(0))
-        value = float(ord(path[-1]))
-        return {agent: (value,) * len(seeds) for agents in ROLES.values() for agent in agents}
+        return dict.fromkeys(ROLES, float(ord(path[-1])))
 
 
 def test_frozen_contestants_that_differ_late_in_their_checkpoint_s_path_both_play(
@@ -298,8 +296,7 @@ def test_frozen_contestants_that_differ_late_in_their_checkpoint_s_path_both_pla
             for end in ("a", "b")
         ]
     ).runs
-    arena: Any = Checkpoints()
-    played, _ = meet(arena, find_contestants(runs, find_roles(runs, {})))
+    played, _ = meet(Checkpoints(), find_contestants(runs, find_roles(runs, {})))
     scores = {m.player: m.score for m in played.matches if m.role == "hunters"}
     assert len(scores) == 3  # with random
     assert sorted(scores.values()) == [0.0, float(ord("a")), float(ord("b"))]
@@ -311,7 +308,7 @@ def test_games_that_were_played_are_played_again_only_where_something_has_change
     who = contestants(tmp_path, {("QMIX", "A2C"): (1,), ("PPO", "PPO"): (1,)})
     config, file = ExperimentConfig(), tmp_path / "new" / "games.json"
     versions = {"python": "3.11", "git_commit": "ab"}
-    monkeypatch.setattr(games, "software_versions", lambda env: versions)
+    monkeypatch.setattr(matches, "software_versions", lambda env: versions)
     with kept(file, config) as known:
         first, _ = meet(ledger, who, known=known)
         assert len(known) == len(ledger.seatings) == 3 * 3
@@ -339,9 +336,9 @@ def test_what_nobody_trained_has_no_interval_over_seeds(
     ledger: Ledger, four: tuple[Contestant, ...]
 ) -> None:
     played, _ = meet(ledger, four)
-    cell = played.by_label[0].cells["random", "random"]
-    assert cell.score.mean == pytest.approx(10)
-    assert cell.score.low != cell.score.low
+    found = played.by_label[0].cells["random", "random"]["return"]
+    assert found.mean == pytest.approx(10)
+    assert math.isnan(found.low)
 
 
 def test_one_role_alone_meets_nobody(ledger: Ledger, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from tests.orchestrator.measure.test_against_random import against_random
 
 from muxrl.orchestrator.measure.against_random import AgainstRandom
-from muxrl.orchestrator.measure.fallen import find_fall
+from muxrl.orchestrator.measure.run_notes import find_fall
 from muxrl.orchestrator.records.recorded_run import TrainingCurve
 
 

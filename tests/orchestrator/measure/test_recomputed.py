@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,14 @@ import numpy as np
 import pytest
 from scipy import stats
 from tests.orchestrator.comparisons.compared_runs import row
+from tests.orchestrator.records.recorded import run_of
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.comparisons.compare import compare_runs
-from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, to_yaml
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.measure.results import results_of
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.recorded_run import RecordedRun
-from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.servers.config import ServerConfig
 
 SEEDS, EPISODES = 4, 30
@@ -45,12 +44,8 @@ def written(root: Path, returns: Drawn, algorithm: str = "PPO", **plan: Any) -> 
     for seed in range(SEEDS):
         servers = {"all": ServerConfig(algorithm=algorithm, agents=["x"])}
         simulation = SimulationConfig(env="nowhere:Game", metrics={"win": "last"})
-        run = RunDirectory.create(root, f"{algorithm}-{seed}".lower(), datetime(2026, 11, 21))
         config = ExperimentConfig(name="drawn", seed=seed, simulation=simulation, servers=servers)
-        run.write_config(to_yaml(config))
-        server = {"algorithm": algorithm, "agents": ["x"], "groups": {}}
-        told = {"servers": {"all": server}, "assignment": f"{algorithm.lower()}:x", "seed": seed}
-        run.write_plan({**told, "metrics": ["win"], **plan})
+        run = run_of(root, f"{algorithm}-{seed}", config, metrics=["win"], **plan)
         with MetricsWriter(run) as metrics:
             for condition, of_seeds in returns.items():
                 known = [None if math.isnan(value) else value for value in of_seeds[seed].tolist()]

@@ -34,7 +34,9 @@ def test_one_who_always_wins_is_one_side() -> None:
 
 
 def test_agents_that_always_return_the_same_are_on_one_side() -> None:
-    found = sides(player_0=WON, player_1=-WON, player_2=WON, player_3=-WON)
+    """In an episode without them, too."""
+    won, lost = [None, *WON], [None, *-WON]
+    found = sides(player_0=won, player_1=lost, player_2=won, player_3=lost)
     assert found == {
         "player_0+player_2": ("player_0", "player_2"),
         "player_1+player_3": ("player_1", "player_3"),

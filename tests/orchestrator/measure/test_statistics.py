@@ -61,20 +61,21 @@ def test_strata_of_one_size_have_as_many_degrees_of_freedom_as_numbers_less_stra
     assert (found.high - found.mean, found.mean - found.low) == pytest.approx((reach, reach))
 
 
-def test_one_observation_gives_a_mean_and_no_interval() -> None:
-    estimate = mean_interval([[3.0]])
-    assert estimate.mean == 3.0
+@pytest.mark.parametrize(
+    ("strata", "mean"),
+    [([[3.0]], 3.0), ([[1.0, 2.0, 3.0], [10.0]], 6.0)],  # half of the mean is of one number
+)
+def test_a_stratum_of_one_number_leaves_the_interval_unknown(
+    strata: list[list[float]], mean: float
+) -> None:
+    """Nothing is known of its spread."""
+    estimate = mean_interval(strata)
+    assert estimate.mean == mean
     assert math.isnan(estimate.low)
     assert math.isnan(estimate.high)
-    assert math.isnan(difference_interval([[3.0]], [[1.0, 2.0]]).low)
-
-
-def test_a_stratum_of_one_number_leaves_the_interval_unknown() -> None:
-    """Nothing is known of its spread, and half of the mean is its."""
-    estimate = mean_interval([[1.0, 2.0, 3.0], [10.0]])
-    assert estimate.mean == 6.0
-    assert math.isnan(estimate.low)
-    assert math.isnan(difference_interval([[1.0, 2.0], [3.0]], [[1.0, 2.0]]).high)
+    difference = difference_interval(strata, [[1.0, 2.0]])
+    assert math.isnan(difference.low)
+    assert math.isnan(difference.high)
 
 
 @pytest.mark.parametrize("strata", [[], [[]], [[1.0], []], [[math.nan, 1.0]], [[math.inf]]])

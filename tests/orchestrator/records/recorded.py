@@ -5,8 +5,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from muxrl.orchestrator.config import ExperimentConfig, to_yaml
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.protocol import assignment
 
 ASSIGNMENT = "qmix:wolf_0,wolf_1|ppo:sheep"
 SERVERS = {
@@ -18,6 +20,28 @@ SERVERS = {
 def new_run(root: Path, seed: int = 1, assignment: str = ASSIGNMENT, **plan: Any) -> RunDirectory:
     run = RunDirectory.create(root, "tag", datetime(2026, 11, 21))
     run.write_plan({"servers": SERVERS, "assignment": assignment, "seed": seed, **plan})
+    return run
+
+
+def run_of(
+    root: Path, name: str, config: ExperimentConfig, defaults: Any = None, **plan: Any
+) -> RunDirectory:
+    """A run's folder, with its config and the plan of its servers, whose agents are no patterns."""
+    run = RunDirectory.create(root, name.lower(), datetime(2026, 11, 21))
+    run.write_config(to_yaml(config))
+    labels = assignment.server_labels({s: c.algorithm for s, c in config.servers.items()})
+    servers = {
+        server_id: {
+            "algorithm": server.algorithm,
+            "agents": server.agents,
+            "groups": {},
+            "learns": server.algorithm not in ("RANDOM", "SCRIPTED", "FROZEN"),
+            **({} if defaults is None else {"defaults": {"settings": defaults}}),
+        }
+        for server_id, server in config.servers.items()
+    }
+    who = assignment.canonical({labels[s]: c.agents for s, c in config.servers.items()})
+    run.write_plan({"servers": servers, "assignment": who, "seed": config.seed, **plan})
     return run
 
 

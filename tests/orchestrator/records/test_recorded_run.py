@@ -8,7 +8,6 @@ import pytest
 from tests.orchestrator.records.recorded import evaluation, new_run, write_whole_run
 
 from muxrl.client.adapters.simulation import COMMON
-from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -141,18 +140,3 @@ def test_a_run_of_days_is_read_in_little_memory_and_its_curve_keeps_its_shape_an
     assert len(set(np.diff(curve.env_steps))) == 1
     assert curve.env_steps[-1] == num * 10
     assert curve.returns == pytest.approx(curve.env_steps / (num * 10))
-
-
-def test_an_empty_run_has_nothing(tmp_path: Path) -> None:
-    read = RecordedRun.read(new_run(tmp_path).path)
-    assert (read.points, read.should_explore) == ((), None)
-    assert read.evaluations.empty
-    assert read.env_steps == {"wolves": 0, "sheep": 0}
-    assert len(read.training["sheep"].returns) == 0
-
-
-def test_a_plan_without_agents_is_named(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    (run.path / "plan.json").write_text(json.dumps({"servers": {"wolves": {}}}))
-    with pytest.raises(NotARunDirectory, match="algorithm or agents"):
-        RecordedRun.read(run.path)

@@ -83,12 +83,23 @@ def test_files_are_written_by_their_names(tmp_path: Path) -> None:
     assert run.read_plan().seed == 1
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]", '{"servers": 3}'])
-def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path, content: str | None) -> None:
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, r"no plan\.json; did the run stop before its servers were planned"),
+        ("{", r"plan\.json is not JSON"),
+        ('{"servers": 3}', r"plan\.json has no servers"),
+        ("[]", r"plan\.json has no servers"),
+        ('{"servers": {"a": {}}}', r"plan\.json has .* no algorithm or agents"),
+    ],
+)
+def test_a_plan_that_cannot_be_read_is_named(
+    tmp_path: Path, content: str | None, told: str
+) -> None:
     run = RunDirectory.create(tmp_path, "tag", NOW)
     if content is not None:
         (run.path / "plan.json").write_text(content)
-    with pytest.raises(NotARunDirectory, match=r"plan\.json"):
+    with pytest.raises(NotARunDirectory, match=told):
         run.read_plan()
 
 

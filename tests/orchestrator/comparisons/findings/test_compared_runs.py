@@ -203,14 +203,6 @@ def test_everybody_is_measured_once(tmp_path: Path) -> None:
     ]  # the prey is one agent: its role says it all
 
 
-def test_returns_of_absent_agents_do_not_count(tmp_path: Path) -> None:
-    runs = read_compared_runs([made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)]).runs
-    role, _, total, *_ = find_subjects(runs, find_roles(runs, {}))
-    episodes = {"agent_0": [1.0, None], "agent_1": [3.0, 5.0], "agent_2": [-1.0, None]}
-    assert role.returns(episodes).tolist() == [2.0, 5.0]
-    assert total.returns(episodes).tolist() == [3.0, 5.0]
-
-
 def sweep(root: Path, *changed: Mapping[str, Any]) -> Path:
     """Two finished trials, one that failed, one that waits; the prey of one is scripted."""
     runs = [made_up_run(root / "runs", hunters, "PPO", 1, 5.0) for hunters in ("QMIX", "PPO")]

@@ -10,10 +10,10 @@ import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_run
 
 from muxrl.orchestrator.comparisons.compare import compare_runs
+from muxrl.orchestrator.comparisons.findings.findings import headline
 from muxrl.orchestrator.comparisons.findings.frames import Frames, framed
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
-from muxrl.orchestrator.comparisons.findings.headline import headline
-from muxrl.orchestrator.comparisons.findings.role_by_role import BELOW, LEARNED
+from muxrl.orchestrator.comparisons.findings.scores import BELOW, LEARNED
 from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate
 from muxrl.orchestrator.reports.table import Row
 
@@ -151,7 +151,7 @@ def test_who_has_learned(learners: list[Row], sentences: list[str]) -> None:
 def test_the_highest_merit_of_a_head_to_head_is_told(low: float, sentence: str) -> None:
     ends = (low, math.nan if math.isnan(low) else 0.5)
     merits = {"qmix": Estimate(0.2, *ends), "ppo": UNKNOWN, "random": Estimate(-0.2, -1, 0.6)}
-    table = CrossPlay("predators", tuple(merits), ("ppo",), {}, merits)
+    table = CrossPlay("predators", {}, merits)
     played = HeadToHead((table,), (), (), (), 1, 0, (), should_explore=False)
     assert told(played=played) == [f"Head to head as predators, {sentence}"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from tests.orchestrator.comparisons.compared_runs import made_up_run
+from tests.orchestrator.comparisons.compared_runs import made_up_run, row
 
 from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
 from muxrl.orchestrator.comparisons.findings.frames import TableName
@@ -85,6 +85,7 @@ def test_how_runs_were_measured_is_said_once_and_all_settings_are_there(written:
     text = (written / "report.html").read_text()
     assert text.count("evaluated after 1,000 env steps") == 1
     assert text.count("num_steps: 5") == 4  # once for each contestant, folded
+    assert "Baselines: mean and interval over 3 episodes" in text
     assert text.index("qmix over ppo by 2.00") < text.index('id="settings"')
 
 
@@ -211,6 +212,9 @@ def test_files_hold_what_the_frames_hold(comparison: Comparison, written: Path) 
     assert len(curves) == 12 * 4 * 3
     standings = comparison.frame("standings")
     assert "baseline: random" in set(standings["contestant"])
+    found = row(comparison, "standings", contestant=QMIX_PPO, subject="role:hunters").iqm
+    first = standings.iloc[0]
+    assert (first.iqm, first.iqm_low, first.iqm_high) == (found.mean, found.low, found.high)
     with pytest.raises(ValueError, match="there is no table 'run'"):
         comparison.frame("run")  # type: ignore[arg-type]
 

@@ -1,41 +1,112 @@
-"""A comparison for people: one HTML file that needs no other, and a summary on the terminal.
+"""A comparison as data, as a page, and on the terminal.
 
-What the page says is in ``templates/``, a file for each section, which asks `tables` and `figures`
-for what it shows.
+Data are a CSV file for each frame, one JSON file with all, and the payoffs of a head to head of two
+roles as an array, which is what ``nashpy.Game(*np.load(...))`` and
+``pyspiel.create_matrix_game(*np.load(...))`` take. Runs are named by their path from the report's
+folder, so that both can be moved together. What the page says is in ``templates/``, a file for each
+section, which asks `tables` and `figures` for what it shows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
 from muxrl.orchestrator.comparisons.findings.contestants import versions_of
 from muxrl.orchestrator.comparisons.findings.findings import Findings
-from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM
-from muxrl.orchestrator.comparisons.output import figures, tables
-from muxrl.orchestrator.comparisons.output.methods import methods
+from muxrl.orchestrator.comparisons.findings.frames import OF_HEAD_TO_HEAD, TABLE_NAMES, plain
+from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, CrossPlay
+from muxrl.orchestrator.comparisons.output import tables
+from muxrl.orchestrator.comparisons.output.methods import all_settings, methods, references
 from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.measure.subjects import Subject
-from muxrl.orchestrator.reports.pages import write_page
+from muxrl.orchestrator.reports.pages import from_folder, write_page
 from muxrl.orchestrator.reports.plain_table import grid_table
 from muxrl.orchestrator.reports.table import Grid
+from muxrl.orchestrator.storage.json_files import write_json, write_text
 
+_FORMAT = 1
 _MIN_NAME = 16
 """Of the names on the terminal, whose words are then not broken."""
 
 
 def write_comparison(found: Findings, folder: Path) -> Path:
-    """Writes ``report.html``.
+    """Writes a CSV file for each frame, ``comparison.json``, what a paper says of how it was made
+    (``methods.md`` and ``references.bib``), and ``report.html``.
 
     Returns:
-        Its path.
+        The path of the last.
 
     Raises:
         OSError: the folder cannot be written to.
     """
+    path_text = partial(from_folder, folder=folder)
+    written: dict[str, Any] = {}
+    for name in TABLE_NAMES:
+        frame = plain(name, found.frames[name], path_text)
+        if name != "curves":
+            written[name] = frame.to_dict("records")
+        if name not in OF_HEAD_TO_HEAD or found.head_to_head is not None:
+            text = frame.to_csv(index=False, lineterminator="\n")
+            write_text(folder / f"{name}.csv", text)
+    write_json(folder / "comparison.json", {**_about(found, folder), "tables": written})
+    write_text(folder / "methods.md", f"{methods(found)}\n\n{all_settings(found)}\n")
+    write_text(folder / "references.bib", references(found))
+    if found.head_to_head is not None:
+        write_payoffs(found.head_to_head.by_label, folder)
+    return _write_page(found, folder)
+
+
+def write_payoffs(tables: Sequence[CrossPlay], folder: Path) -> None:
+    """Writes ``payoffs.npy`` of two roles: ``[2, players of the first, players of the second]``.
+
+    It has both roles' returns. Of other numbers of roles nothing is written.
+    """
+    if len(tables) == 2:
+        first, second = tables
+        cells = [
+            [(first.cells[row, column], second.cells[column, row]) for column in second.players]
+            for row in first.players
+        ]
+        means = [[[cell["return"].mean for cell in both] for both in row] for row in cells]
+        np.save(folder / "payoffs.npy", np.moveaxis(np.array(means), -1, 0))
+
+
+def _about(found: Findings, folder: Path) -> dict[str, Any]:
+    return {
+        "format": _FORMAT,
+        "simulation": {"env": found.simulation.env, "kwargs": found.simulation.kwargs},
+        "roles": found.roles,
+        "contestants": {
+            contestant.name: {
+                "assignment": contestant.assignment,
+                "played": contestant.played,
+                "learns": contestant.learns,
+                "runs": {run.config.seed: from_folder(run.path, folder) for run in contestant.runs},
+            }
+            for contestant in found.contestants
+        },
+        "budget": asdict(found.budget),
+        "evaluated_actions": "sampled" if found.should_explore else "greedy",
+        "first_episode_seed": found.first_seed,
+        "headline": found.headline,
+        "thresholds": found.thresholds,
+        "measures": found.measures,
+        "notes": found.notes,
+    }
+
+
+def _write_page(found: Findings, folder: Path) -> Path:
+    # Here, since matplotlib takes a second to load, and frames do not need it.
+    from muxrl.orchestrator.comparisons.output import figures
+
     curves = figures.learning_curves(found)
     sections = [
         {"id": anchor, "title": title, "template": f"{template}.html", "role": role}
@@ -78,9 +149,11 @@ def _sections(found: Findings, *, has_curves: bool) -> Iterator[tuple[str, str, 
 
 def baseline_caption(found: Findings) -> str:
     """Says what the rows of the baselines hold, which are over episodes; "" without any."""
-    if not found.baselines:
+    rows = found.frames["standings"]
+    played = rows[rows.num_runs == 0]
+    if played.empty:
         return ""
-    num = found.baselines[0].num_episodes
+    num = played.num_episodes.iloc[0]
     return f"Baselines: mean and interval over {num} episodes: nothing in them is trained."
 
 
