@@ -30,7 +30,7 @@ ROOM = "muxrl.orchestrator.supervise.simulations"
 class Player:
     """Plays one step; simulation-0 dies when it is held first, and simulation-1 is slow."""
 
-    def __init__(self, simulation: Any, number: int, *arguments: Any) -> None:
+    def __init__(self, config: Any, number: int, *arguments: Any) -> None:
         self._number = number
         self._folder = arguments[-1].parent.parent
         self._num_env_steps = 0
