@@ -23,7 +23,7 @@ from muxrl.orchestrator.supervise import fork_server
 from muxrl.orchestrator.supervise.command_process import CommandProcess
 from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
 from muxrl.orchestrator.supervise.gateway_process import GatewayProcess
-from muxrl.orchestrator.supervise.own_server import OwnServerProcess
+from muxrl.orchestrator.supervise.own_server import OwnServer
 from muxrl.orchestrator.supervise.server_process import ServerProcess
 from muxrl.orchestrator.supervise.simulation_process import SimulationProcess
 from muxrl.orchestrator.supervise.worker import Worker
@@ -222,7 +222,7 @@ def is_gone(pid: int) -> bool:
 def test_every_method_that_is_called_by_name_is_one_of_a_process() -> None:
     """Of a call that nobody waits for, a log alone says that it failed."""
     processes = (
-        CommandProcess, EvaluationProcess, GatewayProcess, OwnServerProcess, ServerProcess,
+        CommandProcess, EvaluationProcess, GatewayProcess, OwnServer, ServerProcess,
         SimulationProcess,
     )  # fmt: skip
     called: set[str] = set()
