@@ -162,7 +162,7 @@ def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(
             parameters={"distance": {"low": 1, "high": 3}},
         ),
         servers={"all": ServerConfig("RANDOM", ["*"])},
-        evaluation=EvaluationConfig(parameters={"distance": 20}),
+        evaluation=EvaluationConfig(parameters={"distance": 20}, max_episode_steps=30),
     )
     with serve(config) as served:
         given = config.simulation.parameters
@@ -182,9 +182,16 @@ def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(
             assert client.is_evaluation
             other.start_episode()
             assert (other.parameters, other.is_evaluation) == ({"distance": 20}, True)
+            asked = process._gateway.episodes._evaluation
         # Nobody is there any more who would have to be told.
         process.end("it is over", has_ended_well=True)
         evaluating.join(30.0)
+        assert asked is not None
+        assert asked.max_steps == 30
+        without = EvaluationProcess(config, 1)
+        without.connect(served.addresses)
+        (played,) = without.evaluate([Condition()], 7, 2, {})
+        assert played.metrics["distance"] == {"__common__": (20.0, 20.0)}
     told = [one.metrics["distance"]["__common__"] for one in results]
     assert {1.0, 2.0, 3.0} >= set(told) > {1.0}
     # What a climber has climbed is no more than it was told.
