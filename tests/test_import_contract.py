@@ -313,12 +313,10 @@ def test_a_simulation_s_process_imports_the_client_alone(tmp_path: Path) -> None
     """Beside what its environment imports, here PettingZoo, and the Ray worker around it."""
     code = f"""
 import sys, pathlib
-from muxrl.orchestrator.config.schema import SimulationConfig
-from muxrl.orchestrator.supervise.episodes import Patience
+from muxrl.orchestrator.config.schema import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
-EvaluationProcess(
-    SimulationConfig(env="muxrl.experiments.simulations.torus_chase:TorusChase"), 1, Patience(), "",
-)
+env = "muxrl.experiments.simulations.torus_chase:TorusChase"
+EvaluationProcess(ExperimentConfig(simulation=SimulationConfig(env)), 1)
 import muxrl.client.env_loop, muxrl.client.stand_in
 never = ("ray", "torch", "scipy", "pandas", "matplotlib", "muxrl.servers.server")
 pathlib.Path({str(tmp_path / "found")!r}).write_text(str([n for n in never if n in sys.modules]))

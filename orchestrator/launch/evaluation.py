@@ -23,7 +23,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from muxrl.orchestrator.config import Experiment
-from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.resolve import compares_untrained
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.errors import Outdated, ProcessEnded
@@ -36,7 +35,6 @@ from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
 from muxrl.orchestrator.supervise.life import Life, Supervisor
 from muxrl.orchestrator.supervise.process import ProcessReport
 from muxrl.orchestrator.supervise.restarts import Quota
-from muxrl.orchestrator.supervise.simulations import patience
 from muxrl.orchestrator.supervise.worker import Caller
 from muxrl.servers.config import ServerPlan
 
@@ -85,15 +83,7 @@ class _Evaluator(Life[ProcessReport]):
 
     def _launch(self) -> Caller:
         self._prefix = f"{self.name}-{uuid.uuid4().hex[:8]}-"
-        return self._start_process(
-            EvaluationProcess,
-            self._config.simulation,
-            self._num_envs,
-            patience(self._timeouts),
-            self._prefix,
-            of_evaluations(self._config),
-            self._config.evaluation.max_episode_steps,
-        )
+        return self._start_process(EvaluationProcess, self._config, self._num_envs, self._prefix)
 
     async def _work(self) -> None:
         await self.call("connect", self.servers)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,8 +14,6 @@ from muxrl.orchestrator.records.run_status import read_status
 from muxrl.protocol.suggestions import similar_or_known
 
 _INTERVAL_S = 0.2
-_CHUNK_BYTES = 1 << 20
-"""Read at once, so that a log of gigabytes takes no memory."""
 
 
 class Logs:
@@ -78,36 +78,20 @@ class Logs:
                 if file.seek(0, 2) < offset:
                     offset = 0  # it was begun anew
                 file.seek(offset)
-                while chunk := file.read(_CHUNK_BYTES):
-                    whole, newline, rest = chunk.rpartition(b"\n")
-                    if not newline:
-                        if len(rest) < _CHUNK_BYTES and not is_last:
-                            break
-                        whole = rest  # the last line, or one as long as a piece
-                    offset += len(whole) + len(newline)
+                for line in file:
+                    if not (is_last or line.endswith(b"\n")):
+                        break
+                    offset += len(line)
                     self._offsets[path] = offset
-                    file.seek(offset)
-                    yield from whole.decode(errors="replace").split("\n")
+                    yield line.removesuffix(b"\n").decode(errors="replace")
         except FileNotFoundError:
             return
 
 
 def _start_of_last_lines(path: Path, num_lines: int) -> int:
     """Returns the offset of the last lines of a file, 0 if it has no more."""
-    try:
-        with path.open("rb") as file:
-            end = start = file.seek(0, 2)
-            file.seek(max(0, end - 1))
-            found = -1 if file.read(1) == b"\n" else 0  # the one at the end begins no line
-            while start > 0:
-                size = min(_CHUNK_BYTES, start)
-                start = file.seek(start - size)
-                chunk = file.read(size)
-                at = len(chunk)
-                while (at := chunk.rfind(b"\n", 0, at)) >= 0:
-                    found += 1
-                    if found == num_lines:
-                        return start + at + 1
-            return 0
-    except FileNotFoundError:
-        return 0
+    starts = deque([0], maxlen=num_lines + 1)
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        for line in file:
+            starts.append(starts[-1] + len(line))
+    return starts[0]

@@ -8,13 +8,19 @@ knows nothing of it, so a child watches over that and all that it has started.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
+
+from muxrl.orchestrator.errors import RunFailed
+
+logger = logging.getLogger(__name__)
 
 _GUARD = """
 import os, sys
@@ -144,3 +150,24 @@ class Program:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of a zombie
             os.killpg(self._popen.pid, number)
+
+
+def start_command(
+    key: str, command: Sequence[str], env: Mapping[str, str] | None = None
+) -> Program:
+    """Starts the program that a key of the config names; `env` as of `Program`.
+
+    Raises:
+        RunFailed: it cannot be started.
+    """
+    logger.info("starting %s", shlex.join(command))
+    try:
+        return Program(command, env=env)
+    except OSError as error:
+        reason = f"cannot be started: {error.strerror}"
+        raise RunFailed(f"{key} {shlex.join(command)} {reason}") from None
+
+
+def how_ended(code: int) -> str:
+    """Says how a program has ended, by its exit code."""
+    return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import shlex
-import signal
 import threading
 from collections.abc import Sequence
 
 from muxrl.orchestrator.errors import RunFailed
-from muxrl.orchestrator.supervise.child import Program
+from muxrl.orchestrator.supervise.child import Program, how_ended, start_command
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.orchestrator.supervise.working import in_own_thread
 
@@ -40,21 +39,13 @@ class CommandProcess:
         """
         if self._is_stopping.is_set():
             return
-        logger.info("starting %s", shlex.join(self._command))
-        try:
-            self._program = Program(self._command)
-        except OSError as error:
-            raise RunFailed(
-                f"simulation.command {shlex.join(self._command)} cannot be started: "
-                f"{error.strerror}"
-            ) from None
+        self._program = start_command("simulation.command", self._command)
         code = self._program.wait()
         logger.info("it has ended with code %d", code)
         if not self._is_stopping.is_set() and code:
-            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
             raise RunFailed(
-                f"simulation.command {shlex.join(self._command)} ended {how} before the run was "
-                "over"
+                f"simulation.command {shlex.join(self._command)} ended {how_ended(code)} before "
+                "the run was over"
             )
 
     def report(self) -> SimulationReport:

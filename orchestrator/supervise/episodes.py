@@ -16,7 +16,7 @@ from muxrl.client.adapters import (
     with_sides,
 )
 from muxrl.client.adapters.around import Around
-from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
+from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig, TimeoutsConfig
 from muxrl.orchestrator.doing import progress
 from muxrl.orchestrator.records.conditions import Condition
 
@@ -154,6 +154,11 @@ class Patience:
 
     patience_s: float = 30.0
     update_timeout_s: float = 600.0
+
+    @classmethod
+    def of(cls, timeouts: TimeoutsConfig) -> Patience:
+        """Returns that of a run's simulations: until a server is missed and started again."""
+        return cls(timeouts.report_s + timeouts.start_s, timeouts.update_s)
 
 
 _PATIENCE = Patience()

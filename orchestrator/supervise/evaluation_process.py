@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from muxrl.orchestrator.config.schema import SimulationConfig
+from muxrl.orchestrator.config.parameters import of_evaluations
+from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.supervise.episodes import (
     FollowsServers,
@@ -29,33 +28,19 @@ class EvaluationProcess(FollowsServers):
     """A process that plays evaluation episodes; agents of one server may act otherwise.
 
     Args:
-        simulation: what to make.
-        num_envs: how many of it.
-        patience: how long servers are waited for.
+        config: of the run.
+        num_envs: how many environments it makes.
         episode_prefix: of the ids of its episodes.
-        parameters: of its episodes.
-        max_steps: env steps after which an episode is truncated.
     """
 
-    def __init__(
-        self,
-        simulation: SimulationConfig,
-        num_envs: int,
-        patience: Patience,
-        episode_prefix: str,
-        parameters: Mapping[str, Any] | None = None,
-        max_steps: float = math.inf,
-    ) -> None:
+    def __init__(self, config: ExperimentConfig, num_envs: int, episode_prefix: str = "") -> None:
+        self._config, self._episode_prefix = config, episode_prefix
         self._clock = StepClock()
+        max_steps = config.evaluation.max_episode_steps
         self._simulations = [
-            self._clock.watch(make_evaluation_copy(simulation, max_steps, i))
+            self._clock.watch(make_evaluation_copy(config.simulation, max_steps, i))
             for i in range(num_envs)
         ]
-        self._metrics = simulation.metrics
-        self._parameters = parameters
-        self._on_bad_value = simulation.on_bad_value
-        self._patience = patience
-        self._episode_prefix = episode_prefix
 
     def connect(self, servers: Mapping[str, ServerAddress]) -> None:
         """Says where actions come from, before any evaluation."""
@@ -98,7 +83,7 @@ class EvaluationProcess(FollowsServers):
             self._servers,
             condition,
             seeds.start,
-            patience=self._patience,
+            patience=Patience.of(self._config.timeouts),
             episode_prefix=self._episode_prefix,
         ) as client:
             episodes = play_episodes(
@@ -107,9 +92,9 @@ class EvaluationProcess(FollowsServers):
                 seeds,
                 should_explore,
                 on_lost="restart",
-                on_bad_value=self._on_bad_value,
-                metrics=self._metrics,
-                parameters=self._parameters,
+                on_bad_value=self._config.simulation.on_bad_value,
+                metrics=self._config.simulation.metrics,
+                parameters=of_evaluations(self._config),
             )
         num_truncated = sum(one.num_truncated for one in self._simulations)
         return Played.of(episodes, self._simulations[0].possible_agents, (), num_truncated)

@@ -43,15 +43,14 @@ _ANSWER_S = 120.0
 _RECEIVE_S = 5.0
 
 _process: subprocess.Popen[bytes] | None = None
-_num_users = 0
 
 
-def begin() -> None:
+def begin() -> bool:
     """Starts the process, if there is none and a fork after all these imports is safe here."""
     global _process
     is_there = os.environ.get(_VARIABLE, "").startswith(_OURS)
     if _process is not None or is_there or sys.platform != "linux":
-        return
+        return False
     name = f"{_OURS}{secrets.token_hex(8)}"  # abstract: it leaves no file
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(f"\0{name}")
@@ -68,6 +67,7 @@ def begin() -> None:
         )
     os.environ[_VARIABLE] = name
     atexit.register(end)  # it may be importing, and hear only later that this process ends
+    return True
 
 
 def end() -> None:
@@ -83,14 +83,11 @@ def end() -> None:
 @contextlib.contextmanager
 def running() -> Iterator[None]:
     """A fork server while the ``with`` block lasts, and those around it."""
-    global _num_users
-    begin()
-    _num_users += 1
+    is_mine = begin()
     try:
         yield
     finally:
-        _num_users -= 1
-        if not _num_users:
+        if is_mine:
             end()
 
 

@@ -6,15 +6,14 @@ To the run it is a simulation like any other, and its evaluation, too.
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from muxrl.orchestrator.config import GatewayConfig
+from muxrl.orchestrator.config import ExperimentConfig
+from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.supervise.episodes import (
     FollowsServers,
@@ -27,56 +26,40 @@ from muxrl.orchestrator.supervise.process import pop_all, reachable, settle
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.orchestrator.supervise.working import Rest, in_own_thread
 
+if TYPE_CHECKING:
+    from muxrl.client import MultiplexingClient
+
 GATEWAY = "gateway"
 """Its name in a run: of its log, in reports and messages."""
 _CLOSE_S = 10.0
-
-
-@dataclass(frozen=True)
-class GivenParameters:
-    """What simulations are told of the episodes that they start."""
-
-    training: Mapping[str, Any]
-    evaluation: Mapping[str, Any]
-    seed: int
-    """Of the run."""
-    max_steps: float = math.inf
-    """Env steps after which an evaluation episode is truncated."""
-
-
-_NONE = GivenParameters({}, {}, 0)
 
 
 class GatewayProcess(FollowsServers):
     """A process with the gateway.
 
     Args:
-        config: where it listens.
+        config: of the run.
         servers: behind it.
-        patience: how long they are waited for.
+        port: where it listens; 0: any free one.
         num_restarts: how often the run has started it again.
         is_limited: whether simulations train with no more env steps than `allow` says.
-        agents_return: whether agents may come back in the episode in which they have ended.
-        parameters: of episodes.
+        parameters: see `set_parameters`.
     """
 
     def __init__(
         self,
-        config: GatewayConfig,
+        config: ExperimentConfig,
         servers: Mapping[str, ServerAddress],
-        patience: Patience,
+        port: int = 0,
         num_restarts: int = 0,
         is_limited: bool = False,
-        agents_return: bool = False,
-        parameters: GivenParameters = _NONE,
+        parameters: Mapping[str, Any] | None = None,
     ) -> None:
-        self._config = config
+        self._config, self._port = config, port
         self._servers = dict(servers)
-        self._patience = patience
         self._num_restarts = num_restarts
         self._is_limited = is_limited
-        self._agents_return = agents_return
-        self._parameters = parameters
+        self._parameters = parameters or {}
         self._should_stop = threading.Event()
 
     @in_own_thread
@@ -90,24 +73,29 @@ class GatewayProcess(FollowsServers):
         from muxrl.orchestrator.gateway.served import ServedGateway
         from muxrl.protocol.run_messages import PARAMETERS
 
+        simulation = self._config.simulation
         self._served = ServedGateway(
-            lambda: connect(self._servers, patience=self._patience),
-            host=self._config.host,
-            port=self._config.port,
-            token=self._config.token,
-            agents_return=self._agents_return,
+            self._connected,
+            host=simulation.gateway.host,
+            port=self._port,
+            token=simulation.gateway.token,
+            agents_return=simulation.respawn != "refuse",
         )
         self._gateway = self._served.gateway
         self._gateway.num_restarts = self._num_restarts
-        self._gateway.episodes.seed = self._parameters.seed
-        self.set_parameters(self._parameters.training)
-        if self._parameters.training:
+        self._gateway.episodes.seed = self._config.seed
+        self.set_parameters(self._parameters)
+        if self._parameters:
             self._gateway.spec.offers = [PARAMETERS]
         if self._is_limited:
             self._gateway.limit(0)
         settle()
         self._cpu_before_s = time.process_time()
         return reachable(self._served.start())
+
+    def _connected(self, replaced: Condition | None = None, seed: int = 0) -> MultiplexingClient:
+        patience = Patience.of(self._config.timeouts)
+        return connect(self._servers, replaced, seed, patience=patience)
 
     @in_own_thread
     def run(self) -> None:
@@ -173,19 +161,16 @@ class GatewayProcess(FollowsServers):
         spec = self._gateway.spec
         with contextlib.ExitStack() as stack:
             clients = [
-                stack.enter_context(
-                    connect(self._servers, condition, first_seed, patience=self._patience)
-                )
+                stack.enter_context(self._connected(condition, first_seed))
                 for condition in conditions
             ]
-            given = self._parameters
             evaluation = Evaluation(
                 clients,
                 num_episodes,
                 should_explore,
-                given.evaluation,
+                of_evaluations(self._config),
                 first_seed,
-                given.max_steps,
+                self._config.evaluation.max_episode_steps,
             )
             self._gateway.evaluate(evaluation, spec.episode_timeout_s)
         of_each = evaluation.episodes, evaluation.logged_agents, evaluation.num_truncated

@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import shlex
-import signal
 import socket
 import threading
 import time
@@ -24,7 +22,7 @@ import requests
 
 from muxrl.orchestrator.errors import ProcessEnded, RunFailed
 from muxrl.orchestrator.storage.checkpoints import SavedServer
-from muxrl.orchestrator.supervise.child import Program
+from muxrl.orchestrator.supervise.child import Program, how_ended, start_command
 from muxrl.orchestrator.supervise.process import reachable
 from muxrl.orchestrator.supervise.server_process import ServerReport, Started
 from muxrl.orchestrator.supervise.working import in_own_thread
@@ -73,7 +71,7 @@ def with_token(plan: ServerPlan) -> ServerPlan:
 
 
 class OwnServer:
-    """The process, reached over the network.
+    """The process, reached over the network; its calls wait in threads of their own.
 
     Args:
         plan: the server, with a command or an address; see `with_token`.
@@ -96,6 +94,7 @@ class OwnServer:
 
     # --- start --------------------------------------------------------------------------
 
+    @in_own_thread
     def start(self) -> Started:
         """Starts it, if it is not there already, and has it serve its plan.
 
@@ -111,7 +110,7 @@ class OwnServer:
         for problem in self._mismatches(spec, self.plan):
             raise RunFailed(f"{self._who}: {problem}")
         self._offers = frozenset(spec.offers)
-        return Started(self.address, os.getpid(), self._offers)
+        return Started(reachable(self.address), os.getpid(), self._offers)
 
     def check(self, plans: Sequence[ServerPlan]) -> list[str]:
         """Asks whether it would serve plans; a program is started for that, and ended.
@@ -146,21 +145,13 @@ class OwnServer:
 
     def _launch(self) -> None:
         command = [part.replace("{address}", self.address) for part in self.plan.command]
-        logger.info("starting %s", shlex.join(command))
         env = {ADDRESS: self.address, TOKEN: self.plan.token}
-        try:
-            self._program = Program(command, env=env)
-        except OSError as error:
-            raise RunFailed(
-                f"servers.{self.plan.server_id}.command {shlex.join(command)} cannot be started: "
-                f"{error.strerror}"
-            ) from None
+        self._program = start_command(f"servers.{self.plan.server_id}.command", command, env)
         self._watcher = threading.Thread(target=self._watch, args=(self._program,), daemon=True)
         self._watcher.start()
 
     def _watch(self, program: Program) -> None:
-        code = program.wait()
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        how = how_ended(program.wait())
         self._end = f"servers.{self.plan.server_id}.command has ended {how}"
         logger.info("%s", self._end)
 
@@ -198,21 +189,25 @@ class OwnServer:
 
     # --- what a run asks ----------------------------------------------------------------
 
+    @in_own_thread
     def status(self) -> Status:
         """Returns the server's status."""
         return self._decoded(self._get("/v1/status"), Status)
 
+    @in_own_thread
     def abort_episodes(self, prefix: str) -> None:
         """Has it close the episodes whose ids begin so as truncated."""
         if "abort" in self._offers:
             self._run("abort", AbortRequest(prefix))
 
+    @in_own_thread
     def report(self, taken: int = 0) -> ServerReport:
         """See `RunService.report`; of a server without reports its status alone."""
         if "report" in self._offers:
             return ServerReport(self._run("report", ReportRequest(taken)))
         return ServerReport(RunReport(self.status()))
 
+    @in_own_thread
     def finish_training(self, timeout_s: float, taken: int = 0) -> ServerReport:
         """See `RunService.finish`."""
         if "finish" not in self._offers:
@@ -220,6 +215,7 @@ class OwnServer:
         asked = FinishRequest(timeout_s, taken)
         return ServerReport(self._run("finish", asked, timeout_s + _ANSWER_S))
 
+    @in_own_thread
     def save(
         self, path: Path, timeout_s: float, taken: int = 0
     ) -> tuple[SavedServer, ServerReport]:
@@ -240,6 +236,7 @@ class OwnServer:
         written = SavedServer.of(self.plan.algorithm, saved.iteration, path)
         return written, ServerReport(saved.report)
 
+    @in_own_thread
     def stop(self) -> bool:
         """Ends the program; one that was there already stays. Returns True."""
         if self._program is not None:
@@ -290,32 +287,6 @@ class OwnServer:
         except msgspec.DecodeError as error:
             expected = f"a {kind.__name__} of the protocol"
             raise RunFailed(f"{self._who} gave no answer that is {expected}: {error}") from error
-
-
-class OwnServerProcess(OwnServer):
-    """A process of a run that stands for it; it waits in threads of its own.
-
-    Args:
-        plan: the server.
-        start_s: how long it may take to answer.
-    """
-
-    def __init__(self, plan: ServerPlan, start_s: float) -> None:
-        # So that its own sentence comes before that of whoever waits for it.
-        super().__init__(plan, 0.9 * start_s)
-
-    @in_own_thread
-    def start(self) -> Started:
-        """See `OwnServer.start`."""
-        started = super().start()
-        return started._replace(address=reachable(started.address))
-
-    status = in_own_thread(OwnServer.status)
-    abort_episodes = in_own_thread(OwnServer.abort_episodes)
-    report = in_own_thread(OwnServer.report)
-    finish_training = in_own_thread(OwnServer.finish_training)
-    save = in_own_thread(OwnServer.save)
-    stop = in_own_thread(OwnServer.stop)
 
 
 def ask_own_servers(

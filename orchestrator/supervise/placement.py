@@ -30,11 +30,6 @@ def cpus_wanted(config: ExperimentConfig) -> list[float]:
     return [cpus for cpus, _ in _wanted(config).values()]
 
 
-def bundles(config: ExperimentConfig) -> list[dict[str, float]]:
-    """Returns the resources of each process that reserves any."""
-    return list(_bundles(config).values())
-
-
 def own_place(scheduling: Any, config: ExperimentConfig, name: str) -> dict[str, Any]:
     """Returns the options of Ray's for one process of a run: what it reserves, and where.
 
@@ -46,7 +41,7 @@ def own_place(scheduling: Any, config: ExperimentConfig, name: str) -> dict[str,
         config: of the run.
         name: the server's id, or what the process is called.
     """
-    names = list(_bundles(config))
+    names = list(bundles(config))
     cpus, gpus = _wanted(config).get(name, (0.0, 0.0))
     if scheduling is not None and name in names:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -58,8 +53,8 @@ def own_place(scheduling: Any, config: ExperimentConfig, name: str) -> dict[str,
     return {"num_cpus": cpus, "num_gpus": gpus, "scheduling_strategy": scheduling}
 
 
-def _bundles(config: ExperimentConfig) -> dict[str, dict[str, float]]:
-    """Returns what processes reserve, by name, without those that reserve nothing."""
+def bundles(config: ExperimentConfig) -> dict[str, dict[str, float]]:
+    """Returns the resources of each process that reserves any, by its name."""
     kept = {
         name: {kind: amount for kind, amount in (("CPU", cpus), ("GPU", gpus)) if amount > 0}
         for name, (cpus, gpus) in _wanted(config).items()
@@ -112,7 +107,7 @@ def reserved(
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    wanted = bundles(config)
+    wanted = list(bundles(config).values())
     if not wanted:
         yield None
         return
@@ -135,7 +130,7 @@ def beyond_every_machine(config: ExperimentConfig) -> str:
     import ray
 
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    for name, bundle in _bundles(config).items():
+    for name, bundle in bundles(config).items():
         for kind, amount in bundle.items():
             most = max((machine.get(kind, 0.0) for machine in machines), default=0.0)
             if amount > most:

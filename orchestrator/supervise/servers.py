@@ -24,7 +24,7 @@ from muxrl.orchestrator.storage.checkpoints import (
 from muxrl.orchestrator.supervise.episodes import ServerAddress
 from muxrl.orchestrator.supervise.event_loop import first_of
 from muxrl.orchestrator.supervise.life import ANSWER_S, Life, Supervisor
-from muxrl.orchestrator.supervise.own_server import OwnServerProcess, with_token
+from muxrl.orchestrator.supervise.own_server import OwnServer, with_token
 from muxrl.orchestrator.supervise.restarts import Quota
 from muxrl.orchestrator.supervise.server_process import (
     COSTS,
@@ -79,7 +79,8 @@ class Server(Life[ServerReport]):
 
     def _launch(self) -> Caller:
         if self.plan.algorithm == EXTERNAL:
-            return self._start_process(OwnServerProcess, self.plan, self._timeouts.start_s)
+            # So that its own sentence comes before that of whoever waits for it.
+            return self._start_process(OwnServer, self.plan, 0.9 * self._timeouts.start_s)
         return self._start_process(ServerProcess, self.plan, is_forked=True)
 
     async def _start(self) -> None:
@@ -175,12 +176,10 @@ class Server(Life[ServerReport]):
         Raises:
             NotSaved: it did not, or was lost.
         """
-        caller, call = self.caller, self.call("save", draft / self.name, update_s, self._num_taken)
+        asked = draft / self.name, update_s, self._num_taken
         try:
-            async with asyncio.timeout(timeout_s):
-                saved, report = await self._patiently(call)
+            saved, report = await self._patiently(timeout_s, "save", *asked)
         except (ProcessEnded, Silent) as error:
-            await self.lose(error, caller)
             raise NotSaved(f"no checkpoint: server {self.name!r} was lost") from error
         except TimeoutError:
             why = f"it was not written within {timeout_s:g} s (timeouts.save_s)"
@@ -198,14 +197,11 @@ class Server(Life[ServerReport]):
         Raises:
             RunFailed: it failed in that, or did not in time. One that is lost is not `is_up`.
         """
-        caller = self.caller
-        call = self.call("finish_training", update_s, self._num_taken)
+        asked = update_s, self._num_taken
         timeout_s = update_s + self._timeouts.report_s
         try:
-            async with asyncio.timeout(timeout_s):
-                report = await self._patiently(call)
-        except (ProcessEnded, Silent) as error:
-            await self.lose(error, caller)
+            report = await self._patiently(timeout_s, "finish_training", *asked)
+        except (ProcessEnded, Silent):
             return
         except TimeoutError:
             hint = "(timeouts.update_s sets how long it may take)"
@@ -214,15 +210,22 @@ class Server(Life[ServerReport]):
             raise self.failure(error) from error
         self._receive(report)
 
-    async def _patiently(self, call: asyncio.Future[Any]) -> Any:
+    async def _patiently(self, timeout_s: float, method: str, *arguments: Any) -> Any:
         """Waits for an answer as long as the server gives other signs of life.
 
         Reports would be too early: they are of the time after a checkpoint.
 
         Raises:
-            Silent: it does not.
+            ProcessEnded, Silent: it is lost.
+            TimeoutError: it has not answered in time.
         """
-        return await first_of(call, self._signs_of_life())
+        caller, call = self.caller, self.call(method, *arguments)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await first_of(call, self._signs_of_life())
+        except (ProcessEnded, Silent) as error:
+            await self.lose(error, caller)
+            raise
 
     async def _signs_of_life(self) -> None:
         while True:

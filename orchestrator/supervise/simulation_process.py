@@ -6,12 +6,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from muxrl.orchestrator.config.schema import SimulationConfig
+from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.records.played import keep_share
 from muxrl.orchestrator.supervise.episodes import (
@@ -74,12 +74,10 @@ class SimulationProcess(FollowsServers):
     """A process that plays training episodes in one or many environments, once it is connected.
 
     Args:
-        simulation: what to make, and how many of it.
+        config: of the run.
         number: of the process, from 0.
-        seeds: of its episodes.
-        patience: how long servers are waited for.
+        num_drawn: episodes that processes of this number have begun before.
         episode_prefix: of the ids of its episodes.
-        random_while_lost: servers whose agents act at random while they are lost.
         is_limited: whether it plays no more env steps than `allow` says.
         parameters: see `set_parameters`.
         episodes: folder of those that are recorded.
@@ -87,12 +85,10 @@ class SimulationProcess(FollowsServers):
 
     def __init__(
         self,
-        simulation: SimulationConfig,
+        config: ExperimentConfig,
         number: int,
-        seeds: EpisodeSeeds,
-        patience: Patience,
-        episode_prefix: str,
-        random_while_lost: Collection[str] = (),
+        num_drawn: int = 0,
+        episode_prefix: str = "",
         is_limited: bool = False,
         parameters: Mapping[str, Any] | None = None,
         episodes: Path = Path(),
@@ -100,6 +96,7 @@ class SimulationProcess(FollowsServers):
         import muxrl.client.env_loop
         import muxrl.client.websocket  # noqa: F401  # while servers start
 
+        self._config, simulation = config, config.simulation
         self._clock = StepClock()
         made: list[Any]
         if simulation.vector_env:
@@ -114,12 +111,10 @@ class SimulationProcess(FollowsServers):
             made = [keep_share(one, episodes, share, is_vector=is_vector) for one in made]
         self._simulations = made
         self._cpu_before_s = time.process_time()
-        self._simulation, self._seeds = simulation, seeds
-        self._patience, self._episode_prefix = patience, episode_prefix
-        self._random_while_lost = random_while_lost
+        self._seeds = EpisodeSeeds.of_process(config.seed, str(number), num_drawn)
+        self._episode_prefix = episode_prefix
         self._is_limited, self._parameters = is_limited, parameters
         self._should_stop = threading.Event()
-        self._num_copies = simulation.num_envs_per_process
         self._episodes: deque[EpisodeResult] = deque()
         self._random_episodes: deque[list[str]] = deque()
 
@@ -137,7 +132,8 @@ class SimulationProcess(FollowsServers):
         from muxrl.client.stand_in import StandIn
 
         self._servers = servers
-        simulation, seeds, patience = self._simulation, self._seeds, self._patience
+        simulation, seeds = self._config.simulation, self._seeds
+        patience = Patience.of(self._config.timeouts)
         modes = InferenceModes(simulation.inference_mode, simulation.update_interval_s)
 
         # Of a run that is resumed, not the same draws once more.
@@ -155,8 +151,8 @@ class SimulationProcess(FollowsServers):
                 seed=derive_seed(seeds.seed, "stand-in", server_id, begun),
                 start_s=patience.patience_s,
             )
-            for server_id in self._random_while_lost
-            if server_id in servers
+            for server_id, server in self._config.servers.items()
+            if server.on_server_loss == "random" and server_id in servers
         }
         acting = [server_id for server_id, server in servers.items() if not server.shadow]
         others = [server_id for server_id in acting if server_id not in self._stand_ins]
@@ -169,16 +165,15 @@ class SimulationProcess(FollowsServers):
             tells_shadows=True,
         )
         settle()
-        how: dict[str, Any] = {
-            "seeds": seeds,
-            "on_lost": "restart",
-            "on_bad_value": simulation.on_bad_value,
-            "metrics": simulation.metrics,
-            "parameters": self._parameters,
-        }
         made = self._simulations
         self._loop: EnvLoop = EnvLoop(
-            made[0] if simulation.vector_env else made, self._client, **how
+            made[0] if simulation.vector_env else made,
+            self._client,
+            seeds=seeds,
+            on_lost="restart",
+            on_bad_value=simulation.on_bad_value,
+            metrics=simulation.metrics,
+            parameters=self._parameters,
         )
         if self._is_limited:
             self._loop.limit(0)
@@ -220,7 +215,7 @@ class SimulationProcess(FollowsServers):
             [episode.metrics for episode in episodes],
             self._client.num_lost_steps,
             num_bad_episodes=self._loop.num_bad_episodes,
-            num_open=self._num_copies,
+            num_open=self._config.simulation.num_envs_per_process,
             step_s=self._clock.step_s,
         )
 

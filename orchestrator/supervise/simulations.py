@@ -9,31 +9,20 @@ import os
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any
 
 from muxrl.client.adapters.factory import fill_in
-from muxrl.orchestrator.config import TimeoutsConfig
 from muxrl.orchestrator.config.checks import EXTERNAL
-from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import Outdated, ProcessEnded, RunFailed, Silent
 from muxrl.orchestrator.supervise.command_process import CommandProcess
-from muxrl.orchestrator.supervise.episodes import Patience, ServerAddress
+from muxrl.orchestrator.supervise.episodes import ServerAddress
 from muxrl.orchestrator.supervise.event_loop import first_of
-from muxrl.orchestrator.supervise.gateway_process import (
-    GATEWAY,
-    GatewayProcess,
-    GivenParameters,
-)
+from muxrl.orchestrator.supervise.gateway_process import GATEWAY, GatewayProcess
 from muxrl.orchestrator.supervise.grants import Grants
 from muxrl.orchestrator.supervise.life import ANSWER_S, Life, Supervisor
 from muxrl.orchestrator.supervise.restarts import Quota
-from muxrl.orchestrator.supervise.simulation_process import (
-    EpisodeSeeds,
-    SimulationProcess,
-    SimulationReport,
-)
+from muxrl.orchestrator.supervise.simulation_process import SimulationProcess, SimulationReport
 from muxrl.orchestrator.supervise.worker import Caller
 
 logger = logging.getLogger(__name__)
@@ -43,11 +32,6 @@ _HOLD_SLACK_S = 5.0
 """For the way there and back, on a busy machine."""
 _SKIPPED_SEEDS = 10_000
 """More than a process begins episodes between two reports."""
-
-
-def patience(timeouts: TimeoutsConfig) -> Patience:
-    """Returns how long simulations wait for servers: until one is missed and started again."""
-    return Patience(timeouts.report_s + timeouts.start_s, timeouts.update_s)
 
 
 class _Played(Life[SimulationReport]):
@@ -121,15 +105,12 @@ class _Simulation(_Played):
         number = int(self.name.rpartition("-")[2])
         # Not the name alone, which its successor has, too.
         self.prefix = f"{self.name}-{uuid.uuid4().hex[:8]}-"
-        num_drawn = self._all.num_episodes_begun.get(self.name, 0)
         return self._start_process(
             SimulationProcess,
-            self._config.simulation,
+            self._config,
             number,
-            EpisodeSeeds.of_process(self._config.seed, self.name, num_drawn),
-            patience(self._timeouts),
+            self._all.num_episodes_begun.get(self.name, 0),
             self.prefix,
-            [s for s, c in self._config.servers.items() if c.on_server_loss == "random"],
             self._all.is_limited,
             self._all.parameters,
             (self._supervisor.folder.episodes / self.name).absolute(),
@@ -176,23 +157,17 @@ class _Gateway(_Played):
         return "the gateway"
 
     def _launch(self) -> Caller:
-        config = self._config.simulation.gateway
+        port = self._config.simulation.gateway.port
         if self.address:  # once more: where simulations look for it
-            config = replace(config, port=int(self.address.rpartition(":")[2]))
+            port = int(self.address.rpartition(":")[2])
         return self._start_process(
             GatewayProcess,
-            config,
+            self._config,
             self._all.servers,
-            patience(self._timeouts),
+            port,
             self._quota.num_taken,
             self._all.is_limited,
-            self._config.simulation.respawn != "refuse",
-            GivenParameters(
-                self._all.parameters,
-                of_evaluations(self._config),
-                self._config.seed,
-                self._config.evaluation.max_episode_steps,
-            ),
+            self._all.parameters,
         )
 
     async def _start(self) -> None:

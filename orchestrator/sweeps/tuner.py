@@ -84,7 +84,7 @@ def _callbacks(config: SweepConfig) -> list[tune.Callback]:
 def placement(config: ExperimentConfig) -> tune.PlacementGroupFactory:
     """Returns where a trial's processes go, itself included, which only watches."""
     # Ray takes an empty first bundle as the trial's own, but has no group of nothing at all.
-    wanted = [{}, *bundles(config)] if bundles(config) else [{"CPU": 0.001}]
+    wanted = [{}, *bundles(config).values()] if bundles(config) else [{"CPU": 0.001}]
     return tune.PlacementGroupFactory(wanted, strategy=strategy(config))
 
 

@@ -62,13 +62,12 @@ def run(*args, module=("-m", "muxrl")):
     )
 
 
-def test_mistakes_are_lines_on_stderr_and_exit_code_2(tmp_path, monkeypatch, capsys):
+def test_mistakes_are_lines_on_stderr_and_exit_code_2(tmp_path, monkeypatch, muxrl):
     (tmp_path / "bad.yaml").write_text("simulaton: {}\nservers:\n  a:\n    prt: 1\n")
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["check", "bad.yaml", "sed=1"]) == 2
-    output, errors = capsys.readouterr()
-    assert output == ""
-    assert errors.splitlines() == [
+    out, err = muxrl("check", "bad.yaml", "sed=1", code=2)
+    assert out == ""
+    assert err.splitlines() == [
         "muxrl: bad.yaml: line 1: simulaton: unknown key 'simulaton'; did you mean 'simulation'?",
         "muxrl: bad.yaml: line 4: servers.a.prt: unknown key 'prt'; did you mean 'port'?",
         "muxrl: bad.yaml: override 'sed=1': sed: unknown key 'sed'; did you mean 'seed'?",
@@ -86,30 +85,27 @@ def test_check_in_a_real_process_prints_the_plan_and_nothing_else():
     assert done.stdout.endswith("assignment: ppo:agent\n")
 
 
-def test_check_shows_the_whole_config_when_asked_but_no_token(capsys):
+def test_check_shows_the_whole_config_when_asked_but_no_token(muxrl):
     overrides = ["seed=3", "servers.ppo.token=secret-of-sixteen"]
-    assert cli.main(["check", "cartpole_ppo", "--yaml", *overrides]) == 0
-    output = capsys.readouterr().out
+    output = muxrl("check", "cartpole_ppo", "--yaml", *overrides).out
     assert output == to_yaml(load_config("cartpole_ppo", overrides))
     assert "secret" not in output
 
 
-def test_check_reports_what_a_bug_needs_also_of_a_refused_config(capsys):
+def test_check_reports_what_a_bug_needs_also_of_a_refused_config(muxrl):
     arguments = ["cartpole_ppo", "servers.ppo.token=secret-of-sixteen-letters"]
-    assert cli.main(["check", *arguments, "--report"]) == 0
-    output = capsys.readouterr().out
+    output = muxrl("check", *arguments, "--report").out
     versions, end = json.JSONDecoder().raw_decode(output)
     assert versions["python"] == platform.python_version()
     assert output[end + 1 :].startswith(to_yaml(load_config(*arguments[:1], arguments[1:])))
     assert "cartpole_ppo: can be launched" in output
     assert "secret" not in output
-    assert cli.main(["check", *arguments, "servers.ppo.agents=[nobody]", "--report"]) == 2
-    output, errors = capsys.readouterr()
-    assert "agents:\n    - nobody" in output
-    assert "muxrl: cartpole_ppo: " in errors
+    refused = muxrl("check", *arguments, "servers.ppo.agents=[nobody]", "--report", code=2)
+    assert "agents:\n    - nobody" in refused.out
+    assert "muxrl: cartpole_ppo: " in refused.err
 
 
-def test_a_gpu_that_is_not_there_is_said_before_anything_starts(monkeypatch, tmp_path, capsys):
+def test_a_gpu_that_is_not_there_is_said_before_anything_starts(monkeypatch, tmp_path, muxrl):
     from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 
     monkeypatch.setattr(
@@ -128,17 +124,14 @@ def test_a_gpu_that_is_not_there_is_said_before_anything_starts(monkeypatch, tmp
         ["sweep", "sweep.yaml"],
         ["sweep", "sweep.yaml", "--dry-run"],
     ):
-        assert cli.main(command) == 2, command
-        assert "server 'ppo': wants 1 GPU (resources.num_gpus), this machine has 0" in (
-            capsys.readouterr().err
-        )
+        told = muxrl(*command, code=2).err
+        assert "server 'ppo': wants 1 GPU (resources.num_gpus), this machine has 0" in told
     assert not (tmp_path / "runs").exists()
 
 
-def test_mistakes_found_with_the_simulation_are_reported_alike(capfd):
-    code = cli.main(["check", "tag", "servers.qmix.groups.predators=[advesary_0]"])
-    out, err = capfd.readouterr()
-    assert (code, out) == (2, "")
+def test_mistakes_found_with_the_simulation_are_reported_alike(muxrl):
+    out, err = muxrl("check", "tag", "servers.qmix.groups.predators=[advesary_0]", code=2)
+    assert out == ""
     assert err == (
         "muxrl: tag: server 'qmix': group 'predators' names 'advesary_0', which matches none of "
         "the server's agents; did you mean 'adversary_0'? (adversary_0, adversary_1, adversary_2)\n"
@@ -153,43 +146,36 @@ def test_mistakes_found_with_the_simulation_are_reported_alike(capfd):
         (["evaluation.interval_env_steps=null"], "300 at the end"),
     ],
 )
-def test_check_says_where_a_simulation_connects_and_what_evaluations_take(overrides, told, capsys):
+def test_check_says_where_a_simulation_connects_and_what_evaluations_take(overrides, told, muxrl):
     """Each evaluation has all as learned, and each of the two servers at random or untrained."""
-    assert cli.main(["check", "twenty_lines", *overrides]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = muxrl("check", "twenty_lines", *overrides).out.splitlines()
     assert "simulations connect to one gateway, 127.0.0.1:9900" in lines
     assert f"evaluations take episodes of theirs: {told}" in lines
 
 
-def test_check_says_what_is_scaled_and_normalised(capsys):
-    switches = {"normalize_observations": "true", "normalize_rewards": "true"}
-    assert cli.main(["check", "cartpole_ppo"]) == 0
-    assert "server 'ppo' " not in capsys.readouterr().out
-    given = [f"servers.ppo.{name}={value}" for name, value in switches.items()]
-    assert cli.main(["check", "cartpole_ppo", *given]) == 0
-    out = capsys.readouterr().out
+def test_check_says_what_is_scaled_and_normalised(muxrl):
+    assert "server 'ppo' " not in muxrl("check", "cartpole_ppo").out
+    given = [f"servers.ppo.normalize_{what}=true" for what in ("observations", "rewards")]
+    out = muxrl("check", "cartpole_ppo", *given).out
     assert "server 'ppo' normalises observations by their running mean and deviation" in out
     assert "server 'ppo' divides rewards by the running deviation of the return" in out
-    bounded = "servers.ppo.scale_observations=bounded"
-    assert cli.main(["check", "cartpole_ppo", bounded]) == 0
-    out = capsys.readouterr().out
+    out = muxrl("check", "cartpole_ppo", "servers.ppo.scale_observations=bounded").out
     assert "server 'ppo' scales Box(4,) float32 to 0..1 by the bounds of the space" in out
 
 
-def test_environments_of_the_current_folder_are_found(tmp_path, monkeypatch, capsys):
+def test_environments_of_the_current_folder_are_found(tmp_path, monkeypatch, muxrl):
     (tmp_path / "my_local_env.py").write_text(
         "import gymnasium\ndef make(): return gymnasium.make('CartPole-v1')\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    assert cli.main(["check", "cartpole_ppo", "simulation.env=my_local_env:make"]) == 0
+    muxrl("check", "cartpole_ppo", "simulation.env=my_local_env:make")
 
 
-def test_launch_hands_on_the_experiment_and_its_exit_code(launched, tmp_path, capsys):
-    argv = ["launch", "cartpole_ppo", "seed=1", "--no-progress", "stop.time_s=5"]
-    code = cli.main([*argv, "--address", "auto", "--run-dir", str(tmp_path), "evaluation.seed=4"])
-    assert code == 7
-    assert capsys.readouterr().err == "muxrl: it rained\n"
+def test_launch_hands_on_the_experiment_and_its_exit_code(launched, tmp_path, muxrl):
+    options = ["--no-progress", "stop.time_s=5", "--address", "auto", "--run-dir", tmp_path]
+    told = muxrl("launch", "cartpole_ppo", "seed=1", *options, "evaluation.seed=4", code=7)
+    assert told.err == "muxrl: it rained\n"
     ((experiment, run_dir, show_progress),) = launched
     assert experiment.config.seed == 1
     assert experiment.config.stop.time_s == 5.0
@@ -218,24 +204,21 @@ def test_launch_resumes_a_run_with_overrides(launched, tmp_path, is_option_first
     assert folder == run
 
 
-def test_a_launch_needs_to_know_what(launched, tmp_path, capsys):
-    assert cli.main(["launch"]) == 2
-    assert "needs a CONFIG, or --resume RUN_DIR" in capsys.readouterr().err
-    assert cli.main(["launch", "--resume", str(tmp_path)]) == 2
-    assert "is not the directory of a run" in capsys.readouterr().err
+def test_a_launch_needs_to_know_what(launched, tmp_path, muxrl):
+    assert "needs a CONFIG, or --resume RUN_DIR" in muxrl("launch", code=2).err
+    told = muxrl("launch", "--resume", tmp_path, code=2).err
+    assert "is not the directory of a run" in told
     assert launched == []
 
 
-def test_a_config_that_cannot_run_is_not_launched(launched, capsys):
-    assert cli.main(["launch", "cartpole_ppo", "stop=null"]) == 2
-    assert cli.main(["launch", "nowhere"]) == 2
+def test_a_config_that_cannot_run_is_not_launched(launched, muxrl):
+    muxrl("launch", "cartpole_ppo", "stop=null", code=2)
+    assert "muxrl: nowhere: no such file" in muxrl("launch", "nowhere", code=2).err
     assert launched == []
-    assert "muxrl: nowhere: no such file" in capsys.readouterr().err
 
 
-def test_serve_without_a_server_names_them_and_what_starts_all(served, capsys):
-    assert cli.main(["serve", "twenty_lines"]) == 2
-    told = capsys.readouterr().err
+def test_serve_without_a_server_names_them_and_what_starts_all(served, muxrl):
+    told = muxrl("serve", "twenty_lines", code=2).err
     assert told.startswith(
         "muxrl: twenty_lines: serve runs one server, so name it: --server ppo or a2c."
     )
@@ -257,11 +240,9 @@ def test_serve_hands_on_one_plan_and_needs_no_stop(served, tmp_path):
     assert served[1][1:] == (tmp_path, True, 9.0)
 
 
-def test_serve_suggests_a_server(served, capsys):
-    assert cli.main(["serve", "tag", "--server", "qmx"]) == 2
-    assert capsys.readouterr().err == (
-        "muxrl: tag: there is no server 'qmx'; did you mean 'qmix'?\n"
-    )
+def test_serve_suggests_a_server(served, muxrl):
+    told = muxrl("serve", "tag", "--server", "qmx", code=2).err
+    assert told == "muxrl: tag: there is no server 'qmx'; did you mean 'qmix'?\n"
     assert served == []
 
 
@@ -274,22 +255,20 @@ algorithms: {random: {}, ppo: {}}
 """
 
 
-def test_a_dry_run_prints_the_trials_and_starts_nothing(tmp_path, capsys):
+def test_a_dry_run_prints_the_trials_and_starts_nothing(tmp_path, muxrl):
     (tmp_path / "mine.yaml").write_text(SWEEP)
-    argv = ["sweep", str(tmp_path / "mine.yaml"), "seeds=[4]", "--dry-run", "calibration_s=0"]
-    assert cli.main(argv) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    told = muxrl("sweep", tmp_path / "mine.yaml", "seeds=[4]", "--dry-run", "calibration_s=0")
+    lines = [line.split() for line in told.out.splitlines()]
     assert ["4", "trials"] in lines
     assert ["2", "ppo", "random", "4"] in lines
     assert list(tmp_path.iterdir()) == [tmp_path / "mine.yaml"]
 
 
 @pytest.mark.parametrize("name", ["mine.yaml", "chase_lr"])
-def test_launch_of_a_sweep_says_what_to_run(tmp_path, monkeypatch, capsys, name):
+def test_launch_of_a_sweep_says_what_to_run(tmp_path, monkeypatch, muxrl, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text(SWEEP)
-    assert cli.main(["launch", name]) == 2
-    assert capsys.readouterr().err == (
+    assert muxrl("launch", name, code=2).err == (
         f"muxrl: {name}: this is a sweep, a table of runs; see what it would run with 'muxrl sweep "
         f"{name} --dry-run', and run it with 'muxrl sweep {name}'\n"
     )
@@ -301,7 +280,7 @@ def test_launch_of_a_sweep_says_what_to_run(tmp_path, monkeypatch, capsys, name)
     ids=["check", "dry-run", "sweep"],
 )
 def test_a_sweep_is_warned_once_of_what_its_budget_cannot_give(
-    tmp_path, capsys, monkeypatch, command, code
+    tmp_path, muxrl, monkeypatch, command, code
 ):
     """Not once for each trial: two roles have the same budget in six trials each."""
 
@@ -310,10 +289,9 @@ def test_a_sweep_is_warned_once_of_what_its_budget_cannot_give(
 
     monkeypatch.setattr("muxrl.orchestrator.sweeps.runner.sweep_ray", no_ray)
     (tmp_path / "mine.yaml").write_text(SWEEP)
-    argv = [*command, str(tmp_path / "mine.yaml"), "seeds=[4,5,6]", "calibration_s=0"]
+    argv = [*command, tmp_path / "mine.yaml", "seeds=[4,5,6]", "calibration_s=0"]
     argv += [f"sweeps_dir={tmp_path}", "experiment.stop.env_steps=3000"]
-    assert cli.main(argv) == code
-    out = capsys.readouterr().out
+    out = muxrl(*argv, code=code).out
     needs = "its first update needs 4,000 env steps (train_batch_size_per_learner: 4000)"
     assert sorted(line for line in out.splitlines() if line.startswith("warning: ")) == [
         f"warning: 6 of 12 trials ({which}): server {role!r}: {needs}, but the run stops at 3,000: "
@@ -323,11 +301,9 @@ def test_a_sweep_is_warned_once_of_what_its_budget_cannot_give(
     assert ["12", "trials"] in [line.split() for line in out.splitlines()]
 
 
-def test_seeds_with_commas_are_shown_as_the_list_they_should_be(capsys):
-    assert cli.main(["sweep", "chase", "seeds=0,1", "--dry-run"]) == 2
-    assert "seeds: must be a list of integers, got the text '0,1'; write [0,1]" in (
-        capsys.readouterr().err
-    )
+def test_seeds_with_commas_are_shown_as_the_list_they_should_be(muxrl):
+    told = muxrl("sweep", "chase", "seeds=0,1", "--dry-run", code=2).err
+    assert "seeds: must be a list of integers, got the text '0,1'; write [0,1]" in told
 
 
 def test_the_command_can_be_run_as_its_module():
@@ -335,15 +311,13 @@ def test_the_command_can_be_run_as_its_module():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_mistakes_in_a_sweep_are_lines_and_exit_code_2(tmp_path, capsys):
-    (tmp_path / "mine.yaml").write_text(SWEEP + "sedes: [1]\nscheduler: {kind: pbt}\n")
-    path = str(tmp_path / "mine.yaml")
-    assert cli.main(["sweep", path]) == 2
-    assert capsys.readouterr().err == (
-        f"muxrl: {path}: line 7: sedes: unknown key 'sedes'; did you mean 'seeds'?\n"
-    )
-    assert cli.main(["sweep", str(tmp_path), "--resume"]) == 2
-    assert "is not the directory of a sweep: it has no sweep.yaml" in capsys.readouterr().err
+def test_mistakes_in_a_sweep_are_lines_and_exit_code_2(tmp_path, muxrl):
+    path = tmp_path / "mine.yaml"
+    path.write_text(SWEEP + "sedes: [1]\nscheduler: {kind: pbt}\n")
+    told = muxrl("sweep", path, code=2).err
+    assert told == f"muxrl: {path}: line 7: sedes: unknown key 'sedes'; did you mean 'seeds'?\n"
+    told = muxrl("sweep", tmp_path, "--resume", code=2).err
+    assert "is not the directory of a sweep: it has no sweep.yaml" in told
 
 
 def test_interrupt_ends_with_the_shells_code(launched, monkeypatch):
@@ -356,29 +330,24 @@ def test_interrupt_ends_with_the_shells_code(launched, monkeypatch):
     assert cli.main(["launch", "cartpole_ppo"]) == 130
 
 
-@pytest.mark.parametrize("argv", [[], ["lanch", "tag"], ["check"], ["check", "tag", "--sede=3"]])
-def test_wrong_command_lines_exit_with_2(argv, capsys):
-    with pytest.raises(SystemExit) as caught:
-        cli.main(argv)
-    assert caught.value.code == 2
-    assert "usage: muxrl" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
-    ("typo", "hint"),
-    [("lanch", "did you mean 'launch'?"), ("xyz", "choose from launch, check, serve")],
+    ("argv", "told"),
+    [
+        ([], "required: COMMAND"),
+        (["check"], "required: CONFIG"),
+        (["check", "tag", "--sede=3"], "unrecognized arguments: --sede=3"),
+        (["lanch", "tag"], "there is no command 'lanch'; did you mean 'launch'?"),
+        (["xyz", "tag"], "there is no command 'xyz'; choose from launch, check, serve"),
+    ],
 )
-def test_a_misspelt_command_is_told_which_there_are(capsys, typo, hint):
-    with pytest.raises(SystemExit):
-        cli.main([typo, "tag"])
-    assert f"there is no command {typo!r}; {hint}" in capsys.readouterr().err
+def test_wrong_command_lines_exit_with_2_and_say_what_is_wrong(argv, told, muxrl):
+    err = muxrl(*argv, code=2).err
+    assert "usage: muxrl" in err
+    assert told in err
 
 
-def test_version(capsys):
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["--version"])
-    assert caught.value.code == 0
-    assert capsys.readouterr().out.startswith("muxrl ")
+def test_version(muxrl):
+    assert muxrl("--version").out.startswith("muxrl ")
 
 
 def test_neither_muxrl_nor_any_help_loads_anything_heavy():
@@ -412,11 +381,10 @@ def test_python_3_10_reads_the_same_options():
     assert Command(one)(parser.parse_args(["--pairs", "x=1", "--pairs", "y=2"])) == 0
 
 
-def test_in_80_columns_check_breaks_no_name(capsys, monkeypatch):
+def test_in_80_columns_check_breaks_no_name(muxrl, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    assert cli.main(["check", "tag"]) == 0
-    out = capsys.readouterr().out
+    out = muxrl("check", "tag").out
     assert " adversary_{0..2}  qmix (QMIX)  default  predators  Box(20,)        Discrete(5)" in out
 
 

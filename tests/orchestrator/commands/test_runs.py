@@ -51,12 +51,22 @@ def test_80_columns_hold_it(folder: Path, muxrl: Muxrl, monkeypatch: pytest.Monk
 
 
 def test_programs_get_all_of_it(folder: Path, muxrl: Muxrl) -> None:
-    killed, done, sweep, foreign = json.loads(muxrl("runs", folder, "--json").out)
-    assert killed["path"] == str(folder / KILLED)
-    assert (killed["state"], killed["resumable_at"]) == ("interrupted", None)
-    assert [server["evaluated"] for server in done["servers"]] == [5.5, -1.0]
+    entries = json.loads(muxrl("runs", folder, "--json").out)
+    assert [(e["name"], e["kind"], e.get("state")) for e in entries] == [
+        (KILLED, "run", "interrupted"),
+        (TAG, "run", "done"),
+        ("tuned-20261120-000000", "sweep", "waiting"),
+        ("foreign", "broken", None),
+    ]
+    killed, done, sweep, foreign = entries
+    assert (killed["path"], killed["resumable_at"]) == (str(folder / KILLED), None)
+    assert [server["evaluated"] for server in killed["servers"]] == [None]
+    assert done["env_steps"] == 1_234
+    evaluated = {server["id"]: server["evaluated"] for server in done["servers"]}
+    assert list(evaluated.items()) == [("wolves", 5.5), ("sheep", -1.0)]
     assert sweep["counts"] == {"done": 1, "waiting": 1}
-    assert "plan.json" in foreign["cause"]
+    assert (sweep["env_steps"], sweep["templates"]) == (77, ["dqn", "sac"])
+    assert "it has no plan.json" in foreign["cause"]
 
 
 def test_a_folder_without_runs_or_none_at_all(tmp_path: Path, muxrl: Muxrl) -> None:

@@ -10,17 +10,22 @@ import pytest
 from muxrl.orchestrator.config import (
     ConfigError,
     ExperimentConfig,
-    ExternalAgentConfig,
     SimulationConfig,
     StopConfig,
     load_config,
     trackers,
 )
 from muxrl.orchestrator.config.checks import find_problems
-from muxrl.orchestrator.config.schema import BestConfig
 from muxrl.servers.config import ServerConfig
 
 TOKEN = "0123456789abcdef-and-more"
+SPACE = {"type": "discrete", "n": 2}
+BOTH = {"observation_space": SPACE, "action_space": SPACE}
+EXTERNAL = {"simulation.env": "external", "simulation.agents": {"a": BOTH}}
+EVALUATED = {"evaluation.interval_env_steps": 100}
+METRICS = {"simulation.metrics": {"win": "last", "a/b": "last"}}
+ELSEWHERE = "which other machines can reach, without a token; set"
+GIVEN = "simulation.parameters.wind"
 
 
 def experiment() -> ExperimentConfig:
@@ -32,8 +37,8 @@ def experiment() -> ExperimentConfig:
     )
 
 
-def test_a_plain_experiment_has_no_problems():
-    assert find_problems(experiment()) == []
+def problems(changes, **how) -> list[str]:
+    return find_problems(load_config(experiment(), changes), **how)
 
 
 @pytest.mark.parametrize(
@@ -85,44 +90,157 @@ def test_senseless_numbers(key, value, problem):
     assert refused.value.problems == [f"override '{key}={value}': {key}: {problem}"]
 
 
-def test_more_environments_than_a_server_has_episodes():
-    config = experiment()
-    config.simulation.num_processes, config.simulation.num_envs_per_process = 4, 256
-    problem = next(one for one in find_problems(config) if one.startswith("servers.one.limits"))
-    assert problem.startswith(
-        "servers.one.limits.max_episodes: is 1,024, and 1,025 environments play at a time"
-    )
-    for server in config.servers.values():
-        server.limits.max_episodes = 1_025
-    assert find_problems(config) == []
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        # --- servers: ids, ports, tokens
+        *(({"servers": {name: {"agents": ["c"]}}},
+           f"servers: the id {name!r} names files and keys...")
+          for name in ("a/b", "a.b", "", "a b")),
+        *(({"servers": {name: {"agents": ["c"]}}},
+           f"servers: the id {name!r} is a file of the run's own metrics; choose another")
+          for name in ("joint", "evaluation")),
+        *(({"servers": {name: {"agents": ["c"]}}},
+           f"servers: the id {name!r} is a process of the run's own; choose another")
+          for name in ("gateway", "trial", "launch", "simulation-0", "tracker-wandb")),
+        ({"servers": {}}, "servers: there is none; at least one has to serve the agents"),
+        ({"servers.onee.port": 9900},
+         "server 'onee': serves no agents; list names or patterns under servers.onee.agents; did "
+         "you mean 'one'?"),
+        *(({f"servers.{s}": {"host": host, "port": 9900, "token": TOKEN}
+            for s, host in (("one", first), ("two", other))},
+           f"servers 'one' and 'two': both listen on {first}:9900; give one of them another port, "
+           "or 0 for any free one")
+          for first, other in (("127.0.0.1", "127.0.0.1"), ("127.0.0.1", "localhost"),
+                               ("127.0.0.1", "0.0.0.0"))),
+        *(({"servers.one.host": host},
+           f"server 'one': listens on {host!r}, {ELSEWHERE} servers.one.token, or the host to "
+           "127.0.0.1") for host in ("0.0.0.0", "10.1.2.3", "::", "my-machine")),
+        ({"servers.one.token": TOKEN[:15]},
+         "server 'one': its token has 15 characters, which can be guessed; ... at least 16, "
+         "...secrets.token_urlsafe(32)..."),
+        *(({"servers.one.token": token},
+           "server 'one': its token cannot travel in an HTTP header; use ASCII characters without "
+           "spaces")
+          for token in ("two words in a token", "schlüssel-zum-server", "line\nbreak in a token")),
+        ({"servers.two": {"address": "host:99", "algorithm": "PPO"}},
+         "server 'two': has algorithm PPO and address, whose process brings its own; leave out one "
+         "of them, or set algorithm: EXTERNAL"),
+        # --- the simulation
+        ({"simulation.env": ""}, "simulation.env: is missing; ..."),
+        ({"simulation.env": "externl"},
+         "simulation.env: 'externl' is neither 'package.module:callable' nor 'gymnasium:ENV_ID' "
+         "nor 'pettingzoo:ENV_ID' nor 'open_spiel:GAME' nor 'external'; did you mean 'external'?"),
+        ({"simulation.env": "__main__:Mine"},
+         "simulation.env: '__main__:Mine' is in the script that runs, ..."),
+        ({"simulation.state_size": 4},
+         "simulation.state_size: is only for env: external; the simulation 'module:env' is asked "
+         "itself"),
+        ({"simulation.env": "external"},
+         "simulation.agents: is missing; an external simulation cannot be..."),
+        ({"simulation.env": "external", "simulation.agents": {"a": {"observation_space": SPACE}}},
+         "simulation.agents.a.action_space: is missing; give its plain form, such as "
+         "{type: discrete, n: 2}"),
+        (EXTERNAL | {"simulation.kwargs": {"a": 1}},
+         "simulation.kwargs: is given, but an external simulation..."),
+        (EXTERNAL | METRICS, "simulation.metrics: is given, but muxrl does not see the infos..."),
+        (EXTERNAL | {"simulation.inference_mode": {"one": "local"}},
+         "simulation.inference_mode: is 'local', but simulations that muxrl does not start..."),
+        (EXTERNAL | {"servers.one.on_server_loss": "random"},
+         "servers.one.on_server_loss: is 'random', ...StandIn"),
+        (EXTERNAL | {"simulation.gateway.host": "0.0.0.0"},
+         f"the gateway: listens on '0.0.0.0', {ELSEWHERE}..."),
+        (EXTERNAL | {"simulation.gateway": {"host": "0.0.0.0", "token": "short"}},
+         "the gateway: its token has 5 characters..."),
+        # --- inference, metrics, parameters
+        *(({"simulation.inference_mode": mode}, f"simulation.inference_mode{problem}")
+          for mode, problem in (
+              ("here", ": is 'remote' or 'local', or server to one of these, got 'here'"),
+              (None, ": is 'remote' or 'local', or server to one of these, got None"),
+              ({"one": True}, ".one: is 'remote' or 'local', or ..., got True"),
+              ({"ona": "local"}, ": there is no server 'ona'; did you mean 'one'?"))),
+        *(({"simulation.metrics": metrics}, f"simulation.metrics{problem}")
+          for metrics, problem in (
+              ({"win": "lst"}, ".win: 'lst' is no way to reduce numbers; did you mean..."),
+              ({"win": "x"}, ".win: 'x' is no way to reduce numbers; there are last, sum, mean, "
+                             "max, min..."),
+              ({"return": "sum"}, ": 'return' is muxrl's own..."),
+              ({"episode_length": "sum"}, ": 'episode_length' is muxrl's own..."),
+              ({"truncated": "last"}, ": 'truncated' is muxrl's own..."),
+              ({"a b": "sum"}, ": 'a b' cannot name a metric; use letters..."),
+              ({"a//b": "sum"}, ": 'a//b' cannot name a metric; use letters..."))),
+        (METRICS | {GIVEN: {"lessons": [1, 2], "next_when": {
+            "metric": "return", "of": "win", "at_least": 3, "episodes": 9}}},
+         f"{GIVEN}.next_when.of: there is no server 'win'; it is a metric, so write metric: win"),
+        ({GIVEN: "5"}, f"{GIVEN}: '5' is text; leave out the quotes: 5"),
+        (METRICS | {GIVEN: {"lessons": [1, "2"], "next_when": {
+            "metric": "win", "at_least": "8e-1", "episodes": "9"}}},
+         f"{GIVEN}: '2' is text; leave out the quotes: 2"),
+        ({GIVEN: [[0, "1"], ["1e5", 3]]}, f"{GIVEN}: '1' is text; leave out the quotes: 1"),
+        # --- the end, and the best
+        ({"stop": {}},
+         "stop: nothing ends this run; give at least one of env_steps, time_s, iterations, "
+         "episode_return, metric_at_least, metric_at_most"),
+        (METRICS | {"stop.metric_at_least": {"wins": 0.9}},
+         "stop.metric_at_least: there is no metric 'wins'; did you mean 'win'?"),
+        ({"simulation.metrics": {"win": "last"}, "stop.metric_at_most": {"zzz": 1.0}},
+         "stop.metric_at_most: there is no metric 'zzz'; simulation.metrics and muxrl's own are "
+         "win, episode_length, truncated"),
+        ({"stop.metric_at_least": {"return": 5.0}},
+         "stop.metric_at_least: there is no metric 'return'; stop.episode_return is for that"),
+        ({"stop.episode_return": {"onne": 1.0}},
+         "stop.episode_return: there is no server 'onne'; did you mean 'one'?"),
+        ({"stop.episode_return": {"zzz": 1.0}},
+         "stop.episode_return: there is no server 'zzz'; the servers are one, two"),
+        ({"checkpoint.best": {}},
+         "checkpoint.best: needs evaluations to choose by; set evaluation.interval_env_steps, or "
+         "leave it out"),
+        (EVALUATED | {"checkpoint.best.of": "ones"},
+         "checkpoint.best.of: there is no server 'ones'; did you mean 'one'?"),
+        (EVALUATED | METRICS | {"checkpoint.best.of": "win"},
+         "checkpoint.best.of: there is no server 'win'; it is a metric, so write name: win"),
+        (EVALUATED | {"checkpoint.best.name": "wins"},
+         "checkpoint.best.name: there is no metric 'wins'; simulation.metrics and muxrl's own are "
+         "episode_length, truncated, return"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(changes, expected):
+    """A "..." stands for any words."""
+    (problem,) = problems(changes)
+    assert re.fullmatch(".*".join(map(re.escape, expected.split("..."))), problem)
+    assert changes.get("servers.one.token", TOKEN) not in problem
 
 
 @pytest.mark.parametrize(
-    ("mode", "problem"),
+    "changes",
     [
-        ("here", "inference_mode: is 'remote' or 'local', or server to one of these, got 'here'"),
-        (None, "inference_mode: is 'remote' or 'local', or server to one of these, got None"),
-        ({"one": True}, "inference_mode.one: is 'remote' or 'local', or .*, got True"),
-        ({"ona": "local"}, "inference_mode: there is no server 'ona'; did you mean 'one'"),
+        {},
+        {"servers.one": {"host": "10.0.0.1", "port": 9900, "token": TOKEN},
+         "servers.two": {"host": "10.0.0.2", "port": 9900, "token": TOKEN}},
+        {"servers.one": {"host": "0.0.0.0", "token": TOKEN[:16]}},
+        *({"servers.one.host": host} for host in ("127.0.0.1", "127.3.4.5", "::1", "localhost")),
+        {"servers.one": {"agents": ["a"], "command": ["own.py"], "algorithm": "EXTERNAL"},
+         "servers.two": {"address": "host:99", "algorithm": "EXTERNAL"}},
+        {"simulation.inference_mode": {"one": "local", "two": "remote"}},
+        METRICS | {"stop.metric_at_least": {"win": 0.9},
+                   "stop.metric_at_most": {"episode_length": 50}},
+        EXTERNAL | {"stop": {}},
+        EXTERNAL | {"stop": {}, "servers.one.on_server_loss": "wait"} | EVALUATED,
+        EXTERNAL | {"simulation.gateway": {"host": "0.0.0.0", "token": TOKEN}},
+        EVALUATED | {"checkpoint.best": {"of": "one", "keep": 2}},
     ],
-)
-def test_inference_modes(mode, problem):
-    config = experiment()
-    config.simulation.inference_mode = mode
-    (found,) = find_problems(config)
-    assert re.match(f"simulation.{problem}", found)
-    config.simulation.inference_mode = {"one": "local", "two": "remote"}
-    assert find_problems(config) == []
+)  # fmt: skip
+def test_what_is_not(changes):
+    assert problems(changes) == []
 
 
-def test_an_external_simulation_has_no_local_inference():
-    config = experiment()
-    spaces = ExternalAgentConfig({"type": "box"}, {"type": "discrete", "n": 2})
-    config.simulation = SimulationConfig(
-        env="external", agents={"a": spaces, "b": spaces}, inference_mode={"one": "local"}
-    )
-    (found,) = find_problems(config)
-    assert "inference_mode: is 'local', but simulations that muxrl does not start" in found
+def test_without_an_end_it_can_be_served():
+    assert problems({"stop": {}}, needs_stop=False) == []
+
+
+def test_a_command_or_an_address_is_an_algorithm():
+    own = ServerConfig(agents=["a"], command=["own.py"]), ServerConfig(address="host:99")
+    assert [server.algorithm for server in own] == ["EXTERNAL", "EXTERNAL"]
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "a b", "x" * 200])
@@ -133,299 +251,15 @@ def test_a_name_that_cannot_be_a_directory(name):
     assert problem.startswith(f"name: {name!r} cannot name a directory")
 
 
-@pytest.mark.parametrize("server_id", ["a/b", "a.b", "", "a b"])
-def test_a_server_id_that_cannot_be_a_key(server_id):
-    config = experiment()
-    config.servers[server_id] = ServerConfig(agents=["c"])
-    (problem,) = find_problems(config)
-    assert problem.startswith(f"servers: the id {server_id!r} names files and keys")
-
-
-@pytest.mark.parametrize("server_id", ["joint", "evaluation"])
-def test_a_server_id_whose_metrics_would_mix_with_the_runs_own(server_id):
-    config = experiment()
-    config.servers[server_id] = ServerConfig(agents=["c"])
-    assert find_problems(config) == [
-        f"servers: the id {server_id!r} is a file of the run's own metrics; choose another"
-    ]
-
-
-@pytest.mark.parametrize(
-    "server_id", ["gateway", "trial", "launch", "simulation-0", "tracker-wandb"]
-)
-def test_a_server_id_whose_log_would_be_that_of_another_process(server_id):
-    config = experiment()
-    config.servers[server_id] = ServerConfig(agents=["c"])
-    assert find_problems(config) == [
-        f"servers: the id {server_id!r} is a process of the run's own; choose another"
-    ]
-
-
-def test_no_servers():
-    config = experiment()
-    config.servers = {}
-    assert find_problems(config) == ["servers: there is none; at least one has to serve the agents"]
-
-
-def test_a_server_without_agents_may_be_a_mistyped_id():
-    config = experiment()
-    config.servers["onee"] = ServerConfig(port=9900)
-    assert find_problems(config) == [
-        "server 'onee': serves no agents; list names or patterns under servers.onee.agents; did "
-        "you mean 'one'?"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("hosts", "is_clash"),
-    [
-        (("127.0.0.1", "127.0.0.1"), True),
-        (("127.0.0.1", "localhost"), True),
-        (("127.0.0.1", "0.0.0.0"), True),
-        (("10.0.0.1", "10.0.0.2"), False),
-    ],
-)
-def test_two_servers_on_one_port(hosts, is_clash):
-    config = experiment()
-    for server, host in zip(config.servers.values(), hosts, strict=True):
-        server.host, server.port, server.token = host, 9900, TOKEN
-    problem = (
-        f"servers 'one' and 'two': both listen on {hosts[0]}:9900; give one of them another port, "
-        "or 0 for any free one"
-    )
-    assert find_problems(config) == ([problem] if is_clash else [])
-
-
-def test_any_free_port_never_clashes():
-    config = experiment()
-    assert {server.port for server in config.servers.values()} == {0}
-    assert find_problems(config) == []
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "::", "my-machine"])
-def test_a_reachable_host_demands_a_token(host):
-    config = experiment()
-    config.servers["one"].host = host
-    assert find_problems(config) == [
-        f"server 'one': listens on {host!r}, which other machines can reach, without a token; set "
-        "servers.one.token, or the host to 127.0.0.1"
-    ]
-    config.servers["one"].token = TOKEN
-    assert find_problems(config) == []
-
-
-def test_a_token_that_can_be_guessed():
-    config = experiment()
-    config.servers["one"].token = TOKEN[:15]
-    (problem,) = find_problems(config)
-    assert problem.startswith("server 'one': its token has 15 characters, which can be guessed")
-    assert "at least 16" in problem
-    assert "secrets.token_urlsafe(32)" in problem
-    assert TOKEN[:15] not in problem
-    config.servers["one"].token = TOKEN[:16]
-    assert find_problems(config) == []
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.3.4.5", "::1", "localhost"])
-def test_loopback_needs_no_token(host):
-    config = experiment()
-    config.servers["one"].host = host
-    assert find_problems(config) == []
-
-
-@pytest.mark.parametrize(
-    "token", ["two words in a token", "schlüssel-zum-server", "line\nbreak in a token"]
-)
-def test_a_token_that_no_header_carries(token):
-    config = experiment()
-    config.servers["one"].token = token
-    (problem,) = find_problems(config)
-    assert problem.startswith("server 'one': its token cannot travel in an HTTP header")
-    assert token not in problem
-
-
-def test_a_run_without_an_end():
-    config = experiment()
-    config.stop = StopConfig()
-    assert find_problems(config) == [
-        "stop: nothing ends this run; give at least one of env_steps, time_s, iterations, "
-        "episode_return, metric_at_least, metric_at_most"
-    ]
-    assert find_problems(config, needs_stop=False) == []
-
-
-def test_stop_at_a_metric_that_no_episode_will_have():
-    config = experiment()
-    config.simulation.metrics = {"win": "last"}
-    config.stop = StopConfig(metric_at_least={"win": 0.9}, metric_at_most={"episode_length": 50})
-    assert find_problems(config) == []
-    config.stop = StopConfig(metric_at_least={"wins": 0.9}, metric_at_most={"zzz": 1.0})
-    assert find_problems(config) == [
-        "stop.metric_at_least: there is no metric 'wins'; did you mean 'win'?",
-        "stop.metric_at_most: there is no metric 'zzz'; simulation.metrics and muxrl's own are "
-        "win, episode_length, truncated",
-    ]
-
-
-def test_an_algorithm_beside_a_process_of_its_own():
-    config = experiment()
-    config.servers["one"] = ServerConfig(agents=["a"], command=["own.py"])
-    config.servers["two"] = ServerConfig(agents=["b"], address="host:99")
-    assert [server.algorithm for server in config.servers.values()] == ["EXTERNAL", "EXTERNAL"]
-    assert find_problems(config) == []
-    config.servers["two"].algorithm = "PPO"
-    assert find_problems(config) == [
-        "server 'two': has algorithm PPO and address, whose process brings its own; leave out one "
-        "of them, or set algorithm: EXTERNAL"
-    ]
-
-
-def test_stop_at_the_return_of_an_unknown_server():
-    config = experiment()
-    config.stop.episode_return = {"onne": 1.0}
-    assert find_problems(config) == [
-        "stop.episode_return: there is no server 'onne'; did you mean 'one'?"
-    ]
-    config.stop.episode_return = {"zzz": 1.0}
-    assert find_problems(config) == [
-        "stop.episode_return: there is no server 'zzz'; the servers are one, two"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("env", "problem"),
-    [
-        ("", "simulation.env: is missing; "),
-        (
-            "externl",
-            "simulation.env: 'externl' is neither 'package.module:callable' nor "
-            "'gymnasium:ENV_ID' nor 'pettingzoo:ENV_ID' nor 'open_spiel:GAME' nor "
-            "'external'; did you mean 'external'?",
-        ),
-        ("__main__:Mine", "simulation.env: '__main__:Mine' is in the script that runs, "),
-    ],
-)
-def test_env_of_no_known_form(env, problem):
-    config = experiment()
-    config.simulation.env = env
-    (found,) = find_problems(config)
-    assert found.startswith(problem)
-
-
-def test_external_simulation_without_agents_or_spaces():
-    config = experiment()
-    config.simulation = SimulationConfig(env="external")
-    (problem,) = find_problems(config)
-    assert problem.startswith("simulation.agents: is missing; an external simulation cannot be")
-    config.simulation.agents = {"a": ExternalAgentConfig({"type": "discrete", "n": 2})}
-    assert find_problems(config) == [
-        "simulation.agents.a.action_space: is missing; give its plain form, such as "
-        "{type: discrete, n: 2}"
-    ]
-
-
-def test_an_external_simulation_plays_no_random_actions_itself():
-    config = experiment()
-    space = {"type": "discrete", "n": 2}
-    config.simulation = SimulationConfig(
-        env="external", agents={"a": ExternalAgentConfig(space, space)}
-    )
-    config.servers["one"].on_server_loss = "random"
-    problems = find_problems(config)
-    assert [p for p in problems if "on_server_loss" in p and "StandIn" in p]
-    config.servers["one"].on_server_loss = "wait"
-    assert not [p for p in find_problems(config) if "on_server_loss" in p]
-
-
-def test_an_external_simulation_needs_no_stop_and_may_be_evaluated_meanwhile():
-    config = experiment()
-    space = {"type": "discrete", "n": 2}
-    config.simulation = SimulationConfig(
-        env="external", agents={"a": ExternalAgentConfig(space, space)}
-    )
-    config.stop = StopConfig()
-    assert find_problems(config) == []
-    config.evaluation.interval_env_steps = 10
-    assert find_problems(config) == []
-    config.simulation.kwargs = {"a": 1}
-    (problem,) = find_problems(config)
-    assert problem.startswith("simulation.kwargs: is given, but an external simulation")
-    config.simulation.kwargs, config.simulation.metrics = {}, {"win": "last"}
-    (problem,) = find_problems(config)
-    assert problem.startswith("simulation.metrics: is given, but muxrl does not see the infos")
-
-
-@pytest.mark.parametrize(
-    ("metrics", "told"),
-    [
-        ({"win": "lst"}, "simulation.metrics.win: 'lst' is no way to reduce numbers; did you mean"),
-        ({"win": "x"}, "'x' is no way to reduce numbers; there are last, sum, mean, max, min"),
-        ({"return": "sum"}, "simulation.metrics: 'return' is muxrl's own"),
-        ({"episode_length": "sum"}, "simulation.metrics: 'episode_length' is muxrl's own"),
-        ({"truncated": "last"}, "simulation.metrics: 'truncated' is muxrl's own"),
-        ({"a b": "sum"}, "simulation.metrics: 'a b' cannot name a metric; use letters"),
-        ({"a//b": "sum"}, "simulation.metrics: 'a//b' cannot name a metric; use letters"),
-    ],
-)
-def test_metrics_that_cannot_be(metrics: dict[str, str], told: str):
-    config = experiment()
-    config.simulation.metrics = metrics
-    (problem,) = find_problems(config)
-    assert told in problem
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "problem"),
-    [
-        ("checkpoint.best", BestConfig(of="win"),
-         "checkpoint.best.of: there is no server 'win'; it is a metric, so write name: win"),
-        ("stop.metric_at_least", {"return": 5.0},
-         "stop.metric_at_least: there is no metric 'return'; stop.episode_return is for that"),
-        ("simulation.parameters", {"wind": {"lessons": [1, 2], "next_when": {
-            "metric": "return", "of": "win", "at_least": 3, "episodes": 9}}},
-         "simulation.parameters.wind.next_when.of: there is no server 'win'; it is a metric, so "
-         "write metric: win"),
-        ("simulation.parameters", {"wind": "5"},
-         "simulation.parameters.wind: '5' is text; leave out the quotes: 5"),
-        ("simulation.parameters", {"wind": {"lessons": [1, "2"], "next_when": {
-            "metric": "win", "at_least": "8e-1", "episodes": "9"}}},
-         "simulation.parameters.wind: '2' is text; leave out the quotes: 2"),
-        ("simulation.parameters", {"wind": [[0, "1"], ["1e5", 3]]},
-         "simulation.parameters.wind: '1' is text; leave out the quotes: 1"),
-    ],
-)  # fmt: skip
-def test_the_way_out_is_named(key, value, problem):
-    config = experiment()
-    config.simulation.metrics = {"win": "last", "a/b": "last"}
-    config.evaluation.interval_env_steps = 100
-    section, name = key.split(".")
-    setattr(getattr(config, section), name, value)
-    assert find_problems(config) == [problem]
-
-
-def test_a_gateway_that_others_can_reach_needs_a_token():
-    config = experiment()
-    space = {"type": "discrete", "n": 2}
-    config.simulation = SimulationConfig(
-        env="external", agents={"a": ExternalAgentConfig(space, space)}
-    )
-    config.simulation.gateway.host = "0.0.0.0"
-    (problem,) = find_problems(config)
-    assert problem.startswith("the gateway: listens on '0.0.0.0', which other machines can reach")
-    config.simulation.gateway.token = "short"
-    (problem,) = find_problems(config)
-    assert "its token has 5 characters" in problem
-    config.simulation.gateway.token = "long-enough-to-be-a-token"
-    assert find_problems(config) == []
-
-
-def test_spaces_of_a_simulation_that_is_asked():
-    config = experiment()
-    config.simulation.state_size = 4
-    assert find_problems(config) == [
-        "simulation.state_size: is only for env: external; the simulation 'module:env' is asked "
-        "itself"
-    ]
+def test_more_environments_than_a_server_has_episodes():
+    many = {"simulation": {"num_processes": 4, "num_envs_per_process": 256}}
+    limits = {f"servers.{s}.limits.max_episodes": 1_025 for s in ("one", "two")}
+    for problem, server_id in zip(problems(many), ("one", "two"), strict=True):
+        assert problem.startswith(
+            f"servers.{server_id}.limits.max_episodes: is 1,024, and 1,025 environments play at a "
+            "time"
+        )
+    assert problems(many | limits) == []
 
 
 @pytest.mark.parametrize(
@@ -454,20 +288,3 @@ def test_trackers_that_are_not_there(tracker, problem, monkeypatch, tmp_path):
 
 def in_the_current_folder(name):
     return importlib.machinery.PathFinder.find_spec(name, [os.getcwd()])
-
-
-def test_the_best_is_chosen_by_evaluations_of_a_server_that_there_is():
-    config = experiment()
-    config.checkpoint.best = BestConfig(of="ones", name="wins")
-    config.evaluation.interval_env_steps = None
-    problems = [p for p in find_problems(config) if p.startswith("checkpoint.best")]
-    assert problems == [
-        "checkpoint.best: needs evaluations to choose by; set evaluation.interval_env_steps, or "
-        "leave it out",
-        "checkpoint.best.of: there is no server 'ones'; did you mean 'one'?",
-        "checkpoint.best.name: there is no metric 'wins'; simulation.metrics and muxrl's own are "
-        "episode_length, truncated, return",
-    ]
-    config.checkpoint.best = BestConfig(of="one", keep=2)
-    config.evaluation.interval_env_steps = 1_000
-    assert find_problems(config) == []

@@ -29,20 +29,19 @@ TAG = SimulationFacts(
 )
 
 
-def resolved(servers, facts=TAG, **more):
+def resolved(servers, facts=TAG, *, simulation=None, **more):
     config = ExperimentConfig(
         name="x",
-        simulation=SimulationConfig(env="module:env"),
+        simulation=SimulationConfig(env="module:env", **(simulation or {})),
         servers={server_id: ServerConfig(**server) for server_id, server in servers.items()},
-        stop=StopConfig(env_steps=10),
-        **more,
+        **{"stop": StopConfig(env_steps=10)} | more,
     )
     return resolve(config, facts)
 
 
-def problems_of(servers, facts=TAG):
+def problems_of(servers, facts=TAG, **more):
     with pytest.raises(ConfigError) as caught:
-        resolved(servers, facts)
+        resolved(servers, facts, **more)
     return caught.value.problems
 
 
@@ -97,15 +96,8 @@ def test_what_fixed_servers_cannot_have():
 
 
 def test_iterations_of_nobody_end_no_run():
-    config = ExperimentConfig(
-        name="x",
-        simulation=SimulationConfig(env="module:env"),
-        servers={"it": ServerConfig("RANDOM", ["*"])},
-        stop=StopConfig(iterations=3),
-    )
-    with pytest.raises(ConfigError) as caught:
-        resolve(config, TAG)
-    assert caught.value.problems == [
+    nobody = {"it": {"algorithm": "RANDOM", "agents": ["*"]}}
+    assert problems_of(nobody, stop=StopConfig(iterations=3)) == [
         "stop.iterations: is given, but no server learns, so that there are no iterations; "
         "leave it out"
     ]
@@ -393,23 +385,13 @@ def test_packaged_configs_resolve(name, assignment):
     assert prepare(load_config(name)).assignment == assignment
 
 
-def inferring(mode, servers, facts=TAG, **simulation):
-    config = ExperimentConfig(
-        name="x",
-        simulation=SimulationConfig(env="module:env", inference_mode=mode, **simulation),
-        servers={server_id: ServerConfig(**server) for server_id, server in servers.items()},
-        stop=StopConfig(env_steps=10),
-    )
-    return resolve(config, facts)
-
-
 def test_local_inference_is_checked_as_the_client_would_refuse_it():
-    assert inferring("local", qmix(groups={"team": ["adversary_*"]})).servers.keys() == {
-        "qmix",
-        "ppo",
-    }
-    with pytest.raises(ConfigError, match="the server alone knows when a team's next life begins"):
-        inferring({"qmix": "local"}, qmix(groups={"team": ["adversary_*"]}), respawn="same_id")
+    teams = qmix(groups={"team": ["adversary_*"]})
+    found = resolved(teams, simulation={"inference_mode": "local"})
+    assert found.servers.keys() == {"qmix", "ppo"}
+    lives = {"inference_mode": {"qmix": "local"}, "respawn": "same_id"}
+    (problem,) = problems_of(teams, simulation=lives)
+    assert "the server alone knows when a team's next life begins" in problem
     images = SimulationFacts({"a": (Box((20, 20, 3), "uint8", 0, 255), Discrete(3))}, None)
     for mode, servers, facts, words in (
         ("local", ppo(normalize_observations=True), TAG, "adversary_0' observes is scaled or norm"),
@@ -418,54 +400,35 @@ def test_local_inference_is_checked_as_the_client_would_refuse_it():
         ("local", ppo(algorithm="RANDOM"), TAG, "RANDOM does not learn, and has no weights"),
         ({"ppo": "local"}, ppo(algorithm="MAPPO"), TAG, "by more than what each of them observes"),
     ):
-        with pytest.raises(ConfigError) as caught:
-            inferring(mode, servers, facts)
-        (problem,) = caught.value.problems
+        (problem,) = problems_of(servers, facts, simulation={"inference_mode": mode})
         assert problem.startswith("simulation.inference_mode: server 'ppo' (")
         assert re.search(f"has no policies for local inference: .*({words})", problem)
         assert problem.endswith("leave it at inference_mode='remote'")
         other = {"ppo": "remote"} if isinstance(mode, dict) else "remote"
-        assert inferring(other, servers, facts).servers.keys() == {"ppo"}
+        found = resolved(servers, facts, simulation={"inference_mode": other})
+        assert found.servers.keys() == {"ppo"}
 
 
 @pytest.mark.parametrize("algorithm", ["HAPPO", "MAPPO", "QMIX", "PPO", "RANDOM"])
 def test_agents_may_come_back_whatever_learns(algorithm):
-    config = ExperimentConfig(
-        name="x",
-        simulation=SimulationConfig(env="module:env", respawn="same_id"),
-        servers={
-            "all": ServerConfig(
-                algorithm=algorithm,
-                agents=["adversary_*"],
-                policies={name: [name] for name in TAG.agents if name[:3] == "adv"}
-                if algorithm == "HAPPO"
-                else {},
-            ),
-            "prey": ServerConfig(agents=["agent_*"]),
-        },
-        stop=StopConfig(env_steps=10),
-    )
-    assert all(plan.agents_return for plan in resolve(config, TAG).servers.values())
+    servers = {
+        "all": {"algorithm": algorithm, "agents": ["adversary_*"]},
+        "prey": {"agents": ["agent_*"]},
+    }
+    found = resolved(servers, simulation={"respawn": "same_id"})
+    assert all(plan.agents_return for plan in found.servers.values())
 
 
 @pytest.mark.parametrize("groups", [{}, {"team": ["adversary_*"]}])
 def test_lives_are_not_one_sequence_of_a_recurrent_network(groups):
-    config = ExperimentConfig(
-        name="x",
-        simulation=SimulationConfig(env="module:env", respawn="same_id"),
-        servers={
-            "all": ServerConfig(
-                algorithm="MAPPO",
-                agents=["adversary_*"],
-                groups=groups,
-                model={"use_lstm": True},
-            ),
-            "prey": ServerConfig(algorithm="RANDOM", agents=["agent_*"]),
-        },
-        stop=StopConfig(env_steps=10),
-    )
+    learner = {"algorithm": "MAPPO", "groups": groups, "model": {"use_lstm": True}}
+    servers = {
+        "all": {"agents": ["adversary_*"], **learner},
+        "prey": {"algorithm": "RANDOM", "agents": ["agent_*"]},
+    }
+    lives = {"respawn": "same_id"}
     if groups:
-        assert resolve(config, TAG).servers["all"].agents_return
+        assert resolved(servers, simulation=lives).servers["all"].agents_return
     else:
-        with pytest.raises(ConfigError, match=r"with use_lstm the lives of an agent that comes"):
-            resolve(config, TAG)
+        (problem,) = problems_of(servers, simulation=lives)
+        assert "with use_lstm the lives of an agent that comes" in problem

@@ -40,28 +40,12 @@ def test_all_logs_are_read_line_by_line(run: RunDirectory) -> None:
         (9, ["first", "last, without an end", "one", "", "three"]),
     ],
 )
-@pytest.mark.parametrize("piece_bytes", [1, 4, 1_000])
 def test_the_last_lines_are_found_from_the_end(
-    run: RunDirectory,
-    monkeypatch: pytest.MonkeyPatch,
-    num_lines: int,
-    expected: list[str],
-    piece_bytes: int,
+    run: RunDirectory, num_lines: int, expected: list[str]
 ) -> None:
-    monkeypatch.setattr(module, "_CHUNK_BYTES", piece_bytes)
     logs = Logs(run)
     logs.begin(num_lines)
-    monkeypatch.undo()
     assert [line for _, line in logs.read()] == expected
-
-
-def test_a_log_larger_than_a_piece_is_read_whole(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_CHUNK_BYTES", 64)
-    lines = [f"line {n}" for n in range(100)]
-    run.log("ppo").write_text("\n".join(lines) + "\n")
-    assert [line for _, line in Logs(run, ["ppo"]).read()] == lines
 
 
 def test_what_comes_is_followed_until_the_run_has_ended(

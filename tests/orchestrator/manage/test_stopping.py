@@ -132,6 +132,7 @@ def test_a_program_that_outlives_its_run_is_not_waited_for(
     [
         ({"pid_started": "long ago"}, "is over: its process .* ended without a last word"),
         ({"host": "elsewhere"}, "is on the host 'elsewhere', as process .*; stop it there"),
+        ({"host": "elsewhere", "pid_started": "long ago"}, "is on the host 'elsewhere', as proces"),
         ({"ends_on_sigterm": False}, "would not end cleanly"),
         ({"pid_started": None}, "would not end cleanly"),
         ({"state": "done"}, "is over: done, at 0 env steps"),

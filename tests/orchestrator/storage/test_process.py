@@ -1,4 +1,4 @@
-"""Whether a process is still the one that a file names."""
+"""Whether a process has ended; who may be told to end is in tests/orchestrator/manage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -20,22 +19,6 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as started:
         yield started
         started.kill()
-
-
-def test_the_current_process_lives() -> None:
-    here = Process.here(ends_on_sigterm=True)
-    assert (here.pid, here.is_here, here.has_ended) == (os.getpid(), True, False)
-
-
-def test_another_process_with_the_same_id_is_not_it() -> None:
-    here = Process.here(ends_on_sigterm=False)
-    assert replace(here, started="long ago").has_ended
-    assert not replace(here, started=None).has_ended, "nobody knows"
-
-
-def test_nothing_is_known_of_another_machine() -> None:
-    there = replace(Process.here(ends_on_sigterm=False), host="elsewhere", started="long ago")
-    assert (there.is_here, there.has_ended) == (False, False)
 
 
 def test_one_whose_parent_has_not_asked_has_ended(child: subprocess.Popen[bytes]) -> None:

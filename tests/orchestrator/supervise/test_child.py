@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.processes import MARK, assert_all_end, marked
+from tests.processes import assert_all_end, marked
 
 from muxrl.orchestrator.supervise.child import Child, Program
 
@@ -27,14 +26,6 @@ from muxrl.orchestrator.supervise.child import when_alone
 when_alone(lambda: os._exit(3))
 time.sleep(600)
 """
-
-
-@pytest.fixture
-def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    mark = f"{os.getpid()}-{tmp_path.name}"
-    monkeypatch.setenv(MARK, mark)
-    yield mark
-    assert_all_end(mark, PATIENCE_S)
 
 
 def test_a_child_ends_by_itself_at_the_end_of_its_input_or_is_killed(mark: str) -> None:

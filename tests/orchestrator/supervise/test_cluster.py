@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.started import ROOT, environment_of
 
 from muxrl.orchestrator.config import ExperimentConfig, load_config, prepare
 from muxrl.orchestrator.errors import Ended, RunFailed
@@ -71,8 +70,7 @@ def got(caller: Caller, method: str, *arguments: Any) -> Any:
 
 
 @pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> ClusterWorkers:
-    monkeypatch.setenv("PYTHONPATH", environment_of(ROOT)["PYTHONPATH"] + f":{ROOT}")
+def workers(python_path: str) -> ClusterWorkers:
     return ClusterWorkers(ExperimentConfig())
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.processes import MARK, assert_all_end, marked
+from tests.processes import assert_all_end, marked
 
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.supervise.command_process import CommandProcess
@@ -26,15 +24,6 @@ subprocess.Popen([sys.executable, "-c", {child!r}])
 open(sys.argv[1], "w").close()
 {then}
 """
-
-
-@pytest.fixture
-def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    mark = f"{os.getpid()}-{tmp_path.name}"
-    monkeypatch.setenv(MARK, mark)
-    yield mark
-    for process in marked(mark):
-        os.kill(process.pid, signal.SIGKILL)
 
 
 @pytest.fixture

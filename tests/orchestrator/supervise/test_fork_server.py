@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.faults.started import ROOT, environment_of
 
 from muxrl.orchestrator.supervise import fork_server
 from muxrl.orchestrator.supervise.worker import Worker
@@ -38,11 +37,6 @@ def looked(tmp_path: Path) -> tuple[Worker, dict[str, Any]]:
     worker = Worker(Looker, (), tmp_path / "log", is_forked=True)
     found = worker.call("look").result(100.0)
     return worker, found
-
-
-@pytest.fixture
-def python_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", environment_of(ROOT)["PYTHONPATH"] + f":{ROOT}")
 
 
 @pytest.mark.usefixtures("python_path")
@@ -80,10 +74,9 @@ def test_one_that_has_died_is_done_without(tmp_path: Path) -> None:
 
 
 def test_the_outermost_user_ends_it(tmp_path: Path) -> None:
-    fork_server.begin()
-    process = fork_server._process
-    assert process is not None
     with fork_server.running():
+        process = fork_server._process
+        assert process is not None
         with fork_server.running():
             pass
         assert fork_server._process is process

@@ -12,8 +12,7 @@ from muxrl.client.local_transport import LocalTransport
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import serve
 from muxrl.orchestrator.supervise import simulation_process
-from muxrl.orchestrator.supervise.episodes import Patience
-from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds, SimulationProcess
+from muxrl.orchestrator.supervise.simulation_process import SimulationProcess
 from muxrl.servers.config import ServerConfig
 
 SIMULATION = SimulationConfig(
@@ -33,8 +32,9 @@ def test_counts_agree_whenever_it_pauses(
     rllib: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(simulation_process, "settle", lambda: None)
-    with serve(ExperimentConfig("local", simulation=SIMULATION, servers=SERVERS)) as served:
-        process = SimulationProcess(SIMULATION, 0, EpisodeSeeds(1), Patience(), "", ["dqn"])
+    config = ExperimentConfig("local", simulation=SIMULATION, servers=SERVERS)
+    with serve(config) as served:
+        process = SimulationProcess(config, 0)
         process.connect(served.addresses)
         transports: dict[str, Any] = process._client._transports
         assert isinstance(transports["team"], LocalTransport)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,22 +18,26 @@ from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.client.standalone import muxrl_client as standalone
 from muxrl.experiments.simulations.stairs import Stairs
 from muxrl.experiments.simulations.zero_cost import ZeroCost
-from muxrl.orchestrator.config import ExperimentConfig, GatewayConfig, SimulationConfig
+from muxrl.orchestrator.config import EvaluationConfig, ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import serve
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.played import read_episodes
 from muxrl.orchestrator.supervise import gateway_process, simulation_process
-from muxrl.orchestrator.supervise.episodes import Patience, ServerAddress
+from muxrl.orchestrator.supervise.episodes import ServerAddress
 from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
-from muxrl.orchestrator.supervise.gateway_process import GatewayProcess, GivenParameters
-from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds, SimulationProcess
+from muxrl.orchestrator.supervise.gateway_process import GatewayProcess
+from muxrl.orchestrator.supervise.simulation_process import SimulationProcess
 from muxrl.servers.config import ServerConfig
 
-CHASE = SimulationConfig(
-    "muxrl.experiments.simulations.torus_chase:TorusChase",
-    {"num_steps": 8, "size": 3},
-    metrics={"caught": "sum"},
+CHASE = ExperimentConfig(
+    "chase",
+    simulation=SimulationConfig(
+        "muxrl.experiments.simulations.torus_chase:TorusChase",
+        {"num_steps": 8, "size": 3},
+        metrics={"caught": "sum"},
+    ),
+    servers={"all": ServerConfig("RANDOM", ["*"])},
 )
 TABLE = ZeroCost(num_steps=8).table
 
@@ -40,10 +45,7 @@ TABLE = ZeroCost(num_steps=8).table
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Mapping[str, ServerAddress]]:
     """Fixed policies for all agents: their processes need neither Ray nor time to learn."""
-    config = ExperimentConfig(
-        "chase", simulation=CHASE, servers={"all": ServerConfig("RANDOM", ["*"])}
-    )
-    with serve(config) as served:
+    with serve(CHASE) as served:
         yield served.addresses
 
 
@@ -55,7 +57,7 @@ def keep_collecting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_evaluation(servers: Mapping[str, ServerAddress]) -> None:
-    process = EvaluationProcess(CHASE, 4, Patience(), "")
+    process = EvaluationProcess(CHASE, 4)
     process.connect(servers)
     (played,) = process.evaluate([Condition()], 7, 6, {})
     assert played.metrics["episode_length"] == {"__common__": (8.0,) * 6}
@@ -72,7 +74,8 @@ def test_an_evaluation(servers: Mapping[str, ServerAddress]) -> None:
 def test_evaluation_episodes_that_are_too_long_are_truncated(
     servers: Mapping[str, ServerAddress],
 ) -> None:
-    process = EvaluationProcess(CHASE, 2, Patience(), "", max_steps=5)
+    short = replace(CHASE, evaluation=EvaluationConfig(max_episode_steps=5))
+    process = EvaluationProcess(short, 2)
     process.connect(servers)
     for _ in range(2):
         (played,) = process.evaluate([Condition()], 7, 3, {})
@@ -85,7 +88,7 @@ def test_an_evaluation_follows_a_server_that_has_moved(
     servers: Mapping[str, ServerAddress],
 ) -> None:
     before = {"all": ServerAddress("127.0.0.1:1")}
-    process = EvaluationProcess(CHASE, 1, Patience(), "")
+    process = EvaluationProcess(CHASE, 1)
     process.connect(before)
     process.move("all", servers["all"].address)
     (played,) = process.evaluate([Condition()], 7, 1, {})
@@ -110,7 +113,7 @@ def playing(
 
 def test_training(servers: Mapping[str, ServerAddress]) -> None:
     tally = Tally()
-    with playing(SimulationProcess(CHASE, 0, EpisodeSeeds(3), Patience(), ""), servers) as process:
+    with playing(SimulationProcess(CHASE, 0), servers) as process:
         while tally.num_episodes < 10:
             tally.add("simulation-0", process.report())
     record = to_builtins(tally.row())
@@ -133,15 +136,7 @@ def test_copies_of_a_vector_environment_swap_sides_and_are_recorded(tmp_path: Pa
         "copies", simulation=simulation, servers={"all": ServerConfig("RANDOM", ["*"])}
     )
     with serve(config) as served:
-        process = SimulationProcess(
-            simulation,
-            0,
-            EpisodeSeeds(3),
-            Patience(),
-            "",
-            parameters=simulation.parameters,
-            episodes=tmp_path,
-        )
+        process = SimulationProcess(config, 0, parameters=simulation.parameters, episodes=tmp_path)
         sides: list[float] = []
         with playing(process, served.addresses):
             while len(sides) < 60:
@@ -162,12 +157,16 @@ def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(
 ) -> None:
     config = ExperimentConfig(
         "stairs",
-        simulation=SimulationConfig("muxrl.experiments.simulations.stairs:Stairs"),
+        simulation=SimulationConfig(
+            "muxrl.experiments.simulations.stairs:Stairs",
+            parameters={"distance": {"low": 1, "high": 3}},
+        ),
         servers={"all": ServerConfig("RANDOM", ["*"])},
+        evaluation=EvaluationConfig(parameters={"distance": 20}, max_episode_steps=30),
     )
-    given = GivenParameters({"distance": {"low": 1, "high": 3}}, {"distance": 20}, 0)
     with serve(config) as served:
-        process = GatewayProcess(GatewayConfig(), served.addresses, Patience(), parameters=given)
+        given = config.simulation.parameters
+        process = GatewayProcess(config, served.addresses, parameters=given)
         results: list[EpisodeResult] = []
         address = process.start()
         with PolicyClient(address) as client, standalone.PolicyClient(address) as other:
@@ -183,9 +182,16 @@ def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(
             assert client.is_evaluation
             other.start_episode()
             assert (other.parameters, other.is_evaluation) == ({"distance": 20}, True)
+            asked = process._gateway.episodes._evaluation
         # Nobody is there any more who would have to be told.
         process.end("it is over", has_ended_well=True)
         evaluating.join(30.0)
+        assert asked is not None
+        assert asked.max_steps == 30
+        without = EvaluationProcess(config, 1)
+        without.connect(served.addresses)
+        (played,) = without.evaluate([Condition()], 7, 2, {})
+        assert played.metrics["distance"] == {"__common__": (20.0, 20.0)}
     told = [one.metrics["distance"]["__common__"] for one in results]
     assert {1.0, 2.0, 3.0} >= set(told) > {1.0}
     # What a climber has climbed is no more than it was told.

@@ -4,7 +4,6 @@ something."""
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 import signal
@@ -51,6 +50,11 @@ def plan_at(address: str, **fields: Any) -> ServerPlan:
     return dataclasses.replace(plan, **known | fields)
 
 
+def ask(serving: Serving, path: str, asked: dict[str, Any]) -> requests.Response:
+    url, bearer = f"http://{serving.address}/v1/{path}", {"Authorization": f"Bearer {TOKEN}"}
+    return requests.post(url, json=asked, headers=bearer, timeout=PATIENCE_S)
+
+
 def play(address: str, num_steps: int = 4) -> dict[str, Any]:
     """Plays a training episode; returns the actions of its last step."""
     with MultiplexingClient([address], token=TOKEN) as client:
@@ -93,13 +97,11 @@ def test_what_a_run_cannot_ask_is_said(
     serving: Serving, name: str, asked: dict[str, Any], code: int, story: str
 ) -> None:
     plan = msgspec.to_builtins(dataclasses.replace(plan_at(serving.address), server_id="learner"))
-    url, bearer = f"http://{serving.address}/v1/run", {"Authorization": f"Bearer {TOKEN}"}
-    ask = functools.partial(requests.post, headers=bearer, timeout=PATIENCE_S)
     if name in ("finish", "save"):
-        assert ask(f"{url}/begin", json={"plan": plan}).ok
+        assert ask(serving, "run/begin", {"plan": plan}).ok
     if "plan" in asked:
         asked = {"plan": plan | asked["plan"]}
-    answer = ask(f"{url}/{name}", json=asked)
+    answer = ask(serving, f"run/{name}", asked)
     assert answer.status_code == code
     assert story in answer.text
 
@@ -184,12 +186,7 @@ def test_a_checkpoint_replaces_nothing_but_a_checkpoint(serving: Serving, tmp_pa
     (mine / "thesis.tex").write_text("years")
     with pytest.raises(RunFailed, match="is there, and is no checkpoint"):
         server.save(mine, PATIENCE_S)
-    answer = requests.post(
-        f"http://{serving.address}/v1/run/save",
-        json={"path": ".", "timeout_s": 1.0},
-        headers={"Authorization": f"Bearer {TOKEN}"},
-        timeout=PATIENCE_S,
-    )
+    answer = ask(serving, "run/save", {"path": ".", "timeout_s": 1.0})
     assert answer.status_code == 422
     assert "named absolutely, not '.'" in answer.json()["message"]
     assert [path.name for path in mine.iterdir()] == ["thesis.tex"]
@@ -234,28 +231,24 @@ def test_it_wants_the_token(serving: Serving) -> None:
 
 
 def test_nothing_is_played_before_a_run_begins(serving: Serving) -> None:
-    answer = requests.post(
-        f"http://{serving.address}/v1/episodes",
-        json={},
-        headers={"Authorization": f"Bearer {TOKEN}"},
-        timeout=PATIENCE_S,
-    )
+    answer = ask(serving, "episodes", {})
     assert answer.status_code == 503
     assert "waits for a run to begin" in answer.json()["message"]
 
 
 # --- servers of other people ---------------------------------------------------------------
 
+AGENT = {"policy_id": "p", "observation_space": SEES, "action_space": ACTS}
+
 
 @pytest.fixture
 def foreign() -> Iterator[tuple[str, dict[str, Any]]]:
     """A server that answers nothing but its spec and its status; yields where, and its spec."""
-    agent = {"policy_id": "p", "observation_space": SEES, "action_space": ACTS}
     spec: dict[str, Any] = {
         "protocol_version": 1,
         "server_id": "scripted",
         "algorithm": "THEIRS",
-        "agents": {"a": agent, "b": agent},
+        "agents": {"a": AGENT, "b": AGENT},
         "something_newer": 1,
     }
 
@@ -292,33 +285,30 @@ def test_a_server_that_offers_nothing_is_asked_for_its_status_alone(
     server.abort_episodes("x")
 
 
-def test_another_version_of_the_protocol_is_named_beside_ours(
-    foreign: tuple[str, dict[str, Any]],
+@pytest.mark.parametrize(
+    ("changes", "agents", "story"),
+    [
+        (
+            {"protocol_version": 0, "agents": "in another form"},
+            "ab",
+            "speaks version 0 of the protocol, and this muxrl 1; bring both to one version$",
+        ),
+        ({"server_id": "mine"}, "ab", r": it calls itself 'mine'; call it servers\.mine"),
+        ({}, "abc", ": expected agents a, b, c; it does not serve c"),
+        (
+            {"agents": {"a": AGENT, "b": {**AGENT, "observation_space": ACTS}}},
+            "ab",
+            ": the observation space of agent 'b' is Box.*serves Discrete",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_named(
+    foreign: tuple[str, dict[str, Any]], changes: dict[str, Any], agents: str, story: str
 ) -> None:
     address, spec = foreign
-    spec |= {"protocol_version": 0, "agents": "in another form"}
-    with pytest.raises(RunFailed) as refusal:
-        OwnServer(plan_at(address)).start()
-    assert str(refusal.value) == (
-        f"server 'scripted' at {address} speaks version 0 of the protocol, and this muxrl 1; bring "
-        "both to one version"
-    )
-
-
-def test_another_name_is_named(foreign: tuple[str, dict[str, Any]]) -> None:
-    address, spec = foreign
-    spec["server_id"] = "mine"
-    with pytest.raises(RunFailed, match=r"it calls itself 'mine'; call it servers\.mine"):
-        OwnServer(plan_at(address)).start()
-
-
-def test_other_agents_and_spaces_are_named(foreign: tuple[str, dict[str, Any]]) -> None:
-    address, spec = foreign
-    with pytest.raises(RunFailed, match=r"it does not serve c"):
-        OwnServer(dataclasses.replace(make_plan("abc"), address=address)).start()
-    spec["agents"]["b"] = {**spec["agents"]["b"], "observation_space": ACTS}
-    with pytest.raises(RunFailed, match=r"observation space of agent 'b' is Box.*serves Discrete"):
-        OwnServer(plan_at(address)).start()
+    spec |= changes
+    with pytest.raises(RunFailed, match=f"^server 'scripted' at {address} ?{story}"):
+        OwnServer(dataclasses.replace(plan_at(address), agents=make_plan(agents).agents)).start()
 
 
 # --- commands --------------------------------------------------------------------------------

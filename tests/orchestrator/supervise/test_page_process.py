@@ -9,12 +9,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.orchestrator.records.recorded import new_run
-from tests.processes import MARK, assert_all_end, marked
+from tests.processes import assert_all_end, marked
 
 from muxrl.orchestrator.supervise import page_process as beside
 from muxrl.orchestrator.supervise.page_process import page_of
@@ -26,13 +25,6 @@ from muxrl.orchestrator.supervise.page_process import page_of
 with page_of(Path(sys.argv[1]), True, lambda text, **_: print(text, flush=True)):
     time.sleep(60)
 """
-
-
-@pytest.fixture
-def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv(MARK, tmp_path.name)
-    yield tmp_path.name
-    assert_all_end(tmp_path.name, 10.0)
 
 
 def test_it_is_there_while_the_run_goes_on(tmp_path: Path, mark: str) -> None:

@@ -29,7 +29,7 @@ def config(num_cpus: float, num_gpus: float = 0.0, host: str = "127.0.0.1") -> E
 
 
 def test_who_asks_for_nothing_needs_no_place() -> None:
-    assert bundles(config(0.0)) == []
+    assert bundles(config(0.0)) == {}
     with reserved(config(0.0)) as scheduling:  # and no Ray
         assert scheduling is None
 
@@ -60,8 +60,9 @@ def test_each_process_that_reserves_anything_has_a_bundle_of_its_own() -> None:
         simulation=SimulationConfig(env="games:Env", num_processes=2, num_cpus=0.5),
         servers={s: ServerConfig(resources=ResourcesConfig(num_cpus=n)) for s, n in cpus.items()},
     )
-    assert bundles(experiment) == [{"CPU": 1.0}] * 2 + [{"CPU": 0.5}] * 3
     names = ("a", "b", "simulation-0", "simulation-1", "evaluation")
+    assert [*bundles(experiment)] == [*names]
+    assert [*bundles(experiment).values()] == [{"CPU": 1.0}] * 2 + [{"CPU": 0.5}] * 3
     places = [own_place(Group, experiment, name) for name in names]
     found = [place["scheduling_strategy"].placement_group_bundle_index for place in places]
     assert found == [0, 1, 2, 3, 4]

@@ -16,11 +16,12 @@ from muxrl.client.env_loop import SimulationFailed
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, TimeoutsConfig
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.launch.tally import Tally
+from muxrl.orchestrator.supervise.episodes import Patience
 from muxrl.orchestrator.supervise.life import Supervisor
 from muxrl.orchestrator.supervise.process import pop_all
 from muxrl.orchestrator.supervise.restarts import Quota
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
-from muxrl.orchestrator.supervise.simulations import Simulations, patience
+from muxrl.orchestrator.supervise.simulations import Simulations
 from muxrl.servers.config import RestartsConfig
 
 DEATH = RunFailed("server 'ppo' died; its log: ppo.log")
@@ -84,8 +85,8 @@ def test_without_restarts_the_run_ends_with_the_problem_itself() -> None:
 
 
 def test_simulations_wait_until_a_lost_server_is_noticed_and_listens_again() -> None:
-    waiting = patience(TimeoutsConfig(start_s=50.0, report_s=7.0, update_s=300.0))
-    assert (waiting.patience_s, waiting.update_timeout_s) == (57.0, 300.0)
+    timeouts = TimeoutsConfig(start_s=50.0, report_s=7.0, update_s=300.0)
+    assert Patience.of(timeouts) == Patience(57.0, 300.0)
 
 
 def test_the_first_report_of_a_simulation_waits_for_each_environment_to_be_made() -> None:

@@ -59,20 +59,14 @@ def test_a_shutdown_is_left_alone():
         _tell(signal.SIGINT)
 
 
-def test_a_ctrl_c_that_was_ignored_from_the_beginning_stays_so():
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@pytest.mark.parametrize("ignored", [signal.SIGINT, signal.SIGHUP])
+def test_one_that_was_ignored_from_the_beginning_stays_so(ignored):
+    signal.signal(ignored, signal.SIG_IGN)
     with interruptible():
-        _tell(signal.SIGINT)
+        _tell(ignored)
         with pytest.raises(KeyboardInterrupt):
             _tell(signal.SIGTERM)
-    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-
-
-def test_nohup_is_respected():
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with interruptible():
-        _tell(signal.SIGHUP)
-    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert signal.getsignal(ignored) is signal.SIG_IGN
 
 
 def test_a_hangup_does_not_end_children():

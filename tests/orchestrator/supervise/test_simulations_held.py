@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.started import ROOT, environment_of
 
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.config.schema import RestartsConfig
@@ -23,6 +22,7 @@ from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.orchestrator.supervise.simulations import Simulations
 from muxrl.orchestrator.supervise.working import Rest, in_main_thread, in_own_thread
 
+pytestmark = pytest.mark.usefixtures("python_path")
 PATIENCE_S = 20.0
 ROOM = "muxrl.orchestrator.supervise.simulations"
 
@@ -30,7 +30,7 @@ ROOM = "muxrl.orchestrator.supervise.simulations"
 class Player:
     """Plays one step; simulation-0 dies when it is held first, and simulation-1 is slow."""
 
-    def __init__(self, simulation: Any, number: int, *arguments: Any) -> None:
+    def __init__(self, config: Any, number: int, *arguments: Any) -> None:
         self._number = number
         self._folder = arguments[-1].parent.parent
         self._num_env_steps = 0
@@ -92,12 +92,6 @@ class Waiting:
 
     def end(self, story: str, has_ended_well: bool) -> None:
         pass
-
-
-@pytest.fixture(autouse=True)
-def python_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes find these classes."""
-    monkeypatch.setenv("PYTHONPATH", environment_of(ROOT)["PYTHONPATH"] + f":{ROOT}")
 
 
 def test_one_that_is_started_again_meanwhile_begins_when_all_go_on(

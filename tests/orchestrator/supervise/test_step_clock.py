@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import pytest
-
 from muxrl.experiments.simulations.zero_cost import ZeroCost
 from muxrl.orchestrator.supervise.step_clock import StepClock
 
@@ -46,12 +44,3 @@ def test_only_a_call_that_has_not_returned_is_clocked() -> None:
     thread.join()
     assert clock.step_s == 0.0
     assert str(with_error[0]) == "it is over"
-
-
-def test_what_a_call_returns_is_returned() -> None:
-    clock, plain = StepClock(), ZeroCost(num_agents=2)
-    watched = clock.watch(ZeroCost(num_agents=2))
-    observations, _ = watched.reset(seed=3)
-    assert observations.keys() == plain.reset(seed=3)[0].keys()
-    with pytest.raises(AttributeError):
-        clock.watch(object())

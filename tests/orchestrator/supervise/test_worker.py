@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.started import ROOT, environment_of
+from tests.faults.started import ROOT
 from tests.processes import MARK, assert_all_end
 
 from muxrl.orchestrator.errors import Ended, Raised, RunFailed
@@ -23,7 +24,7 @@ from muxrl.orchestrator.supervise import fork_server
 from muxrl.orchestrator.supervise.command_process import CommandProcess
 from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
 from muxrl.orchestrator.supervise.gateway_process import GatewayProcess
-from muxrl.orchestrator.supervise.own_server import OwnServerProcess
+from muxrl.orchestrator.supervise.own_server import OwnServer
 from muxrl.orchestrator.supervise.server_process import ServerProcess
 from muxrl.orchestrator.supervise.simulation_process import SimulationProcess
 from muxrl.orchestrator.supervise.worker import Worker
@@ -90,24 +91,19 @@ Make = Callable[..., Worker]
 
 
 @pytest.fixture(params=[False, True], ids=["spawned", "forked"])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+def make(request: pytest.FixtureRequest, tmp_path: Path, python_path: str) -> Iterator[Make]:
     made: list[Worker] = []
 
     def make(*arguments: Any) -> Worker:
-        env = {"PYTHONPATH": environment_of(ROOT)["PYTHONPATH"] + f":{ROOT}", "LIKED": "cats"}
+        env = {"PYTHONPATH": python_path, "LIKED": "cats"}
         worker = Worker(
             Talker, arguments, tmp_path / "logs" / "talker.log", is_forked=request.param, env=env
         )
         made.append(worker)
         return worker
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", environment_of(ROOT)["PYTHONPATH"] + f":{ROOT}")
-        if request.param:
-            with fork_server.running():
-                yield make
-        else:
-            yield make
+    with fork_server.running() if request.param else contextlib.nullcontext():
+        yield make
     for worker in made:
         worker.kill()
 
@@ -179,7 +175,7 @@ def test_one_that_is_stopped_can_be_killed(make: Make) -> None:
     assert isinstance(got(worker.call("repeat")), Ended)
 
 
-def test_all_end_with_whoever_started_them(tmp_path: Path) -> None:
+def test_all_end_with_whoever_started_them(tmp_path: Path, python_path: str) -> None:
     source = f"""
 import pathlib, sys
 from tests.orchestrator.supervise.test_worker import Talker
@@ -193,8 +189,7 @@ children = [worker.call("start_child").result(100) for worker in workers]
 print("ready", flush=True)
 sys.stdin.read()
 """
-    env = {**environment_of(ROOT), MARK: tmp_path.name}
-    env["PYTHONPATH"] += f":{ROOT}"
+    env = {**os.environ, MARK: tmp_path.name}
     maker = subprocess.Popen(
         [sys.executable, "-c", source], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -222,7 +217,7 @@ def is_gone(pid: int) -> bool:
 def test_every_method_that_is_called_by_name_is_one_of_a_process() -> None:
     """Of a call that nobody waits for, a log alone says that it failed."""
     processes = (
-        CommandProcess, EvaluationProcess, GatewayProcess, OwnServerProcess, ServerProcess,
+        CommandProcess, EvaluationProcess, GatewayProcess, OwnServer, ServerProcess,
         SimulationProcess,
     )  # fmt: skip
     called: set[str] = set()

@@ -1,0 +1,404 @@
+"""One server's plan: its teams and policies, its networks, what they read; and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muxrl.orchestrator.config import (
+    ExperimentConfig,
+    SimulationConfig,
+    SimulationFacts,
+    StopConfig,
+    probe,
+    resolve,
+)
+from muxrl.orchestrator.errors import ConfigError
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
+from muxrl.servers.agents.masks import has_action_mask
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, note_of
+from muxrl.servers.config import ServerConfig, ServerPlan
+from muxrl.servers.lookup import find
+
+SEES, ACTS = Box((4,)), Discrete(3)
+ABC = dict.fromkeys("abc", SEES)
+IMAGE = Box((84, 84, 4), "uint8", 0, 255)
+BOUNDED = Box((4,), "float32", 0.0, 100.0)
+INTEGERS = Box((2,), "int32", -(2**31), 2**31 - 1)  # as Gymnasium's without bounds
+DIALS = Box((2,), "float32", 2.0, 10.0)
+OWN = "muxrl.experiments.examples.own_module:SharedTrunk"
+
+
+def resolved(facts: SimulationFacts, algorithm: str, **server: Any) -> ServerPlan:
+    config = ExperimentConfig(
+        name="x",
+        simulation=SimulationConfig(env="module:env"),
+        servers={"s": ServerConfig(algorithm, ["*"], **server)},
+        stop=StopConfig(env_steps=10),
+    )
+    return resolve(config, facts).servers["s"]
+
+
+def plan_of(
+    algorithm: str,
+    sees: Space | Mapping[str, Space] = ABC,
+    acts: Space = ACTS,
+    state_size: int | None = None,
+    **server: Any,
+) -> ServerPlan:
+    spaces = sees if isinstance(sees, Mapping) else {"a": sees}
+    facts = SimulationFacts({agent: (space, acts) for agent, space in spaces.items()}, state_size)
+    return resolved(facts, algorithm, **server)
+
+
+def problems_of(*args: Any, **kwargs: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        plan_of(*args, **kwargs)
+    return caught.value.problems
+
+
+def policies(plan: ServerPlan) -> dict[str, str]:
+    return {agent: a.policy_id for agent, a in plan.agents.items()}
+
+
+# --- networks, and what they read ------------------------------------------------------------
+
+
+def test_a_module_of_ones_own_is_part_of_the_plan() -> None:
+    plan = plan_of("RLLIB_PPO", rl_module=OWN, model={"width": 8})
+    assert (plan.rl_module, plan.model) == (OWN, {"width": 8})
+    assert plan_of("A2C").rl_module == ""
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "A2C", "SAC", "IMPALA", "APPO"])
+def test_continuous_actions_with_bounds(algorithm: str) -> None:
+    assert plan_of(algorithm, SEES, DIALS).agents["a"].action_space == DIALS
+
+
+def test_integers_with_bounds_are_choices() -> None:
+    for space in (INTEGERS, Box((2,), "int32")):
+        given = plan_of("DQN", SEES, space, action_bounds=[0, 3]).agents["a"].action_space
+        assert given == Box((2,), "int32", 0.0, 3.0) or given.low == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("sees", "given", "expected"),
+    [
+        (IMAGE, "images", "images"),
+        (IMAGE, "bounded", "bounded"),
+        (IMAGE, "none", "none"),
+        (BOUNDED, "images", "none"),
+        (BOUNDED, "bounded", "bounded"),
+    ],
+)
+def test_a_plan_says_what_is_scaled_if_anything_is(sees: Box, given: Any, expected: str) -> None:
+    assert plan_of("PPO", sees, scale_observations=given).scale_observations == expected
+
+
+def test_by_default_images_are_scaled_and_nothing_is_normalised() -> None:
+    plan = plan_of("DQN", IMAGE)
+    assert plan.scale_observations == "images"
+    assert not plan.normalize_observations
+    assert not plan.normalize_rewards
+    assert plan.frame_stack == 1
+    assert plan_of("DQN", IMAGE, frame_stack=4).frame_stack == 4
+    assert plan_of("RANDOM", IMAGE).scale_observations == "none"
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "A2C", "MAPPO", "HAPPO"])
+def test_on_policy_algorithms_take_normalised_rewards(algorithm: str) -> None:
+    plan = plan_of(algorithm, SEES, normalize_rewards=True, normalize_observations=True)
+    assert plan.normalize_rewards
+    assert plan.normalize_observations
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "given", "message"),
+    [
+        ("RANDOM", {"rl_module": OWN}, "RANDOM has no networks of its own; leave"),
+        ("QMIX", {"rl_module": OWN}, "QMIX cannot take an RLModule of your own"),
+        ("PPO", {"rl_module": OWN}, "PPO makes its networks itself; .*RLLIB_PPO$"),
+        ("RLLIB_PPO", {"rl_module": "nowhere:X"}, "cannot be imported: ModuleNotF"),
+        (
+            "DQN",
+            {"acts": DIALS},
+            "DQN cannot do the action space Box.* of agent 'a': it takes Disc",
+        ),
+        (
+            "SAC",
+            {"acts": MultiDiscrete((40, 40))},
+            r"SAC cannot do .* use A2C, APPO, IMPALA, PPO, HAPPO, MAPPO$",
+        ),
+        (
+            "DQN",
+            {"acts": MultiDiscrete((40, 40))},
+            r"DQN cannot do .*; use A2C, APPO, IMPALA, PPO, H",
+        ),
+        # What learns from the same data for the same units comes first; all are named.
+        ("DQN", {"acts": DIALS}, "use SAC, A2C, APPO, IMPALA, PPO, HAPPO, MAPPO, MADDPG, MASAC$"),
+        ("MASAC", {}, "use IQL, MADDPG, QMIX, QPLEX, VDN, HAPPO, .*, PPO$"),
+        (
+            "DQN",
+            {"acts": INTEGERS},
+            "it takes Discrete; integers with bounds are choices: give the Box",
+        ),
+        (
+            "QMIX",
+            {"acts": INTEGERS},
+            "1024; integers with bounds are choices: give the Box its own, or",
+        ),
+        (
+            "DQN",
+            {"settings": {"clip_param": 0.1}},
+            r"no setting 'clip_param'; it is one of APPO, HAPPO, MAPPO, PPO; if it is inherited, "
+            r"servers.s.settings=\{\}, in a file settings: \{\}, clears such settings$",
+        ),
+        ("RANDOM", {"settings": {"lr": 0.1}}, "none; it is one of A2C, APPO, DQN"),
+        ("FROZEN", {"settings": {"checkpoint": ["a", "b"]}}, "; POOL draws one of"),
+        ("DQN", {"settings": {"dueling": "true"}}, "leave out the quotes: true"),
+        (
+            "MASAC",
+            {"acts": MultiDiscrete((2, 3))},
+            r"MultiDiscrete\(\[2 3\]\), which is Discrete\(6\) to",
+        ),
+        ("QMIX", {"acts": DIALS}, r"QMIX cannot do .*; use MADDPG, MASAC, HAPPO, MAPPO, SAC"),
+        (
+            "MASAC",
+            {"acts": MultiDiscrete((40, 40))},
+            r"MASAC cannot do .*; use HAPPO, MAPPO, A2C, APPO",
+        ),
+        ("SAC", {"acts": Box((2,))}, "SAC cannot do .* it has no bounds"),
+        ("CQL", {}, "algorithm 'CQL' learns from recorded data only"),
+        ("DQN", {"settings": {"epsilonn": 1}}, "DQN has no setting 'epsilonn'"),
+        ("DQN", {"model": {"use_lstm": True}}, "'use_lstm': its replay draws"),
+        ("PPO", {"scale_observations": "bounded"}, "no observation of its agents has bo"),
+        (
+            "RANDOM",
+            {"sees": IMAGE, "scale_observations": "bounded"},
+            "RANDOM does not learn: FROZEN reads",
+        ),
+        ("DQN", {"normalize_rewards": True}, "DQN learns from rewards of earlier polic"),
+        ("IMPALA", {"normalize_rewards": True}, "use one of A2C, HAPPO, MAPPO, PPO"),
+        (
+            "PPO",
+            {"sees": Discrete(3), "normalize_observations": True},
+            r"no numbers \(Discrete\(3\)\)",
+        ),
+        ("RANDOM", {"normalize_observations": True}, "leave out normalize_observations"),
+        ("RANDOM", {"frame_stack": 2}, "RANDOM has no networks that frames could be"),
+        ("PPO", {"frame_stack": 0}, "has frame_stack: 0, and a network reads at least"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(
+    algorithm: str, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        plan_of(algorithm, **{"sees": SEES} | given)
+    assert str(caught.value).count("server 's'") == 1
+
+
+# --- critics that see the state --------------------------------------------------------------
+
+
+def test_without_groups_agents_share_a_policy_and_ask_for_the_state() -> None:
+    plan = plan_of("MAPPO", state_size=9)
+    assert plan.state_size is not None
+    assert plan.groups == {}
+    assert policies(plan) == dict.fromkeys("abc", "default")
+    assert plan_of("MAPPO", state_size=9, use_global_state=False).state_size is None
+    assert plan_of("PPO", state_size=9).state_size is None
+
+
+def test_a_group_is_a_team_and_who_is_in_none_is_no_team() -> None:
+    plan = plan_of("MAPPO", groups={"pair": ["a", "b"]})
+    assert plan.groups == {"pair": ("a", "b")}
+    assert [plan.agents[agent].group for agent in "abc"] == ["pair", "pair", None]
+
+
+def test_a_policy_is_shared_where_the_view_of_the_critic_is_alike() -> None:
+    pairs = {"one": ["a", "b"], "two": ["c", "d"]}
+    spaces = dict.fromkeys("abcd", SEES)
+    assert set(policies(plan_of("MAPPO", spaces, groups=pairs)).values()) == {"default"}
+    unlike = {"one": ["a"], "rest": ["b", "c", "d"]}
+    assert policies(plan_of("MAPPO", spaces, groups=unlike)) == {agent: agent for agent in "abcd"}
+    (problem,) = problems_of("MAPPO", spaces, groups=unlike, policies={"p": ["*"]})
+    assert "'p' cannot be shared by agent 'a'" in problem
+    assert "1 in view, a state of 4" in problem
+    assert "3 in view, a state of 12" in problem
+
+
+def test_happos_agents_share_no_policy() -> None:
+    assert policies(plan_of("HAPPO")) == {agent: agent for agent in "abc"}
+    assert policies(plan_of("HAPPO", SEES)) == {"a": "default"}
+    named = {"p": ["a"], "q": ["b"], "r": ["c"]}
+    plan = plan_of("HAPPO", policies=named, groups={"team": ["*"]})
+    assert policies(plan) == {"a": "p", "b": "q", "c": "r"}
+    (shared,) = problems_of("happo", policies={"p": ["a"], "q": ["b", "c"]})
+    assert "policy 'q' is shared by b, c, but HAPPO updates agents one after" in shared
+    (unnamed,) = problems_of("HAPPO", dict.fromkeys(("a/1", "b"), SEES))
+    assert "its agents share no policy, so each has a policy of its own name" in unnamed
+    (recurrent,) = problems_of("HAPPO", model={"use_lstm": True})
+    assert "HAPPO cannot have the model setting 'use_lstm'" in recurrent
+
+
+def test_all_agents_observe_one_state_or_none() -> None:
+    told = DictSpace({"obs": SEES, "state": Box((7,))})
+    assert set(plan_of("MAPPO", {"a": told, "b": told}).agents) == {"a", "b"}
+    (problem,) = problems_of("MAPPO", {"a": told, "b": SEES})
+    assert "agent 'a' observes a state of 7 numbers, agent 'b' no state" in problem
+    assert plan_of("MAPPO", {"a": told, "b": SEES}, use_global_state=False).state_size is None
+
+
+def test_images_and_shared_layers_are_refused_with_the_reason() -> None:
+    (image,) = problems_of("MAPPO", Box((4, 4, 3)))
+    assert "MAPPO cannot read the observation space" in image
+    assert "flatten the observation first" in image
+    (shared,) = problems_of("MAPPO", model={"use_lstm": True, "vf_share_layers": True})
+    assert "MAPPO cannot have the model setting 'vf_share_layers'" in shared
+    assert "its actor and its critic do not see the same" in shared
+
+
+def test_groups_are_refused_where_nobody_learns_jointly() -> None:
+    (problem,) = problems_of("PPO", groups={"t": ["*"]})
+    assert "PPO learns for each agent alone" in problem
+
+
+# --- masks -----------------------------------------------------------------------------------
+
+MASKED = DictSpace({"observation": SEES, "action_mask": MultiBinary(3)})
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "A2C", "MAPPO", "HAPPO"])
+def test_masks_are_followed(algorithm: str) -> None:
+    plan = plan_of(algorithm, MASKED)
+    seat = find(algorithm).seating.make_seats(plan)["a"]
+    assert has_action_mask(seat.observation_space)
+
+
+@pytest.mark.parametrize(
+    "acts", [Discrete(4), MultiDiscrete((3, 3)), Box((3,), low=-1.0, high=1.0)]
+)
+def test_a_mask_that_does_not_fit_the_actions_is_refused(acts: Space) -> None:
+    (problem,) = problems_of("PPO", MASKED, acts)
+    assert "agent 'a' observes the action mask" in problem
+    assert "a mask has one number for each action" in problem
+
+
+# --- the states of teams ---------------------------------------------------------------------
+
+
+def told(state: int | None, observation: int = 4) -> Space:
+    """An observation with a mask, and with a state of that length."""
+    parts: dict[str, Space] = {"obs": Box((observation,)), "action_mask": MultiBinary(3)}
+    return DictSpace(parts if state is None else {**parts, "state": Box((state,))})
+
+
+def test_a_state_that_cannot_be_read_matters_where_it_is_read() -> None:
+    facts = SimulationFacts({"a": (told(None), ACTS)}, state_problem="state() returned a dict")
+    assert resolved(facts, "DQN").state_size is None
+    with pytest.raises(
+        ConfigError, match=r"^server 's': QMIX reads the global state, and state\(\)"
+    ):
+        resolved(facts, "QMIX")
+    resolved(facts, "QMIX", use_global_state=False)
+
+
+def test_members_that_observe_a_state_are_a_team() -> None:
+    plan = plan_of("QMIX", {"a": told(7), "b": told(7, observation=2)}, groups={"t": ["*"]})
+    assert plan.state_size is None
+    assert plan.use_global_state
+    assert {agent.policy_id for agent in plan.agents.values()} == {"default"}
+
+
+def test_a_team_has_one_state() -> None:
+    groups = {"t": ["*"]}
+    (problem,) = problems_of("QMIX", {"a": told(7), "b": told(5)}, groups=groups)
+    assert problem == (
+        "server 's': group 't': agent 'a' observes a state of 7 numbers, agent 'b' a state of 5 "
+        "numbers; a team has one state, so give all members the same 'state', or set "
+        "use_global_state: false"
+    )
+    (problem,) = problems_of("QMIX", {"a": told(7), "b": told(None)}, groups=groups)
+    assert "agent 'b' no state" in problem
+    # Where it is not used it need not fit.
+    plan_of("QMIX", {"a": told(7), "b": told(5)}, groups=groups, use_global_state=False)
+    plan_of("QMIX", {"a": told(7), "b": told(5)}, groups=groups, state_size=9)
+
+
+def test_teams_with_other_states_cannot_share_a_policy() -> None:
+    spaces = {"a": told(7), "b": told(5)}
+    plan = plan_of("QMIX", spaces)
+    assert [agent.policy_id for agent in plan.agents.values()] == ["a", "b"]
+    (problem,) = problems_of("QMIX", spaces, policies={"p": ["*"]})
+    assert "observations of 4, 3 actions, a state of 7 numbers" in problem
+    assert "observations of 4, 3 actions, a state of 5 numbers" in problem
+    assert (
+        len({a.policy_id for a in plan_of("QMIX", spaces, use_global_state=False).agents.values()})
+        == 1
+    )
+
+
+def test_late_members_reach_the_plan() -> None:
+    assert plan_of("QMIX", {"a": told(None)}).late_members == "refuse"
+    assert plan_of("QMIX", {"a": told(None)}, late_members="allow").late_members == "allow"
+
+
+def test_a_team_that_begins_without_a_member_is_refused() -> None:
+    """Before its first step would be, in a run that has begun."""
+    groups = {"t": ["a", "b"], "u": ["c"]}
+    facts = SimulationFacts({a: (told(None), ACTS) for a in "abc"}, first_agents=("a",))
+    with pytest.raises(ConfigError) as caught:
+        resolved(facts, "QMIX", groups=groups)
+    assert caught.value.problems == [
+        "server 's': group 't' begins its episodes without b; where members take turns or join "
+        "late, set late_members: allow"
+    ]
+    resolved(replace(facts, first_agents=("a", "b")), "QMIX", groups=groups)
+    resolved(facts, "QMIX", groups=groups, late_members="allow")
+    resolved(facts, "MAPPO", groups=groups)  # whose members are agents
+
+
+def test_a_look_says_who_begins() -> None:
+    pytest.importorskip("pyspiel")
+    facts = probe(SimulationConfig("open_spiel:kuhn_poker"))
+    assert facts.first_agents == ("player_0",)
+
+
+# --- a policy of a team of three for one of six, if it reads nothing of the team -------------
+
+ALL = {"all": ["car_*"]}
+
+
+def cars(num: int) -> dict[str, Space]:
+    return {f"car_{i}": Box((3,)) for i in range(num)}
+
+
+def saved(folder: Path, algorithm: str, **server: Any) -> str:
+    note = {"format": 1, **note_of(plan_of(algorithm, cars(3), **server)), "env_steps": 400}
+    (folder / ABOUT_FILE).write_text(json.dumps(note))
+    return str(folder)
+
+
+@pytest.mark.parametrize("settings", [{}, {"agent_specific_state": False}])
+def test_frozen_acts_for_more_agents_where_the_actor_reads_no_more(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    for groups in ({}, ALL):
+        path = saved(tmp_path, "MAPPO", settings=settings, groups=groups)
+        assert len(plan_of("FROZEN", cars(6), settings={"checkpoint": path}).agents) == 6
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings"), [("MAPPO", {"obs_agent_id": True}), ("QMIX", {})]
+)
+def test_frozen_does_not_where_it_reads_the_team(
+    algorithm: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    path = saved(tmp_path, algorithm, settings=settings, groups=ALL)
+    with pytest.raises(ConfigError, match="policy 'default' of checkpoint"):
+        plan_of("FROZEN", cars(6), settings={"checkpoint": path}, groups=ALL)
