@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from muxrl.client.adapters.env_values import Reader, Writer, reader, writer
@@ -99,18 +100,23 @@ class AgentSpaces:
         return given
 
 
-def space_lookup(env: Any, method: str, mapping: str) -> Callable[[Any], Any]:
-    """Returns a function that asks `env` for an agent's space: by its method, else its dict."""
+def space_lookups(env: Any, prefix: str = "") -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """Returns functions that ask `env` for an agent's spaces: by its methods, else its dicts.
 
-    def lookup(agent: Any) -> Any:
-        ask = getattr(env, method, None)
+    Args:
+        env: whose agents they are of.
+        prefix: with which the methods' names begin.
+    """
+
+    def lookup(kind: str, agent: Any) -> Any:
+        ask = getattr(env, f"{prefix}{kind}_space", None)
         if callable(ask):
             with warnings.catch_warnings():  # PettingZoo warns when it falls back on its dict
                 warnings.simplefilter("ignore")
                 return ask(agent)
-        return getattr(env, mapping)[agent]
+        return getattr(env, f"{kind}_spaces")[agent]
 
-    return lookup
+    return partial(lookup, "observation"), partial(lookup, "action")
 
 
 def _plain(space_of: Callable[[Any], Any], agent: Hashable, kind: str) -> tuple[Any, Space]:

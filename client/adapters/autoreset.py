@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from muxrl.client.adapters.agent_spaces import AgentSpaces, space_lookup
+from muxrl.client.adapters.agent_spaces import AgentSpaces, space_lookups
 from muxrl.client.adapters.dict_env import Respawn
 from muxrl.client.adapters.gymnasium_env import AGENT
 from muxrl.client.adapters.info_masks import InfoMasks
@@ -62,11 +62,7 @@ class AutoresetEnv:
         self.num_copies = int(env.num_envs)
         self._has_dicts = hasattr(env, "possible_agents")
         if self._has_dicts:
-            agents = AgentSpaces(
-                env.possible_agents,
-                space_lookup(env, "observation_space", "observation_spaces"),
-                space_lookup(env, "action_space", "action_spaces"),
-            )
+            agents = AgentSpaces(env.possible_agents, *space_lookups(env))
         else:
             agents = AgentSpaces(
                 [AGENT],

@@ -25,7 +25,7 @@ class GymnasiumEnv(DictEnv):
 
     def __init__(self, env: Any) -> None:
         spaces = lambda _: env.observation_space, lambda _: env.action_space
-        super().__init__(env, [AGENT], *spaces, has_state=False)
+        super().__init__(env, [AGENT], spaces, has_state=False)
 
     def _read_reset(self, seen: Any, infos: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         return {AGENT: seen}, {AGENT: infos}

@@ -50,8 +50,8 @@ class GymnasiumMultiAgent(DictEnv):
         """The last action of every agent, as the environment takes it."""
         parts = _parts(env.observation_space), _parts(env.action_space)
         self._ids = [f"agent_{i}" for i in range(len(parts[0]))]
-        spaces = (dict(zip(self._ids, spaces, strict=True)).get for spaces in parts)
-        super().__init__(env, self._ids, *spaces, has_state=False)
+        observed, acted = (dict(zip(self._ids, spaces, strict=True)) for spaces in parts)
+        super().__init__(env, self._ids, (observed.get, acted.get), has_state=False)
 
     def _read_reset(self, seen: Any, infos: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         return self._by_agent("observations", seen), self._infos(infos)
