@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.client.scripted_servers import World
-from tests.client.test_vector_loop import NumberServer, RowServer, plain, stop_after
+from tests.client.test_vector_loop import NumberServer, RowServer, stop_after
 
 from muxrl.client.adapters import adapt, adapt_vector, with_sides
 from muxrl.client.adapters.simulation import COMMON
@@ -75,14 +75,18 @@ class Lives:
 
 
 class Batch:
-    """Some of them in arrays, which are reset by a mask; rows of those who are gone are NaN."""
+    """Some of them in arrays, which are reset by a mask; rows of those who are gone are NaN.
+
+    Or, with the mode "NextStep", in the step after their end.
+    """
 
     possible_agents = AGENTS
     observation_spaces, action_spaces = Lives.observation_spaces, Lives.action_spaces
     state_space = Lives.state_space
 
-    def __init__(self, envs: list[Lives]) -> None:
+    def __init__(self, envs: list[Lives], mode: str = "Disabled") -> None:
         self.envs, self.num_envs = envs, len(envs)
+        self.metadata = {"autoreset_mode": mode}
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         mask = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
@@ -105,6 +109,9 @@ class Batch:
         ended, cut = ({a: np.zeros(n, bool) for a in AGENTS} for _ in range(2))
         for copy, env in enumerate(self.envs):
             here = list(env.agents)
+            if not here:  # it was over
+                env.reset()
+                continue
             result = env.step({a: int(actions[a][copy]) for a in here})
             for into, given_ in zip((rewards, ended, cut), result[1:4], strict=True):
                 for a, value in given_.items():
@@ -126,6 +133,12 @@ SPACE = adapt(Lives({}, 1)).observation_spaces["a"]
 
 def world_of(kind: type[NumberServer] = NumberServer) -> World:
     return World(kind, right="bc", space=SPACE)
+
+
+def plain(item: dict[str, Any]) -> dict[str, Any]:
+    for key in ("episode_id", "terminations", "truncations"):  # an end says it of all agents
+        item.pop(key, None)
+    return {key: value for key, value in item.items() if value or value == 0}
 
 
 def received(world: World, place: int) -> list[Any]:
@@ -158,18 +171,23 @@ def episodes(draw: Any, respawn: str = "refuse") -> tuple[Ends, int]:
 
 @pytest.mark.parametrize("respawn", ["refuse", "same_id", "same_step"])
 @settings(max_examples=60, deadline=None)
-@given(kind=st.sampled_from([NumberServer, RowServer]), data=st.data())
+@given(
+    kind=st.sampled_from([NumberServer, RowServer]),
+    mode=st.sampled_from(["Disabled", "NextStep"]),
+    data=st.data(),
+)
 def test_agents_end_apart_and_come_back_as_in_a_simulation_alone(
-    respawn: Any, kind: type[NumberServer], data: Any
+    respawn: Any, kind: type[NumberServer], mode: str, data: Any
 ) -> None:
     scripts = data.draw(st.lists(episodes(respawn), min_size=1, max_size=3))
-    world = world_of(kind)
-    batch = Batch([Lives(*one, respawn) for one in scripts])
-    world.play(adapt_vector(batch, respawn), should_stop=stop_after(7))
+    world, metrics = world_of(kind), {"at": "max"}
+    batch = Batch([Lives(*one, respawn) for one in scripts], mode)
+    world.play(adapt_vector(batch, respawn), should_stop=stop_after(7), metrics=metrics)
     assert world.client.num_mismatches == 0
+    assert world.left.open == world.right.open == world.client._episodes == {}
     for place, script in enumerate(scripts):
         alone = world_of()
-        alone.play([adapt(Lives(*script, respawn), respawn)], [0])
+        alone.play([adapt(Lives(*script, respawn), respawn)], [0], metrics=metrics)
         assert received(world, place) == received(alone, 0)
         (mine,) = alone.results
         told = mine.returns, mine.metrics
