@@ -13,7 +13,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
-from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo import ParallelEnv
+from pettingzoo.utils.conversions import parallel_to_aec
 from tests.client.scripted_servers import Server
 
 from muxrl.client import MultiplexingClient
@@ -69,7 +70,7 @@ class OneAgent(gymnasium.Env[Any, Any]):
 
 
 class Parallel(ParallelEnv[str, Any, Any]):
-    possible_agents, metadata = ["agent"], {}
+    possible_agents, metadata, render_mode = ["agent"], {}, None
 
     def observation_space(self, agent: str) -> Any:
         return BOX
@@ -82,27 +83,12 @@ class Parallel(ParallelEnv[str, Any, Any]):
         return {"agent": np.full(1, (options or {}).get("speed", 0), np.float32)}, {"agent": {}}
 
 
-class Turns(AECEnv[str, Any, Any]):
-    possible_agents, metadata = ["agent"], {}
-    observation_space, action_space = Parallel.observation_space, Parallel.action_space
-
-    def reset(self, seed: int | None = None, options: Any = None) -> None:
-        self.agents, self.agent_selection = ["agent"], "agent"
-        self.rewards = self._cumulative_rewards = {"agent": 0.0}
-        self.terminations = self.truncations = {"agent": False}
-        self.infos: Any = {"agent": {}}
-        self.speed = (options or {}).get("speed", 0)
-
-    def observe(self, agent: str) -> Any:
-        return np.full(1, self.speed, np.float32)
-
-
 @pytest.mark.parametrize(
     "make",
     [
         lambda: adapt(OneAgent()),
         lambda: adapt(Parallel()),
-        lambda: adapt(Turns()),
+        lambda: adapt(parallel_to_aec(Parallel())),
         lambda: OnlyCopy(
             adapt_vector(SyncVectorEnv([OneAgent], autoreset_mode=AutoresetMode.DISABLED))
         ),
