@@ -75,24 +75,29 @@ class Lives:
 
 
 class Batch:
-    """Some of them in arrays, which are reset by a mask; rows of those who are gone are NaN.
+    """Some of them in arrays; rows of those who are gone are NaN.
 
-    Or, with the mode "NextStep", in the step after their end.
+    Args:
+        envs: the copies.
+        mode: how they begin again.
+        keeps_flags: whether those who have ended stay so until their copy has begun again.
     """
 
     possible_agents = AGENTS
     observation_spaces, action_spaces = Lives.observation_spaces, Lives.action_spaces
     state_space = Lives.state_space
 
-    def __init__(self, envs: list[Lives], mode: str = "Disabled") -> None:
-        self.envs, self.num_envs = envs, len(envs)
+    def __init__(
+        self, envs: list[Lives], mode: str = "Disabled", *, keeps_flags: bool = True
+    ) -> None:
+        self.envs, self.num_envs, self.keeps_flags = envs, len(envs), keeps_flags
         self.metadata = {"autoreset_mode": mode}
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         mask = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
         for copy in np.flatnonzero(mask).tolist():
             self.envs[copy].reset()
-        if mask.all():
+        if options is None:
             self.seen = {a: np.full((self.num_envs, 5), np.nan, np.float32) for a in AGENTS}
         self.put(mask)
         return dict(self.seen), {}
@@ -109,6 +114,9 @@ class Batch:
         ended, cut = ({a: np.zeros(n, bool) for a in AGENTS} for _ in range(2))
         for copy, env in enumerate(self.envs):
             here = list(env.agents)
+            if env.respawn == "refuse" and self.keeps_flags:
+                for a in set(AGENTS) - set(here):
+                    ended[a][copy] = True
             if not here:  # it was over
                 env.reset()
                 continue
@@ -116,12 +124,13 @@ class Batch:
             for into, given_ in zip((rewards, ended, cut), result[1:4], strict=True):
                 for a, value in given_.items():
                     into[a][copy] = value
-            if env.respawn == "refuse":  # flags stay
-                for a in set(AGENTS) - set(here):
-                    ended[a][copy] = True
         self.put(np.ones(n, bool))
         at = {a: np.array([env.t + i for env in self.envs]) for i, a in enumerate(AGENTS)}
-        infos = {a: {"at": at[a], "_at": ~np.isnan(rewards[a])} for a in AGENTS}
+        infos: Any = {a: {"at": at[a], "_at": ~np.isnan(rewards[a])} for a in AGENTS}
+        over = np.array([not env.agents for env in self.envs])
+        if over.any() and self.metadata["autoreset_mode"] == "SameStep":
+            infos |= {"final_obs": self.seen, "final_state": self.state()}
+            self.reset(options={"reset_mask": over})
         return dict(self.seen), rewards, ended, cut, infos
 
     def state(self) -> Any:
@@ -173,15 +182,16 @@ def episodes(draw: Any, respawn: str = "refuse") -> tuple[Ends, int]:
 @settings(max_examples=60, deadline=None)
 @given(
     kind=st.sampled_from([NumberServer, RowServer]),
-    mode=st.sampled_from(["Disabled", "NextStep"]),
+    mode=st.sampled_from(["Disabled", "NextStep", "SameStep"]),
+    keeps_flags=st.booleans(),
     data=st.data(),
 )
 def test_agents_end_apart_and_come_back_as_in_a_simulation_alone(
-    respawn: Any, kind: type[NumberServer], mode: str, data: Any
+    respawn: Any, kind: type[NumberServer], mode: str, keeps_flags: bool, data: Any
 ) -> None:
     scripts = data.draw(st.lists(episodes(respawn), min_size=1, max_size=3))
     world, metrics = world_of(kind), {"at": "max"}
-    batch = Batch([Lives(*one, respawn) for one in scripts], mode)
+    batch = Batch([Lives(*one, respawn) for one in scripts], mode, keeps_flags=keeps_flags)
     world.play(adapt_vector(batch, respawn), should_stop=stop_after(7), metrics=metrics)
     assert world.client.num_mismatches == 0
     assert world.left.open == world.right.open == world.client._episodes == {}
