@@ -15,15 +15,18 @@ class TwoAgents:
 
     possible_agents: Any = ("a", "b")
     metadata: dict[str, Any] = {}
+    render_mode = None
+    sees: Any = BOX
+    does: Any = Discrete(3)
 
     def __init__(self) -> None:
         self.agents: list[str] = []
 
     def observation_space(self, agent: str) -> Space[Any]:
-        return BOX
+        return self.sees
 
     def action_space(self, agent: str) -> Space[Any]:
-        return Discrete(3)
+        return self.does
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         self.t, self.agents = 0, list(self.possible_agents)

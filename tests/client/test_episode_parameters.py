@@ -13,8 +13,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
-from pettingzoo import ParallelEnv
 from pettingzoo.utils.conversions import parallel_to_aec
+from tests.client.scripted_envs import TwoAgents
 from tests.client.scripted_servers import Server
 
 from muxrl.client import MultiplexingClient
@@ -69,14 +69,8 @@ class OneAgent(gymnasium.Env[Any, Any]):
         return np.full(1, self.speed, np.float32), self.speed, self.t == 2, False, {}
 
 
-class Parallel(ParallelEnv[str, Any, Any]):
-    possible_agents, metadata, render_mode = ["agent"], {}, None
-
-    def observation_space(self, agent: str) -> Any:
-        return BOX
-
-    def action_space(self, agent: str) -> Any:
-        return spaces.Discrete(9)
+class Parallel(TwoAgents):
+    possible_agents, sees = ("agent",), BOX
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         self.agents = ["agent"]

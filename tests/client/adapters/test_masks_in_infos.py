@@ -9,9 +9,9 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from pettingzoo import ParallelEnv
 from pettingzoo.utils.conversions import parallel_to_aec
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
+from tests.client.scripted_envs import TwoAgents
 
 from muxrl.client.adapters import Simulation, SimulationError, make_simulation
 from muxrl.protocol.spaces import Box, DictSpace
@@ -69,15 +69,10 @@ class InGymnasium(Steps, gymnasium.Env):
         return self.seen(), 1.0, self.t == LENGTH, False, self.info()
 
 
-class InParallel(Steps, ParallelEnv):
+class InParallel(Steps, TwoAgents):
     """A writes down its mask; "b", who acts in a Box, has none."""
 
-    possible_agents = ["a", "b"]
-    metadata: dict[str, Any] = {}
-    render_mode = None
-
-    def observation_space(self, agent: str) -> spaces.Space:
-        return SEES
+    sees = SEES
 
     def action_space(self, agent: str) -> spaces.Space:
         return spaces.Discrete(3) if agent == "a" else spaces.Box(-1.0, 1.0, (1,), np.float32)

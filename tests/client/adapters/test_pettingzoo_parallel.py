@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
-from pettingzoo import ParallelEnv
+from tests.client.scripted_envs import TwoAgents
 
 from muxrl.client.adapters import SimulationError, make_simulation
 from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
@@ -26,8 +26,10 @@ class Life:
     ending: str
 
 
-class Scripted(ParallelEnv):
+class Scripted(TwoAgents):
     """Agents that live, are paid and end as written down."""
+
+    sees, does = BOX, spaces.Discrete(2)
 
     def __init__(self, lives: list[Life], keeps_agents: bool = False) -> None:
         self.lives = {f"a{i}": life for i, life in enumerate(lives)}
@@ -36,12 +38,6 @@ class Scripted(ParallelEnv):
         self.agents: list[str] = []
         self.buffer = np.zeros(2)  # float64, and the same array every step
         self.actions: list[dict[str, Any]] = []
-
-    def observation_space(self, agent: str) -> spaces.Space:
-        return BOX
-
-    def action_space(self, agent: str) -> spaces.Space:
-        return spaces.Discrete(2)
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
         self.t, self.agents = 0, list(self.possible_agents)
@@ -184,21 +180,14 @@ def test_a_reward_may_be_an_array_of_one_element(shape: tuple[int, ...]) -> None
         assert simulation.step({"a0": 0}).rewards == {"a0": 2.5}
 
 
-class Shown(ParallelEnv):
+class Shown(TwoAgents):
     """Shows and pays all possible agents in every step; who acts, `agents` alone says."""
 
     possible_agents = ["a", "b", "c"]
-    metadata: dict[str, Any] = {}
     acting = [["a"], ["a", "b"], ["c", "b"], []]
-    space = spaces.Dict(
-        {"observation": spaces.Box(0, 9, (1,)), "action_mask": spaces.MultiBinary(3)}
-    )
-
-    def observation_space(self, agent: str) -> spaces.Space:
-        return self.space
-
-    def action_space(self, agent: str) -> spaces.Space:
-        return spaces.Discrete(3, start=5)
+    mask = spaces.MultiBinary(3)
+    sees = spaces.Dict({"observation": spaces.Box(0, 9, (1,)), "action_mask": mask})
+    does = spaces.Discrete(3, start=5)
 
     def state(self) -> Any:
         return np.arange(4).reshape(2, 2)

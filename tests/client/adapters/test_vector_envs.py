@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ray.rllib.env.vector.vector_multi_agent_env import VectorMultiAgentEnv
+from tests.client.scripted_envs import TwoAgents
 
 from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import (
@@ -219,21 +220,16 @@ def test_dicts_by_agent_are_the_simulation_in_copies() -> None:
     look(only)
 
 
-class Batched:
-    """Two agents, dicts of arrays; agents of copy 1 end one by one."""
+class Batched(TwoAgents):
+    """Two agents, dicts of arrays."""
 
     possible_agents = ("p", "q")
+    sees = spaces.Box(-1, 1, (2,), np.float32)
 
     def __init__(self, num_envs: int, **spoilt: Any) -> None:
         self.num_envs = num_envs
         self.metadata = {"autoreset_mode": "SameStep"}
         self.spoilt = spoilt
-
-    def observation_space(self, agent: str) -> Any:
-        return spaces.Box(-1, 1, (2,), np.float32)
-
-    def action_space(self, agent: str) -> Any:
-        return spaces.Discrete(3)
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         return self._all(np.zeros((self.num_envs, 2), np.float32)), {}
