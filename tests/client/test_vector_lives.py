@@ -251,9 +251,13 @@ def test_sides_of_copies_swap_as_in_a_simulation_alone(
         patch.setattr("muxrl.client.env_loop.draw", lambda given, seed: {"side": next(drawn)})
         world.play(vector, should_stop=stop_after(7), metrics={"at": "last"})
         assert world.client.num_mismatches == 0
+        expected: list[Any] = []
         for place, (script, by) in enumerate(zip(scripts, moves, strict=True)):
             alone = world_of()
-            drawn = iter([by])
+            drawn = iter([by, 0])
             simulation = with_sides(adapt(Lives(*script)), parameters)
-            alone.play([simulation], [0], metrics={"at": "last"})
+            alone.play([simulation], [0, 1], metrics={"at": "last"})
             assert received(world, place) == received(alone, 0)
+            expected += [(one.returns, one.metrics) for one in alone.results]
+        told = [(one.returns, one.metrics) for one in world.results]
+        assert all(one in expected for one in told), "later episodes, too"
