@@ -44,8 +44,8 @@ class DictEnv:
     Args:
         env: the environment.
         ids: its own agent ids, in its order; None: its `possible_agents`.
-        spaces: the Gymnasium spaces of an id, of its observations and actions; None: as PettingZoo's
-            environments say them.
+        spaces: the Gymnasium spaces of what an id observes and does; None: asked for as
+            PettingZoo's are.
         has_state: whether its method `state()`, if there is one, gives a global state.
         respawn: how agents come back after their end.
 
