@@ -33,8 +33,12 @@ from muxrl.protocol.messages import (
 from muxrl.protocol.rows import Layout, singles
 
 
+def number(agent_id: str, t: int) -> int:
+    return (t + ord(agent_id)) % 9
+
+
 class NumberServer(Server):
-    """A scripted server whose actions are numbers: ``t % 9``."""
+    """A scripted server whose actions are numbers, of each agent another one."""
 
     def _answer(self, item: AnyItem) -> AnyReply:
         if isinstance(item, StepRows):
@@ -47,7 +51,8 @@ class NumberServer(Server):
             return ActionRows(actions=[np.array(rows)])
         reply = super()._answer(item)
         if isinstance(reply, Actions):
-            return msgspec.structs.replace(reply, actions=dict.fromkeys(reply.actions, reply.t % 9))
+            numbers = {agent_id: number(agent_id, reply.t) for agent_id in reply.actions}
+            return msgspec.structs.replace(reply, actions=numbers)
         return reply
 
 
