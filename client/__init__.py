@@ -15,8 +15,7 @@ from muxrl.client.errors import (
     ServerLost,
     ServerUnavailable,
 )
-from muxrl.client.multiplexer import MultiplexingClient
-from muxrl.client.policy_client import PolicyClient
+from muxrl.client.multiplexer import MultiplexingClient, PolicyClient
 
 __all__ = [
     "AssignmentError",

@@ -6,6 +6,7 @@ An info is an agent's, or of the whole episode: then it stands under `COMMON`, a
 from __future__ import annotations
 
 import math
+import operator
 import re
 from array import array
 from collections.abc import Callable, Collection, Mapping
@@ -25,14 +26,21 @@ OWN_METRICS = (EPISODE_LENGTH, TRUNCATED)
 RESERVED_METRICS = ("return", *OWN_METRICS)
 """Names that a metric of the simulation's cannot have."""
 
-REDUCTIONS = ("last", "sum", "mean", "max", "min")
-"""How the numbers of an episode become one."""
+_JOIN: Mapping[str, Callable[[Any, Any], Any]] = {
+    "last": lambda before, new: new,
+    "sum": operator.add,
+    "mean": operator.add,
+    "max": np.maximum,
+    "min": np.minimum,
+}
 _OF_AGENTS: Mapping[str, Callable[[Collection[float]], float]] = {
     "sum": sum,
     "mean": lambda values: sum(values) / len(values),
     "max": max,
     "min": min,
 }
+REDUCTIONS = tuple(_JOIN)
+"""How the numbers of an episode become one."""
 WAYS = (*REDUCTIONS, *(f"{over} of {each}" for over in _OF_AGENTS for each in REDUCTIONS))
 """What a config may say of a metric: "max of sum" is the largest of the agents' sums, and becomes
 the whole episode's. Otherwise agents are combined by their mean."""
@@ -80,12 +88,12 @@ class MetricCollector:
                     f"the info of {who!r} is of type {type(info).__name__}; expected a dict, in "
                     f"which to find the metrics {list(self._reductions)}"
                 )
-            for name, reduction in self._reductions.items():
+            for name in self._reductions:
                 holder, key = _holder(info, name)
                 if key in holder:
                     value = _number(name, who, holder[key])
                     if value is not None:
-                        self._column(name, who).add(reduction, copy, value)
+                        self._column(name, who).add(copy, value)
 
     def add_arrays(
         self, infos: Mapping[str, Mapping[str, Any]], is_over: np.ndarray | None = None
@@ -104,7 +112,7 @@ class MetricCollector:
             final = info.get("final_info")
             for part in (info, final):
                 if isinstance(part, Mapping):
-                    for name, reduction in self._reductions.items():
+                    for name in self._reductions:
                         holder, key = _holder(part, name)
                         if key not in holder:
                             continue
@@ -115,7 +123,7 @@ class MetricCollector:
                         has = np.isfinite(new)
                         if there is not None:
                             has &= np.asarray(there, bool)
-                        self._column(name, who).add_all(reduction, new, has)
+                        self._column(name, who).add_all(new, has)
 
     def _numbers(self, name: str, who: str, given: Any) -> NDArray[np.float64]:
         try:
@@ -132,7 +140,8 @@ class MetricCollector:
     def _column(self, name: str, who: str) -> _Column:
         column = self._columns.get((name, who))
         if column is None:
-            column = self._columns[name, who] = _Column(self._num_copies)
+            column = _Column(self._reductions[name], self._num_copies)
+            self._columns[name, who] = column
         return column
 
     def result(self, copy: int = 0) -> EpisodeMetrics:
@@ -156,32 +165,22 @@ class MetricCollector:
 class _Column:
     """One metric of one agent in each copy: its value, and of how many numbers it is."""
 
-    def __init__(self, num_copies: int) -> None:
+    def __init__(self, reduction: str, num_copies: int) -> None:
+        self._join = _JOIN[reduction]
         # One memory, which is read and written fast one by one, and as a whole.
         self.values = array("d", bytes(8 * num_copies))
         self.counts = array("q", bytes(8 * num_copies))
 
-    def add(self, reduction: str, copy: int, value: float) -> None:
-        if self.counts[copy] and reduction != "last":
-            before = self.values[copy]
-            if reduction == "max":
-                value = max(before, value)
-            elif reduction == "min":
-                value = min(before, value)
-            else:
-                value += before
+    def add(self, copy: int, value: float) -> None:
+        if self.counts[copy]:
+            value = self._join(self.values[copy], value)
         self.values[copy] = value
         self.counts[copy] += 1
 
-    def add_all(self, reduction: str, new: NDArray[np.float64], has: NDArray[np.bool_]) -> None:
+    def add_all(self, new: NDArray[np.float64], has: NDArray[np.bool_]) -> None:
         values, counts = np.frombuffer(self.values), np.frombuffer(self.counts, np.int64)
-        if reduction == "last":
-            now = new
-        elif reduction in ("max", "min"):
-            now = (np.maximum if reduction == "max" else np.minimum)(values, new)
-        else:
-            now = values + np.where(has, new, 0.0)
-        values[:] = np.where(has, np.where(counts == 0, new, now), values)
+        joined = np.where(counts > 0, self._join(values, new), new)
+        np.copyto(values, joined, where=has)
         counts += has
 
 

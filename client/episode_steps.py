@@ -31,7 +31,7 @@ from muxrl.client.assignment import (
 from muxrl.client.episode_columns import NONE, EpisodeColumns
 from muxrl.client.errors import EpisodeMisuse
 from muxrl.client.outbox import Outbox
-from muxrl.client.step_values import InArrays, InDicts, StepValues
+from muxrl.client.step_values import InArrays, InDicts, StepValues, handle_rows, handle_step
 from muxrl.client.transport import Transport
 from muxrl.protocol.episode import unanswered
 from muxrl.protocol.messages import AnyItem, Step, StepRows
@@ -236,9 +236,10 @@ class EpisodeSteps(EpisodeColumns):
             is_as_before = splits[where].count(split) == num
         else:
             is_as_before = [splits[slot] for slot in slots].count(split) == num
-        is_single = is_one and not values.are_arrays
+        are_arrays = isinstance(values, InArrays)
+        is_single = is_one and not are_arrays
         # Of a first step nobody is paid in arrays, whose rewards follow from steps.
-        is_plain = (is_as_before or values.are_arrays) and split.is_of_all
+        is_plain = (is_as_before or are_arrays) and split.is_of_all
         if is_plain and not (self._pending or logged or is_single):
             self._add_rows(outbox, split.parts, slots, where, values, paid)
         else:
@@ -312,7 +313,7 @@ class EpisodeSteps(EpisodeColumns):
                 dict(zip(agents, paid[part.acting], strict=True)),
                 state=None if part.spec.state_size is None else state,
             )
-            outbox.add(part.server_id, item, partial(values.handle_step, part, 0))
+            outbox.add(part.server_id, item, partial(handle_step, values, part, 0))
             t_at[cell] = t + 1
             self._sent_at_at[cell] = now
         if slot in self._done:
@@ -407,7 +408,7 @@ class EpisodeSteps(EpisodeColumns):
                     self._add_alone(outbox, part, slot, row, values, NONE)
                 self._clear_rewards(slots, where, [part.whole])
                 continue
-            outbox.add(part.server_id, item, partial(values.handle_rows, part))
+            outbox.add(part.server_id, item, partial(handle_rows, values, part))
 
     def _add_alone(
         self,
@@ -436,7 +437,7 @@ class EpisodeSteps(EpisodeColumns):
                 {str(a): one for a, one in given.items() if str(a) in item.observations}
                 for given in logged[slot]
             )
-        outbox.add(part.server_id, item, partial(values.handle_step, part, row))
+        outbox.add(part.server_id, item, partial(handle_step, values, part, row))
 
     def _pass_over(
         self,

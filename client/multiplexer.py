@@ -468,6 +468,37 @@ class MultiplexingClient:
         return episode
 
 
+class PolicyClient(MultiplexingClient):
+    """The client of one server, as RLlib's ``PolicyClient`` was.
+
+    Args:
+        server: "host:port", "http://host:port", or a ready transport.
+        token, patience_s, update_timeout_s, transport, inference_mode, update_interval_s: see
+            `MultiplexingClient`.
+    """
+
+    def __init__(
+        self,
+        server: str | Transport,
+        *,
+        token: str = "",
+        patience_s: float | None = None,
+        update_timeout_s: float = UPDATE_TIMEOUT_S,
+        transport: Literal["websocket", "http"] = "websocket",
+        inference_mode: InferenceMode = "remote",
+        update_interval_s: float | None = 0.0,
+    ) -> None:
+        super().__init__(
+            [server],
+            token=token,
+            patience_s=patience_s,
+            update_timeout_s=update_timeout_s,
+            transport=transport,
+            inference_mode=inference_mode,
+            update_interval_s=update_interval_s,
+        )
+
+
 def _of_agents(actions: Mapping[str, Any], observations: Mapping[Any, Any]) -> dict[Any, Any]:
     """Returns merged actions by the observations' own ids, and in their order."""
     try:

@@ -5,9 +5,8 @@ Both become rows of arrays here (`muxrl.protocol.rows`), and back.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,116 +16,72 @@ from muxrl.client.assignment import Index, Part, index_of
 from muxrl.client.errors import EpisodeMisuse
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import ActionRows, Actions, Refused, Step, StepRows
-from muxrl.protocol.rows import Kind, Layout, NotInRows, each_array, put, row_of, stack
-from muxrl.protocol.spaces import DictSpace, Discrete, Space, TupleSpace, leaf_type, parts_of
+from muxrl.protocol.rows import (
+    Kind,
+    Layout,
+    NotInRows,
+    each_array,
+    leaves,
+    put,
+    row_of,
+    stack,
+)
+from muxrl.protocol.spaces import DictSpace, Discrete, Space, TupleSpace, leaf_type
 
 
-class StepValues(ABC):
-    """The values of a step of ``E`` episodes, in which ``A`` agents of a kind act."""
+def handle_rows(
+    values: StepValues, part: Part, item: StepRows, reply: Any
+) -> Mapping[int, Refused] | None:
+    """Stores a server's answer to rows among a step's values; returns what it refused, by row.
 
-    __slots__ = ()
-
-    are_arrays: ClassVar[bool]
-    """Whether they are so from the start, and not only where several episodes are stacked."""
-
-    @abstractmethod
-    def of(self, rows: Sequence[int]) -> StepValues:
-        """Returns those of some of the episodes."""
-
-    @abstractmethod
-    def stacked(self, kind: Kind) -> Any:
-        """Returns what agents of a kind observe, rows ``[E, A, ...]``.
-
-        Raises:
-            NotInRows: it does not fit an array.
-            EpisodeMisuse: an array is missing, or of another shape or type.
-        """
-
-    @abstractmethod
-    def states(self, size: int) -> NDArray[np.float32]:
-        """Returns the global states ``[E, size]``; raises likewise."""
-
-    @abstractmethod
-    def seen(self, row: int, part: Part) -> dict[str, Any]:
-        """Returns what the agents of a server observe in one episode; raises as `stacked`."""
-
-    @abstractmethod
-    def state_of(self, row: int) -> Any:
-        """Returns the global state of one episode."""
-
-    @abstractmethod
-    def store(self, kind: Kind, rows: Any) -> None:
-        """Stores the actions ``[E, A, ...]`` of a kind of agents."""
-
-    @abstractmethod
-    def store_of(self, row: int, agents: Sequence[str], reply: Actions) -> None:
-        """Stores the actions of some agents in one episode.
-
-        Raises:
-            MalformedMessage: one is missing.
-        """
-
-    def handle_rows(self, part: Part, item: StepRows, reply: Any) -> Mapping[int, Refused] | None:
-        """Stores a server's answer to rows; returns what the server refused, by row.
-
-        Raises:
-            MalformedMessage: the reply is no answer to these rows.
-        """
-        num_rows = len(item.episode_ids)
-        if type(reply) is ActionRows and not reply.replies:
-            kinds = part.layout.acted
-            if len(reply.actions) != len(kinds):
-                raise MalformedMessage("it has rows of another number of kinds of actions")
-            for kind, rows in zip(kinds, reply.actions, strict=True):
-                _check_rows(kind.space, rows, (num_rows, len(kind.agents)))
-                self.store(kind, rows)
-            return None
-        if isinstance(reply, Refused):  # as a whole
-            return dict.fromkeys(range(num_rows), reply)
-        if type(reply) is not ActionRows or len(reply.replies) != num_rows:
-            raise MalformedMessage(f"{reply!r:.200} came to the rows of {num_rows} episodes")
-        refused: dict[int, Refused] = {}
-        for row, one in enumerate(reply.replies):
-            if isinstance(one, Refused):
-                refused[row] = one
-            else:
-                self.store_of(row, part.agents, one)
-        return refused
-
-    def handle_step(
-        self, part: Part, row: int, item: Step, reply: Any
-    ) -> Mapping[int, Refused] | None:
-        """Does so with the answer to a step of one of the episodes."""
-        if type(reply) is Actions:
-            self.store_of(row, part.agents, reply)
-            return None
-        if isinstance(reply, Refused):
-            return {0: reply}
-        raise MalformedMessage(f"{type(reply).__name__} is no answer to a step")
+    Raises:
+        MalformedMessage: the reply is no answer to these rows.
+    """
+    num_rows = len(item.episode_ids)
+    if type(reply) is ActionRows and not reply.replies:
+        kinds = part.layout.acted
+        if len(reply.actions) != len(kinds):
+            raise MalformedMessage("it has rows of another number of kinds of actions")
+        for kind, rows in zip(kinds, reply.actions, strict=True):
+            shapes = [getattr(one, "shape", None) for one in leaves(kind.space, rows)]
+            expected = [(num_rows, len(kind.agents), *shape) for shape in kind.shapes]
+            if shapes != expected:
+                raise MalformedMessage(
+                    f"its rows of actions are not those asked for: of {kind.space} the shapes "
+                    f"{expected} were expected, and {shapes} came"
+                )
+            values.store(kind, rows)
+        return None
+    if isinstance(reply, Refused):  # as a whole
+        return dict.fromkeys(range(num_rows), reply)
+    if type(reply) is not ActionRows or len(reply.replies) != num_rows:
+        raise MalformedMessage(f"{reply!r:.200} came to the rows of {num_rows} episodes")
+    refused: dict[int, Refused] = {}
+    for row, one in enumerate(reply.replies):
+        if isinstance(one, Refused):
+            refused[row] = one
+        else:
+            values.store_of(row, part.agents, one)
+    return refused
 
 
-def _check_rows(space: Space, rows: Any, lead: tuple[int, int]) -> None:
-    parts = parts_of(space)
-    if parts is not None:
-        try:
-            for key, sub in parts:
-                _check_rows(sub, rows[key], lead)
-        except (LookupError, TypeError):
-            raise MalformedMessage(f"parts of actions are missing, which are {space}") from None
-        return
-    shape = lead + leaf_type(space)[1]
-    if not isinstance(rows, np.ndarray) or rows.shape != shape:
-        raise MalformedMessage(
-            f"its rows of actions are not those asked for: expected the shape {shape}, got "
-            f"{getattr(rows, 'shape', type(rows).__name__)}"
-        )
+def handle_step(
+    values: StepValues, part: Part, row: int, item: Step, reply: Any
+) -> Mapping[int, Refused] | None:
+    """Does so with the answer to a step of one of the episodes."""
+    if type(reply) is Actions:
+        values.store_of(row, part.agents, reply)
+        return None
+    if isinstance(reply, Refused):
+        return {0: reply}
+    raise MalformedMessage(f"{type(reply).__name__} is no answer to a step")
 
 
 # --- in dicts -------------------------------------------------------------------------------
 
 
-class InDicts(StepValues):
-    """Values by agent, in a dict for each episode.
+class InDicts:
+    """The values of a step of ``E`` episodes, by agent in a dict for each.
 
     Args:
         observations: by agent; of others, too, who are not looked at.
@@ -135,8 +90,6 @@ class InDicts(StepValues):
     """
 
     __slots__ = ("actions", "given_states", "observations")
-
-    are_arrays = False
 
     def __init__(
         self,
@@ -149,6 +102,7 @@ class InDicts(StepValues):
         self.actions = actions
 
     def of(self, rows: Sequence[int]) -> InDicts:
+        """Returns those of some of the episodes."""
         return InDicts(
             [self.observations[row] for row in rows],
             [self.given_states[row] for row in rows],
@@ -156,6 +110,11 @@ class InDicts(StepValues):
         )
 
     def stacked(self, kind: Kind) -> Any:
+        """Returns what agents of a kind observe, rows ``[E, A, ...]``.
+
+        Raises:
+            NotInRows: it does not fit an array.
+        """
         agents = kind.agents
         values = [seen[a] for seen in self.observations for a in agents]
         lead = (len(self.observations), len(agents))
@@ -171,6 +130,7 @@ class InDicts(StepValues):
         return stack(kind.space, values, lead)
 
     def states(self, size: int) -> NDArray[np.float32]:
+        """Returns the global states ``[E, size]``; raises likewise."""
         try:
             array = np.array(self.given_states)
         except (ValueError, TypeError, RuntimeError):
@@ -180,13 +140,16 @@ class InDicts(StepValues):
         return array.astype(np.float32, copy=False)
 
     def seen(self, row: int, part: Part) -> dict[str, Any]:
+        """Returns what the agents of a server observe in one episode."""
         observations = self.observations[row]
         return {agent_id: observations[agent_id] for agent_id in part.agents}
 
     def state_of(self, row: int) -> Any:
+        """Returns the global state of one episode."""
         return self.given_states[row]
 
     def store(self, kind: Kind, rows: Any) -> None:
+        """Stores the actions ``[E, A, ...]`` of a kind of agents."""
         agents = kind.agents
         if type(kind.space) is Discrete:
             rows = rows.tolist()
@@ -200,6 +163,11 @@ class InDicts(StepValues):
             actions.update(zip(agents, own, strict=True))
 
     def store_of(self, row: int, agents: Sequence[str], reply: Actions) -> None:
+        """Stores the actions of some agents in one episode.
+
+        Raises:
+            MalformedMessage: one is missing.
+        """
         if len(reply.actions) < len(agents):
             raise MalformedMessage(f"actions of {list(reply.actions)} came for {list(agents)}")
         self.actions[row].update(reply.actions)
@@ -208,8 +176,10 @@ class InDicts(StepValues):
 # --- in arrays ------------------------------------------------------------------------------
 
 
-class InArrays(StepValues):
-    """Values of the ``N`` copies of a simulation, some of which act.
+class InArrays:
+    """The values of the ``N`` copies of a simulation, some of which act; methods as of `InDicts`.
+
+    An array that is missing, or of another shape or type, is an `EpisodeMisuse`.
 
     Args:
         observations: by agent id ``[N, ...]``.
@@ -219,8 +189,6 @@ class InArrays(StepValues):
         actions: by agent id ``[N, ...]``: the last ones, in whose place those that come are put.
         own: agents whose `actions` nobody else has seen; they may be written.
     """
-
-    are_arrays = True
 
     def __init__(
         self,
@@ -342,6 +310,9 @@ class InArrays(StepValues):
                 raise _mismatch(agent_id, as_text(whole, dtype.name), one)
             joined[:, place] = mine if self._is_whole else mine[copies]
         return joined
+
+
+StepValues = InDicts | InArrays
 
 
 def _widens(given: np.dtype[Any], dtype: np.dtype[Any]) -> bool:

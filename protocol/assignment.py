@@ -14,9 +14,9 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from urllib.parse import unquote
 
-# "%" first: the other escapes contain it.
-_ESCAPES = {"%": "%25", ":": "%3A", "|": "%7C", ",": "%2C"}
+_ESCAPES = str.maketrans({"%": "%25", ":": "%3A", "|": "%7C", ",": "%2C"})
 
 _MAX_READABLE = 40
 """Length of a file name's readable part: paths of runs stay below what file systems allow."""
@@ -52,7 +52,7 @@ def canonical(assignment: Mapping[str, Sequence[str]]) -> str:
     _check(assignment)
     parts = sorted((sorted(agents), label) for label, agents in assignment.items())
     return "|".join(
-        f"{_escape(label)}:{','.join(_escape(agent) for agent in agents)}"
+        f"{label.translate(_ESCAPES)}:{','.join(agent.translate(_ESCAPES) for agent in agents)}"
         for agents, label in parts
     )
 
@@ -68,9 +68,9 @@ def parse(text: str) -> dict[str, tuple[str, ...]]:
         label, colon, agents = part.partition(":")
         if not colon or ":" in agents:
             raise ValueError(f"{part!r} in {text!r} is not of the form 'server:agent,agent'")
-        if _unescape(label) in assignment:
-            raise ValueError(f"{text!r} names the server {_unescape(label)!r} twice")
-        assignment[_unescape(label)] = tuple(sorted(map(_unescape, agents.split(","))))
+        if unquote(label) in assignment:
+            raise ValueError(f"{text!r} names the server {unquote(label)!r} twice")
+        assignment[unquote(label)] = tuple(sorted(map(unquote, agents.split(","))))
     _check(assignment)
     return assignment
 
@@ -91,7 +91,7 @@ def file_name(text: str) -> str:
     assignment = parse(text)
     if canonical(assignment) != text:
         raise ValueError(f"{text!r} is not canonical; that would be {canonical(assignment)!r}")
-    labels = (_unescape(part.partition(":")[0]) for part in text.split("|"))
+    labels = (unquote(part.partition(":")[0]) for part in text.split("|"))
     readable = "-".join(re.sub("[^a-z0-9]+", "_", label.lower()).strip("_") for label in labels)
     digest = hashlib.sha256(text.encode()).hexdigest()[:_NUM_HEX_DIGITS]
     return f"{readable[:_MAX_READABLE].strip('-_') or 'assignment'}-{digest}"
@@ -109,15 +109,3 @@ def _check(assignment: Mapping[str, Sequence[str]]) -> None:
             if agent in owner:
                 raise ValueError(f"agent {agent!r} is assigned to {owner[agent]!r} and {label!r}")
             owner[agent] = label
-
-
-def _escape(name: str) -> str:
-    for char, escaped in _ESCAPES.items():
-        name = name.replace(char, escaped)
-    return name
-
-
-def _unescape(name: str) -> str:
-    for char, escaped in reversed(_ESCAPES.items()):
-        name = name.replace(escaped, char)
-    return name

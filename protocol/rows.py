@@ -63,6 +63,11 @@ class Kind:
         """Dtype and shape of a value; None: the space has sub-spaces."""
         return leaf_type(self.space) if parts_of(self.space) is None else None
 
+    @cached_property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of the arrays that a value is made of, in the order of `leaves`."""
+        return [array.shape for array in leaves(self.space, empty(self.space, ()))]
+
     def empty(self, lead: int) -> Any:
         """Returns rows of so many episodes that are to be written."""
         if self.leaf is None:

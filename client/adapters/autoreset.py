@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from muxrl.client.adapters.agent_spaces import AgentSpaces, space_lookup
+from muxrl.client.adapters.agent_spaces import AgentSpaces, space_lookups
 from muxrl.client.adapters.dict_env import Respawn
 from muxrl.client.adapters.gymnasium_env import AGENT
 from muxrl.client.adapters.info_masks import InfoMasks
@@ -62,11 +62,7 @@ class AutoresetEnv:
         self.num_copies = int(env.num_envs)
         self._has_dicts = hasattr(env, "possible_agents")
         if self._has_dicts:
-            agents = AgentSpaces(
-                env.possible_agents,
-                space_lookup(env, "observation_space", "observation_spaces"),
-                space_lookup(env, "action_space", "action_spaces"),
-            )
+            agents = AgentSpaces(env.possible_agents, *space_lookups(env))
         else:
             agents = AgentSpaces(
                 [AGENT],
@@ -77,7 +73,7 @@ class AutoresetEnv:
         self.possible_agents = agents.possible_agents
         self.observation_spaces, self.action_spaces = agents.observed, agents.acted
         self._mode = self._autoreset_mode()
-        self._ended = self._none()
+        self._ended = self._flags({}, "")
         """Agents that are done, in episodes that are not over."""
         self._waiting = np.zeros(self.num_copies, bool)
         self._options_of: Callable[[int], Mapping[str, float]] | None = None
@@ -310,24 +306,19 @@ class AutoresetEnv:
             )
         return array.reshape(self.num_copies)
 
-    def _none(self) -> NDArray[np.bool_]:
-        # So laid out, it is faster to ask of each copy about all of its agents.
-        return np.zeros((len(self._ids), self.num_copies), bool).T
-
     def _flags(self, given: Any, what: str) -> NDArray[np.bool_]:
         """Returns flags by copy and agent, bool ``[N, A]``."""
         if not isinstance(given, Mapping):  # the same of all agents
             given = dict.fromkeys(self.possible_agents, given)
-        flags = self._none()
-        places = {agent: place for place, agent in enumerate(self.possible_agents)}
         named = {str(agent): one for agent, one in given.items()}
         if unknown := [agent for agent in named if agent not in self._ids]:
             raise SimulationError(
                 f"step() gave a {what} of {unknown}; the agents are {list(self._ids)}"
             )
-        for agent, one in named.items():
-            flags[:, places[agent]] = self._vector(one, what, agent)
-        return flags
+        nobody = np.zeros(self.num_copies, bool)
+        flags = [self._vector(named.get(a, nobody), what, a) for a in self.possible_agents]
+        # So laid out, it is faster to ask of each copy about all of its agents.
+        return np.array(flags, bool).T
 
     def _finals(
         self,

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from muxrl.client.adapters.agent_spaces import AgentSpaces
+from muxrl.client.adapters.agent_spaces import AgentSpaces, space_lookups
 from muxrl.client.adapters.env_state import find_state_size, read_state
 from muxrl.client.adapters.info_masks import InfoMasks, has_mask
 from muxrl.client.adapters.places import ALL, LAST, Places
@@ -43,9 +43,9 @@ class DictEnv:
 
     Args:
         env: the environment.
-        ids: its own agent ids, in its order.
-        observation_space: the Gymnasium space of an id.
-        action_space: the Gymnasium space of an id.
+        ids: its own agent ids, in its order; None: its `possible_agents`.
+        spaces: the Gymnasium spaces of what an id observes and does; None: asked for as
+            PettingZoo's are.
         has_state: whether its method `state()`, if there is one, gives a global state.
         respawn: how agents come back after their end.
 
@@ -63,9 +63,8 @@ class DictEnv:
     def __init__(
         self,
         env: Any,
-        ids: Iterable[Hashable] | None,
-        observation_space: Callable[[Any], Any],
-        action_space: Callable[[Any], Any],
+        ids: Iterable[Hashable] | None = None,
+        spaces: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None,
         *,
         has_state: bool = True,
         respawn: Respawn = "refuse",
@@ -75,7 +74,10 @@ class DictEnv:
         """What of the environment is not as it should be, and was taken all the same."""
         self.takes_seed = True
         """Whether its reset does, as far as is known."""
-        self._agents = AgentSpaces(ids, observation_space, action_space)
+        self._agents = AgentSpaces(
+            getattr(env, "possible_agents", ()) if ids is None else ids,
+            *(spaces or space_lookups(env)),
+        )
         self._name_of = {**self._agents.names, COMMON: COMMON}
         """Names in infos, by the environment's."""
         self.possible_agents = self._agents.possible_agents

@@ -19,8 +19,8 @@ from typing import Any
 from muxrl.client.adapters.agent_spaces import NotYet
 from muxrl.client.adapters.autoreset import AutoresetEnv
 from muxrl.client.adapters.dict_env import Respawn
-from muxrl.client.adapters.gymnasium_env import GymnasiumEnv
-from muxrl.client.adapters.gymnasium_multi_agent import (
+from muxrl.client.adapters.gymnasium_env import (
+    GymnasiumEnv,
     GymnasiumMultiAgent,
     has_a_part_for_each_agent,
 )

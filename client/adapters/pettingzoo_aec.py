@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from muxrl.client.adapters.agent_spaces import space_lookup
 from muxrl.client.adapters.dict_env import DictEnv
 from muxrl.client.adapters.places import ALL
 from muxrl.client.adapters.raw_values import Five
@@ -24,14 +23,6 @@ class PettingZooAEC(DictEnv):
     Args:
         env: a `pettingzoo.AECEnv`, or whatever behaves like one.
     """
-
-    def __init__(self, env: Any) -> None:
-        super().__init__(
-            env,
-            getattr(env, "possible_agents", ()),
-            space_lookup(env, "observation_space", "observation_spaces"),
-            space_lookup(env, "action_space", "action_spaces"),
-        )
 
     def _reset_env(
         self, seed: int | None = None, options: Mapping[str, float] | None = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from muxrl.client.adapters.agent_spaces import space_lookup
 from muxrl.client.adapters.dict_env import DictEnv, Respawn
 from muxrl.client.adapters.places import ALL
 from muxrl.client.adapters.raw_values import Five
@@ -30,13 +29,7 @@ class PettingZooParallel(DictEnv):
 
     def __init__(self, env: Any, respawn: Respawn = "refuse") -> None:
         self.skips_none = respawn != "refuse"
-        super().__init__(
-            env,
-            getattr(env, "possible_agents", ()),
-            space_lookup(env, "observation_space", "observation_spaces"),
-            space_lookup(env, "action_space", "action_spaces"),
-            respawn=respawn,
-        )
+        super().__init__(env, respawn=respawn)
 
     def _read_reset(self, seen: Any, infos: Any) -> tuple[dict[Any, Any], Any]:
         there = set(self._env.agents)

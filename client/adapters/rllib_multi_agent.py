@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from muxrl.client.adapters.agent_spaces import space_lookup
+from muxrl.client.adapters.agent_spaces import space_lookups
 from muxrl.client.adapters.dict_env import DictEnv, Respawn
 from muxrl.protocol.spaces import kind_of
 
@@ -31,11 +31,8 @@ class RLlibMultiAgent(DictEnv):
             spaces = env.observation_space.spaces.get, env.action_space.spaces.get
         else:
             ids = _agent_ids(env)
-            spaces = (
-                space_lookup(env, "get_observation_space", "observation_spaces"),
-                space_lookup(env, "get_action_space", "action_spaces"),
-            )
-        super().__init__(env, ids, *spaces, respawn=respawn)
+            spaces = space_lookups(env, "get_")
+        super().__init__(env, ids, spaces, respawn=respawn)
 
 
 def has_dicts_by_agent(env: Any) -> bool:

@@ -1,16 +1,91 @@
-"""Sides that swap: in an episode each side's agents may act in place of another one's."""
+"""Sides that swap: in an episode each side's agents may act in place of another one's.
+
+Agents at the same place of all sides change places with each other; they are a *ring*. An episode's
+parameter says by how many sides each one moves on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from muxrl.client.adapters.around import Around
-from muxrl.client.adapters.side_places import Sides
 from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
-from muxrl.client.adapters.vector_sides import SwappedVector
+from muxrl.client.adapters.vector_simulation import Rows, VectorSimulation, VectorStep, copied, row
+from muxrl.protocol.patterns import match
+from muxrl.protocol.rows import put
+from muxrl.protocol.suggestions import listed
 
 T = TypeVar("T")
+Ring = tuple[str, ...]
+"""Agents that act in place of each other, in the order of their sides."""
+
+
+def with_sides(simulation: Any, parameters: Mapping[str, Any], *, is_vector: bool = False) -> Any:
+    """Returns a simulation with the sides that episodes' parameters name.
+
+    Args:
+        simulation: what is played.
+        parameters: see `muxrl.client.episode_parameters.draw`.
+        is_vector: whether it is a `VectorSimulation`, rather than an ordinary one.
+
+    Raises:
+        SimulationError: they cannot swap.
+    """
+    sides = {name: given["sides"] for name, given in parameters.items() if _has_sides(given)}
+    has_more = len(sides) < len(parameters)
+    for name, given in sides.items():
+        try:
+            rings = _find_rings(simulation, given)
+        except SimulationError:
+            simulation.close()
+            raise
+        if is_vector:
+            simulation = SwappedVector(simulation, name, rings, has_more=has_more)
+        else:
+            simulation = Swapped(simulation, name, rings)
+    return simulation
+
+
+def _has_sides(given: Any) -> bool:
+    return isinstance(given, Mapping) and "sides" in given
+
+
+def _find_rings(
+    simulation: Simulation | VectorSimulation, sides: Sequence[str | Sequence[str]]
+) -> list[Ring]:
+    """Returns who swaps, of sides that are agents, or patterns.
+
+    Raises:
+        SimulationError: sides overlap, name nobody, or differ in number or in their spaces.
+    """
+    names = simulation.possible_agents
+    found = [match([side] if isinstance(side, str) else side, names) for side in sides]
+    teams = [agents for agents, _ in found]
+    if idle := [pattern for _, without in found for pattern in without]:
+        raise SimulationError(f"side {idle[0]!r} matches no agent ({listed(names)})")
+    members = [agent for team in teams for agent in team]
+    if len(set(members)) < len(members):
+        raise SimulationError(f"an agent is on one side, got {teams}")
+    spaces = [
+        [(simulation.observation_spaces[a], simulation.action_spaces[a]) for a in team]
+        for team in teams
+    ]
+    for team, theirs in zip(teams, spaces, strict=True):
+        if theirs != spaces[0]:
+            raise SimulationError(
+                f"sides {listed(teams[0])} and {listed(team)} cannot swap: their agents "
+                "differ in number or in their spaces"
+            )
+    return list(zip(*teams, strict=True))
+
+
+def _agents_in(rings: Iterable[Ring], by: int) -> dict[str, str]:
+    """Returns who acts in each place, if all sides move on by so many."""
+    return {ring[(i + by) % len(ring)]: agent for ring in rings for i, agent in enumerate(ring)}
 
 
 class Swapped(Around):
@@ -21,19 +96,19 @@ class Swapped(Around):
     Args:
         simulation: what is played.
         parameter: of the episode: by how many sides each one moves on; it has none: 0.
-        sides: who swaps.
+        rings: who swaps.
     """
 
-    def __init__(self, simulation: Simulation, parameter: str, sides: Sides) -> None:
+    def __init__(self, simulation: Simulation, parameter: str, rings: Sequence[Ring]) -> None:
         super().__init__(simulation)
-        self._parameter, self._sides = parameter, sides
+        self._parameter, self._rings = parameter, rings
 
     def reset(
         self, seed: int | None = None, options: Mapping[str, float] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         options = dict(options or {})
-        self._place_of = self._sides.moved(int(options.pop(self._parameter, 0)))
-        self._agent_in = {place: agent for agent, place in self._place_of.items()}
+        self._agent_in = _agents_in(self._rings, int(options.pop(self._parameter, 0)))
+        self._place_of = {agent: place for place, agent in self._agent_in.items()}
         observations, infos = self._inside.reset(seed, options or None)
         return self._named(observations), self._named(infos)
 
@@ -54,31 +129,116 @@ class Swapped(Around):
         return {self._agent_in.get(place, place): value for place, value in by_place.items()}
 
 
-def with_sides(simulation: Any, parameters: Mapping[str, Any], *, is_vector: bool = False) -> Any:
-    """Returns a simulation with the sides that episodes' parameters name.
+class SwappedVector(Around):
+    """The copies of a `VectorSimulation`, whose sides change places in each as its episode says.
 
     Args:
-        simulation: what is played.
-        parameters: see `muxrl.client.episode_parameters.draw`.
-        is_vector: whether it is a `VectorSimulation`, rather than an ordinary one.
-
-    Raises:
-        SimulationError: they cannot swap.
+        simulation, parameter, rings: see `Swapped`.
+        has_more: whether episodes have other parameters, too, for the simulation inside.
     """
-    sides = {name: given["sides"] for name, given in parameters.items() if _has_sides(given)}
-    has_more = len(sides) < len(parameters)
-    for name, given in sides.items():
-        try:
-            found = Sides(simulation, given)
-        except SimulationError:
-            simulation.close()
-            raise
-        if is_vector:
-            simulation = SwappedVector(simulation, name, found, has_more=has_more)
-        else:
-            simulation = Swapped(simulation, name, found)
-    return simulation
+
+    def __init__(
+        self, simulation: VectorSimulation, parameter: str, rings: list[Ring], *, has_more: bool
+    ) -> None:
+        super().__init__(simulation)
+        self._parameter, self._rings, self._has_more = parameter, rings, has_more
+        self._by = np.zeros(simulation.num_copies, np.int64)
+        """``[N]``: by how many sides each has moved on."""
+        self._given: Mapping[str, Rows] = {}
+        self._seen: dict[str, Rows] = {}
+
+    def ask_options(self, options_of: Callable[[int], Mapping[str, float]]) -> None:
+        """See `VectorSimulation.ask_options`."""
+        if self._has_more:
+            self._inside.ask_options(lambda copy: self._without(options_of(copy)))
+
+    def _without(self, options: Mapping[str, float]) -> dict[str, float]:
+        return {name: one for name, one in options.items() if name != self._parameter}
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """See `VectorSimulation.present`."""
+        return self._columns(self._inside.present)
+
+    def reset(self, seed: int | None = None) -> dict[str, Rows]:
+        self._by[:] = 0
+        return self._observe(self._inside.reset(seed))
+
+    def begin(self, copy: int, seed: int | None, options: Mapping[str, float]) -> None:
+        """See `VectorSimulation.begin`."""
+        self._inside.begin(copy, seed, self._without(options))
+        by = int(options.get(self._parameter, 0))
+        if by != self._by[copy]:
+            self._by[copy] = by
+            for place, agent in _agents_in(self._rings, by).items():
+                put(self._seen[agent], copy, row(self._given[place], copy))
+
+    def step(self, actions: Mapping[str, Rows]) -> VectorStep:
+        step: VectorStep = self._inside.step(self._moved(actions, -self._by))
+        finals: dict[int, dict[str, Any]] = {}
+        for copy, by_place in step.final_observations.items():
+            agent_in = _agents_in(self._rings, int(self._by[copy]))
+            finals[copy] = {agent_in.get(place, place): last for place, last in by_place.items()}
+        return step._replace(
+            observations=self._observe(step.observations),
+            rewards=self._moved(step.rewards, self._by),
+            present=self._columns(step.present),
+            terminated=self._columns(step.terminated),
+            truncated=self._columns(step.truncated),
+            final_observations=finals,
+            infos=self._infos(step.infos),
+        )
+
+    def _observe(self, given: Mapping[str, Rows]) -> dict[str, Rows]:
+        self._given, self._seen = given, self._moved(copied(given), self._by)
+        return dict(self._seen)
+
+    def _columns(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        by_place = dict(zip(self.possible_agents, flags.T, strict=True))
+        return np.stack([*self._moved(by_place, self._by).values()], axis=1)
+
+    def _moved(self, given: Mapping[str, Rows], by: NDArray[np.int64]) -> dict[str, Rows]:
+        """Returns rows of who is so many sides further, in each copy."""
+        moved = dict(given)
+        if by.any():
+            nothing = np.zeros(len(by))  # of a reward that is left out
+            for ring in self._rings:
+                rows = [given.get(agent, nothing) for agent in ring]
+                for i, agent in enumerate(ring):
+                    moved[agent] = _picked(rows, (i + by) % len(ring))
+        return moved
+
+    def _infos(self, infos: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+        """Returns infos by agent; where several places share an agent's copies, row by row."""
+        moved = dict(infos)
+        for ring in self._rings:
+            for i, agent in enumerate(ring):
+                found: dict[str, Any] = {}
+                for j, place in enumerate(ring):
+                    _merge(found, infos.get(place, {}), (i + self._by) % len(ring) == j)
+                moved[agent] = found
+        return moved
 
 
-def _has_sides(given: Any) -> bool:
-    return isinstance(given, Mapping) and "sides" in given
+def _picked(rows: Sequence[Rows], which: NDArray[np.int64]) -> Rows:
+    """Returns the rows of each copy from one of several; `which` says from which."""
+    first = rows[0]
+    if isinstance(first, Mapping):
+        return {key: _picked([one[key] for one in rows], which) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_picked(parts, which) for parts in zip(*rows, strict=True))
+    return np.stack(rows)[which, np.arange(len(which))]
+
+
+def _merge(into: dict[str, Any], info: Mapping[str, Any], there: NDArray[np.bool_]) -> None:
+    """Takes the rows of some copies over into an info in arrays."""
+    for name, values in info.items():
+        if isinstance(values, Mapping):
+            _merge(into.setdefault(name, {}), values, there)
+        elif isinstance(values, np.ndarray) and len(values) == len(there) and name[:1] != "_":
+            has = there & np.asarray(info.get(f"_{name}", True), bool)
+            if name not in into:
+                into[name] = np.zeros_like(values)
+                into[f"_{name}"] = np.zeros(len(there), bool)
+            into[name] = np.where(has.reshape(-1, *[1] * (values.ndim - 1)), values, into[name])
+            into[f"_{name}"] = into[f"_{name}"] | has

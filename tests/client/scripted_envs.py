@@ -15,15 +15,18 @@ class TwoAgents:
 
     possible_agents: Any = ("a", "b")
     metadata: dict[str, Any] = {}
+    render_mode = None
+    sees: Any = BOX
+    does: Any = Discrete(3)
 
     def __init__(self) -> None:
         self.agents: list[str] = []
 
     def observation_space(self, agent: str) -> Space[Any]:
-        return BOX
+        return self.sees
 
     def action_space(self, agent: str) -> Space[Any]:
-        return Discrete(3)
+        return self.does
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         self.t, self.agents = 0, list(self.possible_agents)
@@ -69,3 +72,36 @@ def raises(error: BaseException) -> Any:
         raise error
 
     return raised
+
+
+class Counting:
+    """A batch whose two agents observe the step; its copies' episodes have these lengths."""
+
+    possible_agents = ("a", "b")
+    observation_spaces = dict.fromkeys("ab", Box(-99, 99, (1,), np.float32))
+    action_spaces = dict.fromkeys("ab", Discrete(9))
+    state_space = Box(-99, 99, (1,), np.float32)
+
+    def __init__(self, *lengths: int, mode: str = "Disabled") -> None:
+        self.num_envs, self.lengths = len(lengths), np.array(lengths)
+        self.metadata = {"autoreset_mode": mode}
+        self.seeds: list[int | None] = []
+        self.t = np.zeros(self.num_envs, np.int64)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.seeds.append(seed)
+        self.t = np.where((options or {}).get("reset_mask", True), 0, self.t)
+        return self.seen(), {}
+
+    def step(self, actions: Any) -> Any:
+        has_waited = (self.t == self.lengths) & (self.metadata["autoreset_mode"] == "NextStep")
+        self.t = np.where(has_waited, 0, self.t + 1)
+        rewards = {"a": np.full(self.num_envs, 0.5), "b": np.full(self.num_envs, 1.5)}
+        return self.seen(), rewards, {"a": self.t == self.lengths, "b": self.t == self.lengths}, \
+            {}, {}  # fmt: skip
+
+    def seen(self) -> dict[str, Any]:
+        return dict.fromkeys("ab", self.state())
+
+    def state(self) -> Any:
+        return self.t[:, None].astype(np.float32)

@@ -95,12 +95,6 @@ def test_state_and_last_observations_come_along(world: World, is_truncated: bool
     assert world.results[0].metrics["truncated"] == {COMMON: is_truncated}
 
 
-def test_evaluation_says_so(world: World) -> None:
-    EnvLoop([CountingSimulation()], world.client, mode="eval", seeds=iter([0])).run()
-    (start,) = world.left.of(StartEpisode)
-    assert start.mode == "eval"
-
-
 def test_it_stops_when_told_and_closes_what_is_open(world: World) -> None:
     calls = itertools.count()
     long = [CountingSimulation(num_steps=100)] * 2

@@ -60,14 +60,6 @@ def test_agents_and_the_whole_episode_are_kept_apart() -> None:
     assert found == {"hits": {"a": 2.0, "b": 3.0, COMMON: 9.0}, "win": {COMMON: 1.0}}
 
 
-def test_a_metric_may_stand_in_a_dict() -> None:
-    infos = {"a": {"time": {"late": 2, "of/f": 1}, "x/y": 5}}
-    found = collected({"time/late": "sum", "x/y": "sum", "no/way": "sum"}, infos, infos, {"a": {}})
-    assert (found["time/late"], found["x/y"], "no/way" in found) == ({"a": 4.0}, {"a": 10.0}, False)
-    with pytest.raises(SimulationError, match=r"a number or None; name what .* as 'time/late'"):
-        collected({"time": "sum"}, infos)
-
-
 @pytest.mark.parametrize(
     ("way", "expected"), [("sum of sum", 6.0), ("max of mean", 3.0), ("min of last", 1.0)]
 )
@@ -75,6 +67,7 @@ def test_agents_are_combined_as_asked_for(way: str, expected: float) -> None:
     steps = ({"a": {"hits": 2}, "b": {"hits": 3}}, {"a": {"hits": 1}})
     found = collected({"hits": way}, *steps)["hits"]
     assert (overall(found), found.keys()) == (expected, {"a", "b", COMMON})
+    assert overall({"a": found["a"], "b": found["a"] + 2.0}) == found["a"] + 1.0, "else their mean"
     told = collected({"hits": way}, *steps, {COMMON: {"hits": 7}})["hits"]
     assert overall(told) == 7.0, "what the simulation says of the episode counts"
 
@@ -92,9 +85,9 @@ def test_what_is_no_number_at_all_is_refused(value: Any) -> None:
 
 
 def test_a_metric_inside_another_mapping_is_named_by_its_path() -> None:
-    info = {"stats": {"goals": {"own": 2}}, "a/b": 3, "a": {"b": 4}}
+    info = {"stats": {"goals": {"own": 2}, "of/f": 1}, "a/b": 3, "a": {"b": 4}}
     ways = {"stats/goals/own": "sum", "a/b": "last", "stats/none": "last"}
-    found = collected(ways, {"x": info}, {"x": info})
+    found = collected(ways, {"x": info}, {"x": info}, {"x": {}})
     assert found["stats/goals/own"] == {"x": 4.0}
     assert found["a/b"] == {"x": 3.0}
     assert "stats/none" not in found
@@ -109,11 +102,6 @@ def test_a_metric_inside_another_mapping_is_named_by_its_path() -> None:
 def test_an_info_that_is_no_dict_is_refused() -> None:
     with pytest.raises(SimulationError, match=r"info of 'a' is of type list; expected a dict"):
         collected({"x": "last"}, {"a": ["x"]})
-
-
-def test_as_one_number_the_whole_episode_counts_before_its_agents() -> None:
-    assert overall({"a": 1.0, "b": 3.0}) == 2.0
-    assert overall({"a": 1.0, "b": 3.0, COMMON: 9.0}) == 9.0
 
 
 class Telling(CountingSimulation):

@@ -13,7 +13,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
-from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils.conversions import parallel_to_aec
+from tests.client.scripted_envs import TwoAgents
 from tests.client.scripted_servers import Server
 
 from muxrl.client import MultiplexingClient
@@ -68,33 +69,12 @@ class OneAgent(gymnasium.Env[Any, Any]):
         return np.full(1, self.speed, np.float32), self.speed, self.t == 2, False, {}
 
 
-class Parallel(ParallelEnv[str, Any, Any]):
-    possible_agents, metadata = ["agent"], {}
-
-    def observation_space(self, agent: str) -> Any:
-        return BOX
-
-    def action_space(self, agent: str) -> Any:
-        return spaces.Discrete(9)
+class Parallel(TwoAgents):
+    possible_agents, sees = ("agent",), BOX
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         self.agents = ["agent"]
         return {"agent": np.full(1, (options or {}).get("speed", 0), np.float32)}, {"agent": {}}
-
-
-class Turns(AECEnv[str, Any, Any]):
-    possible_agents, metadata = ["agent"], {}
-    observation_space, action_space = Parallel.observation_space, Parallel.action_space
-
-    def reset(self, seed: int | None = None, options: Any = None) -> None:
-        self.agents, self.agent_selection = ["agent"], "agent"
-        self.rewards = self._cumulative_rewards = {"agent": 0.0}
-        self.terminations = self.truncations = {"agent": False}
-        self.infos: Any = {"agent": {}}
-        self.speed = (options or {}).get("speed", 0)
-
-    def observe(self, agent: str) -> Any:
-        return np.full(1, self.speed, np.float32)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +82,7 @@ class Turns(AECEnv[str, Any, Any]):
     [
         lambda: adapt(OneAgent()),
         lambda: adapt(Parallel()),
-        lambda: adapt(Turns()),
+        lambda: adapt(parallel_to_aec(Parallel())),
         lambda: OnlyCopy(
             adapt_vector(SyncVectorEnv([OneAgent], autoreset_mode=AutoresetMode.DISABLED))
         ),

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.client.scripted_envs import TwoAgents, gives, raises
+from tests.client.scripted_envs import Counting, TwoAgents, gives, raises
 
 from muxrl.client import first_look
 from muxrl.client.adapters import SimulationError, adapt
@@ -228,41 +228,22 @@ def test_check_plays_an_episode(
         assert said in "".join(capsys.readouterr())
 
 
-class ResetsAll:
-    """A batch that resets all of its copies, whatever mask it is given."""
-
-    possible_agents = ["a"]
-    metadata: dict[str, Any] = {}
-    observation_space, action_space = TwoAgents.observation_space, TwoAgents.action_space
-
+class ResetsSome(Counting):
     def __init__(self, num_envs: int) -> None:
-        self.num_envs = num_envs
+        super().__init__(*[9] * num_envs)
+
+
+class ResetsAll(ResetsSome):
+    """Whatever mask it is given."""
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        self.t = np.where(self.mask(options or {}), 0.0, getattr(self, "t", 0.0))
-        return self.seen(), {}
-
-    def mask(self, options: Any) -> Any:
-        return np.ones(self.num_envs, bool)
-
-    def step(self, actions: Any) -> Any:
-        self.t = self.t + 1
-        over = {"a": self.t >= 9}
-        return self.seen(), {"a": np.ones(self.num_envs)}, over, {"a": over["a"] & False}, {}
-
-    def seen(self) -> dict[str, Any]:
-        return {"a": np.repeat(self.t[:, None], 3, 1).astype(np.float32)}
-
-
-class ResetsSome(ResetsAll):
-    def mask(self, options: Any) -> Any:
-        return options.get("reset_mask", super().mask(options))
+        return super().reset(seed)
 
 
 def test_a_batch_that_ignores_the_mask_of_a_reset_is_refused() -> None:
     look_at_batch(Subject(f"{HERE}:ResetsSome", {}))
     batch = SimulationConfig(env=f"{HERE}:ResetsAll", vector_env=True)
-    assert probe(batch).agents.keys() == {"a"}, "alone, it is right"
+    assert probe(batch).agents.keys() == {"a", "b"}, "alone, it is right"
     batch.num_envs_per_process = 2
     with pytest.raises(ConfigError, match=r"of copies \[0\] of 2 changed what agents of the"):
         probe(batch)

@@ -81,8 +81,8 @@ def everything_heard(server: Server) -> list[list[Any]]:
 
 
 def play(kind: type[NumberServer], num: int = 3 * NUM, num_episodes: int = 200) -> World:
-    world = World(kind)
-    simulations = [Restless() for _ in range(num)]
+    world = World(kind, right="bc")  # where c acts on while b pauses, and is paid
+    simulations = [Restless("abc") for _ in range(num)]
     world.play(simulations, range(num_episodes))
     assert world.client.num_mismatches == 0
     assert world.left.open == world.right.open == world.client._episodes == {}

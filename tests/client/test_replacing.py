@@ -51,6 +51,7 @@ def test_random_actions_are_not_what_an_environment_draws_with_their_seed(log: L
     acted = [int(alone.get_action("e", {"d": [4.0]})["d"]) for _ in range(300)]
     for _ in range(300):
         client.get_action("e", {"d": [4.0]})
+    assert set(acted) == set(range(9))
     hidden = np.random.default_rng(7).integers(9, size=300)
     for drawn in (acted, [int(step.logged_actions["d"]) for step in right.of(Step)]):
         assert sum(drawn == hidden) < 70  # 33 by chance

@@ -111,21 +111,22 @@ def test_a_fork_is_refused_and_leaves_its_parents_client_alone(
 
 
 @pytest.mark.parametrize(
-    "reply",
-    [Actions("e", 4, {"a": 1}), Actions("f", 0, {"a": 1}), Started("f")],
+    ("kind", "reply"),
+    [
+        (Step, Actions("e", 4, {"a": 1})),
+        (Step, Actions("f", 0, {"a": 1})),
+        (Step, Started("f")),
+        (StartEpisode, Started("f")),
+    ],
 )
-def test_an_answer_to_something_else_is_taken_for_none(reply: Any) -> None:
-    server = Server("only", "a", [], lambda item: reply if isinstance(item, Step) else None)
+def test_an_answer_to_something_else_is_taken_for_none(kind: Any, reply: Any) -> None:
+    server = Server("only", "a", [], lambda item: reply if isinstance(item, kind) else None)
     client = PolicyClient(server)
-    client.start_episode("e")
-    with pytest.raises(ServerUnavailable, match="is of another episode or step"):
+
+    def play() -> None:
+        client.start_episode("e")
         client.get_action("e", {"a": [0.0]})
-    assert server.is_closed, "what comes next on that connection would be wrong, too"
 
-
-def test_nor_is_one_to_another_start() -> None:
-    server = Server(
-        "only", "a", [], lambda item: Started("f") if isinstance(item, StartEpisode) else None
-    )
     with pytest.raises(ServerUnavailable, match="is of another episode or step"):
-        PolicyClient(server).start_episode("e")
+        play()
+    assert server.is_closed, "what comes next on that connection would be wrong, too"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import cast
 
 import pytest
-from tests.client.scripted_servers import CountingSimulation, Server
+from tests.client.scripted_servers import CountingSimulation, Server, World
 
 from muxrl.client import EpisodeLost, MultiplexingClient, ServerLost, stand_in
 from muxrl.client.env_loop import EnvLoop, EpisodeResult
@@ -36,15 +36,13 @@ class Losable(Server):
         return super().receive(patience_s)
 
 
-class World:
-    """Two servers, one of which may be lost, and a client."""
+class Beside(World):
+    """Of two servers the right one may be lost."""
 
     def __init__(self) -> None:
-        log: list[tuple[str, str]] = []
-        self.left, self.right = Server("left", "a", log), Losable("right", "b", log)
+        super().__init__(Losable)
         self.stand_in = StandIn(cast(NetworkTransport, self.right), seed=0)
         self.client = MultiplexingClient([self.left, self.stand_in])
-        self.results: list[EpisodeResult] = []
         self.random_seeds: list[int | None] = []
 
     def take(self, result: EpisodeResult) -> None:
@@ -54,16 +52,16 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
+def world(monkeypatch: pytest.MonkeyPatch) -> Beside:
     monkeypatch.setattr(stand_in, "_LOOK_EVERY_S", 0.005)
-    return World()
+    return Beside()
 
 
 def started(server: Server) -> set[str]:
     return {item.episode_id for item in server.of(StartEpisode)}
 
 
-def test_others_go_on_while_it_is_lost_and_it_gets_what_begins_after(world: World) -> None:
+def test_others_go_on_while_it_is_lost_and_it_gets_what_begins_after(world: Beside) -> None:
     ticks = itertools.count()
 
     def lose_and_return() -> bool:
@@ -89,7 +87,7 @@ def test_others_go_on_while_it_is_lost_and_it_gets_what_begins_after(world: Worl
     assert len(started(world.left)) == 9
 
 
-def test_several_episodes_in_one_message_may_be_of_both_kinds(world: World) -> None:
+def test_several_episodes_in_one_message_may_be_of_both_kinds(world: Beside) -> None:
     """Long and short episodes: some still run at random when the server has new ones again."""
     ticks = itertools.count()
 
@@ -113,7 +111,7 @@ def test_several_episodes_in_one_message_may_be_of_both_kinds(world: World) -> N
     assert world.left.open == world.right.open == {}
 
 
-def test_an_episode_that_was_open_on_the_lost_server_is_gone(world: World) -> None:
+def test_an_episode_that_was_open_on_the_lost_server_is_gone(world: Beside) -> None:
     first = world.client.start_episode("first")
     second = world.client.start_episode("second")
     world.right.is_lost = True

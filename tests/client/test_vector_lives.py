@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.client.scripted_servers import World
-from tests.client.test_vector_loop import NumberServer, RowServer, plain, stop_after
+from tests.client.test_vector_loop import NumberServer, RowServer, stop_after
 
 from muxrl.client.adapters import adapt, adapt_vector, with_sides
 from muxrl.client.adapters.simulation import COMMON
@@ -75,20 +75,29 @@ class Lives:
 
 
 class Batch:
-    """Some of them in arrays, which are reset by a mask; rows of those who are gone are NaN."""
+    """Some of them in arrays; rows of those who are gone are NaN.
+
+    Args:
+        envs: the copies.
+        mode: how they begin again.
+        keeps_flags: whether those who have ended stay so until their copy has begun again.
+    """
 
     possible_agents = AGENTS
     observation_spaces, action_spaces = Lives.observation_spaces, Lives.action_spaces
     state_space = Lives.state_space
 
-    def __init__(self, envs: list[Lives]) -> None:
-        self.envs, self.num_envs = envs, len(envs)
+    def __init__(
+        self, envs: list[Lives], mode: str = "Disabled", *, keeps_flags: bool = True
+    ) -> None:
+        self.envs, self.num_envs, self.keeps_flags = envs, len(envs), keeps_flags
+        self.metadata = {"autoreset_mode": mode}
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         mask = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
         for copy in np.flatnonzero(mask).tolist():
             self.envs[copy].reset()
-        if mask.all():
+        if options is None:
             self.seen = {a: np.full((self.num_envs, 5), np.nan, np.float32) for a in AGENTS}
         self.put(mask)
         return dict(self.seen), {}
@@ -105,16 +114,23 @@ class Batch:
         ended, cut = ({a: np.zeros(n, bool) for a in AGENTS} for _ in range(2))
         for copy, env in enumerate(self.envs):
             here = list(env.agents)
+            if env.respawn == "refuse" and self.keeps_flags:
+                for a in set(AGENTS) - set(here):
+                    ended[a][copy] = True
+            if not here:  # it was over
+                env.reset()
+                continue
             result = env.step({a: int(actions[a][copy]) for a in here})
             for into, given_ in zip((rewards, ended, cut), result[1:4], strict=True):
                 for a, value in given_.items():
                     into[a][copy] = value
-            if env.respawn == "refuse":  # flags stay
-                for a in set(AGENTS) - set(here):
-                    ended[a][copy] = True
         self.put(np.ones(n, bool))
         at = {a: np.array([env.t + i for env in self.envs]) for i, a in enumerate(AGENTS)}
-        infos = {a: {"at": at[a], "_at": ~np.isnan(rewards[a])} for a in AGENTS}
+        infos: Any = {a: {"at": at[a], "_at": ~np.isnan(rewards[a])} for a in AGENTS}
+        over = np.array([not env.agents for env in self.envs])
+        if over.any() and self.metadata["autoreset_mode"] == "SameStep":
+            infos |= {"final_obs": self.seen, "final_state": self.state()}
+            self.reset(options={"reset_mask": over})
         return dict(self.seen), rewards, ended, cut, infos
 
     def state(self) -> Any:
@@ -126,6 +142,12 @@ SPACE = adapt(Lives({}, 1)).observation_spaces["a"]
 
 def world_of(kind: type[NumberServer] = NumberServer) -> World:
     return World(kind, right="bc", space=SPACE)
+
+
+def plain(item: dict[str, Any]) -> dict[str, Any]:
+    for key in ("episode_id", "terminations", "truncations"):  # an end says it of all agents
+        item.pop(key, None)
+    return {key: value for key, value in item.items() if value or value == 0}
 
 
 def received(world: World, place: int) -> list[Any]:
@@ -158,26 +180,35 @@ def episodes(draw: Any, respawn: str = "refuse") -> tuple[Ends, int]:
 
 @pytest.mark.parametrize("respawn", ["refuse", "same_id", "same_step"])
 @settings(max_examples=60, deadline=None)
-@given(kind=st.sampled_from([NumberServer, RowServer]), data=st.data())
+@given(
+    kind=st.sampled_from([NumberServer, RowServer]),
+    mode=st.sampled_from(["Disabled", "NextStep", "SameStep"]),
+    keeps_flags=st.booleans(),
+    data=st.data(),
+)
 def test_agents_end_apart_and_come_back_as_in_a_simulation_alone(
-    respawn: Any, kind: type[NumberServer], data: Any
+    respawn: Any, kind: type[NumberServer], mode: str, keeps_flags: bool, data: Any
 ) -> None:
     scripts = data.draw(st.lists(episodes(respawn), min_size=1, max_size=3))
-    world = world_of(kind)
-    batch = Batch([Lives(*one, respawn) for one in scripts])
-    world.play(adapt_vector(batch, respawn), should_stop=stop_after(7))
+    world, metrics = world_of(kind), {"at": "max"}
+    batch = Batch([Lives(*one, respawn) for one in scripts], mode, keeps_flags=keeps_flags)
+    world.play(adapt_vector(batch, respawn), should_stop=stop_after(7), metrics=metrics)
     assert world.client.num_mismatches == 0
+    assert world.left.open == world.right.open == world.client._episodes == {}
+    expected: list[Any] = []
     for place, script in enumerate(scripts):
         alone = world_of()
-        alone.play([adapt(Lives(*script, respawn), respawn)], [0])
+        alone.play([adapt(Lives(*script, respawn), respawn)], [0], metrics=metrics)
         assert received(world, place) == received(alone, 0)
         (mine,) = alone.results
-        told = mine.returns, mine.metrics
-        assert any(told == (other.returns, other.metrics) for other in world.results)
+        expected.append((mine.returns, mine.metrics))
         if respawn == "refuse":
             ends, length = script
             cut = [ends[a][min(ends[a])] if ends[a] else True for a in AGENTS]
             assert mine.metrics["truncated"] == {COMMON: any(cut)}, length
+    told = [(other.returns, other.metrics) for other in world.results]
+    assert all(one in told for one in expected)
+    assert all(one in expected for one in told), "later episodes, too"
 
 
 @settings(max_examples=40, deadline=None)
@@ -220,9 +251,13 @@ def test_sides_of_copies_swap_as_in_a_simulation_alone(
         patch.setattr("muxrl.client.env_loop.draw", lambda given, seed: {"side": next(drawn)})
         world.play(vector, should_stop=stop_after(7), metrics={"at": "last"})
         assert world.client.num_mismatches == 0
+        expected: list[Any] = []
         for place, (script, by) in enumerate(zip(scripts, moves, strict=True)):
             alone = world_of()
-            drawn = iter([by])
+            drawn = iter([by, 0])
             simulation = with_sides(adapt(Lives(*script)), parameters)
-            alone.play([simulation], [0], metrics={"at": "last"})
+            alone.play([simulation], [0, 1], metrics={"at": "last"})
             assert received(world, place) == received(alone, 0)
+            expected += [(one.returns, one.metrics) for one in alone.results]
+        told = [(one.returns, one.metrics) for one in world.results]
+        assert all(one in expected for one in told), "later episodes, too"

@@ -102,18 +102,24 @@ def test_a_server_of_http_alone_is_told_what_asks_by_websocket() -> None:
         server.shutdown()
 
 
-def test_an_answer_longer_than_its_spec_allows_is_not_read(
-    closing_server: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def limited(closing_server: Connect, monkeypatch: pytest.MonkeyPatch) -> WebSocketTransport:
+    """To a server that takes short messages."""
     transport = closing_server(0)
     agents = {"a": AgentInfo("default", Discrete(2), Discrete(2))}
-    spec = ServerSpec(1, "s", "PPO", agents, max_episodes=1, max_message_bytes=1000)
+    spec = ServerSpec(1, "s", "PPO", agents, max_episodes=1, max_message_bytes=100)
     monkeypatch.setattr(transport, "_get_spec", lambda outage: spec)
     transport.fetch_spec()
-    limit = answer_bytes(spec)
+    return transport
+
+
+def test_an_answer_longer_than_its_spec_allows_is_not_read(
+    limited: WebSocketTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = answer_bytes(limited.fetch_spec())
     monkeypatch.setattr(f"{__name__}.BatchReply", lambda replies: Aborted("x" * (limit + 1)))
     with pytest.raises(ServerUnavailable, match=rf"exceeds limit of {limit} bytes"):
-        ask(transport)
+        ask(limited)
 
 
 def test_a_token_may_end_with_the_newline_of_its_file() -> None:
@@ -133,16 +139,9 @@ def test_a_token_does_not_go_in_clear_text_where_tls_is_asked_for() -> None:
     assert HttpTransport("https://somewhere:443", token="secret").url == "https://somewhere:443"
 
 
-def test_a_refusal_that_nobody_took_is_not_the_next_answer(
-    closing_server: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    transport = closing_server(0)
-    agents = {"a": AgentInfo("default", Discrete(2), Discrete(2))}
-    spec = ServerSpec(1, "s", "PPO", agents, max_episodes=1, max_message_bytes=100)
-    monkeypatch.setattr(transport, "_get_spec", lambda outage: spec)
-    transport.fetch_spec()
-    transport.send([AbortEpisode("long", "x" * 200)])  # then Ctrl-C, say
-    assert ask(transport) == Aborted("e")
+def test_a_refusal_that_nobody_took_is_not_the_next_answer(limited: WebSocketTransport) -> None:
+    limited.send([AbortEpisode("long", "x" * 200)])  # then Ctrl-C, say
+    assert ask(limited) == Aborted("e")
 
 
 def test_nor_is_an_answer_that_nobody_took(closing_server: Connect) -> None:

@@ -100,6 +100,16 @@ class RLlibAlone(TwoAgents, MultiAgentEnv):  # type: ignore[misc]
         return super().reset()[0]
 
 
+class RLlibAsked(RLlibAlone):
+    observation_spaces = action_spaces = observation_space = action_space = None  # type: ignore
+
+    def get_observation_space(self, agent: Any) -> Any:
+        return BOX
+
+    def get_action_space(self, agent: Any) -> Any:
+        return Discrete(3)
+
+
 class NoClose(TwoAgents):
     def __getattribute__(self, name: str) -> Any:
         if name == "close":
@@ -130,6 +140,7 @@ class ExitsInInit(TwoAgents):
         (gives(reset=lambda seen, _: (seen, None), step=lambda *five: (*five[:4], None)), []),
         (OneWithoutInfos, []),
         (RLlibAlone, []),
+        (RLlibAsked, []),
         (NoClose, []),
         (Seedless, ["reset() takes no seed"]),
         (

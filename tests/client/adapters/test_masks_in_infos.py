@@ -9,8 +9,9 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils.conversions import parallel_to_aec
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
+from tests.client.scripted_envs import TwoAgents
 
 from muxrl.client.adapters import Simulation, SimulationError, make_simulation
 from muxrl.protocol.spaces import Box, DictSpace
@@ -68,13 +69,10 @@ class InGymnasium(Steps, gymnasium.Env):
         return self.seen(), 1.0, self.t == LENGTH, False, self.info()
 
 
-class InParallel(Steps, ParallelEnv):
+class InParallel(Steps, TwoAgents):
     """A writes down its mask; "b", who acts in a Box, has none."""
 
-    possible_agents = ["a", "b"]
-
-    def observation_space(self, agent: str) -> spaces.Space:
-        return SEES
+    sees = SEES
 
     def action_space(self, agent: str) -> spaces.Space:
         return spaces.Discrete(3) if agent == "a" else spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -111,43 +109,11 @@ class InRLlib(InParallel, MultiAgentEnv):
         return seen, rewards, terminations, truncations, infos
 
 
-class InTurns(Steps, AECEnv):
-    """Both take turns; who is done, with a mask of zeros, steps with None."""
-
-    possible_agents = ["a", "b"]
-    observation_spaces = dict.fromkeys("ab", SEES)
-    action_spaces = dict.fromkeys("ab", spaces.Discrete(3))
-
-    def observation_space(self, agent: str) -> spaces.Space:
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> spaces.Space:
-        return self.action_spaces[agent]
-
-    def observe(self, agent: str) -> np.ndarray:
-        return self.seen()
-
-    def reset(self, seed: int | None = None, options: Any = None) -> None:
-        self.begin()
-        self.agents = ["a", "b"]
-        self.rewards = dict.fromkeys("ab", 0.0)
-        self._cumulative_rewards = dict.fromkeys("ab", 0.0)
-        self.terminations = dict.fromkeys("ab", False)
-        self.truncations = dict.fromkeys("ab", False)
-        self.agent_selection = "a"
-        self.infos = {"a": self.info(), "b": {}}
-
-    def step(self, action: Any) -> None:
-        if self.terminations[self.agent_selection]:
-            self._was_dead_step(action)
-            return
-        self.take(action)
-        self.agent_selection = "ab"[self.t % 2]
-        self.terminations = dict.fromkeys("ab", self.t == LENGTH)
-        self.infos = dict.fromkeys("ab", self.info())
+def in_turns(**how: Any) -> Any:
+    return parallel_to_aec(InParallel(**how))
 
 
-KINDS = [InGymnasium, InParallel, InRLlib, InTurns]
+KINDS = [InGymnasium, InParallel, InRLlib, in_turns]
 
 
 def first_allowed(agent: str, observation: Any) -> Any:
@@ -156,8 +122,16 @@ def first_allowed(agent: str, observation: Any) -> Any:
     return np.zeros(1, np.float32)
 
 
-def simulation_of(kind: type, **kwargs: Any) -> Simulation:
+def simulation_of(kind: Any, **kwargs: Any) -> Simulation:
     return make_simulation(f"{__name__}:{kind.__name__}", kwargs)
+
+
+def masked(played: Any) -> list[Any]:
+    """Returns what the one agent with a mask observed after each of its steps."""
+    told = [r.observations | r.final_observations for r in played.results]
+    found = [value for seen in told for value in seen.values() if isinstance(value, dict)]
+    assert len(found) == LENGTH
+    return found
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -168,21 +142,16 @@ def test_masks_in_infos_are_part_of_observations(kind: type, masks: Any, play: P
     assert simulation.observation_spaces == {
         a: discrete.get(a, MASKED.spaces["observation"]) for a in simulation.possible_agents
     }
-    played = play(simulation, first_allowed)
-    assert len(played.results) == LENGTH
-    for t, result in enumerate(played.results, 1):
-        seen = result.final_observations if t == LENGTH else result.observations
-        for agent in discrete.keys() & seen.keys():
-            assert seen[agent]["observation"].tolist() == [t]
-            mask = seen[agent]["action_mask"].tolist()
-            assert mask == [int(t < LENGTH and i == t % 3) for i in range(3)]
+    for t, seen in enumerate(masked(play(simulation, first_allowed)), 1):
+        assert seen["observation"].tolist() == [t]
+        mask = seen["action_mask"].tolist()
+        assert mask == [int(t < LENGTH and i == t % 3) for i in range(3)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_a_mask_in_a_step_s_infos_every_action_is_allowed(kind: type, play: Play) -> None:
-    played = play(simulation_of(kind, silent=(2,)), first_allowed)
-    (seen,) = [s for a, s in played.results[1].observations.items() if isinstance(s, dict)]
-    assert seen["action_mask"].tolist() == [1, 1, 1]
+    seen = masked(play(simulation_of(kind, silent=(2,)), first_allowed))
+    assert seen[1]["action_mask"].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
-from pettingzoo import ParallelEnv
+from tests.client.scripted_envs import TwoAgents
 
 from muxrl.client.adapters import SimulationError, make_simulation
 from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
@@ -26,8 +26,10 @@ class Life:
     ending: str
 
 
-class Scripted(ParallelEnv):
+class Scripted(TwoAgents):
     """Agents that live, are paid and end as written down."""
+
+    sees, does = BOX, spaces.Discrete(2)
 
     def __init__(self, lives: list[Life], keeps_agents: bool = False) -> None:
         self.lives = {f"a{i}": life for i, life in enumerate(lives)}
@@ -36,12 +38,6 @@ class Scripted(ParallelEnv):
         self.agents: list[str] = []
         self.buffer = np.zeros(2)  # float64, and the same array every step
         self.actions: list[dict[str, Any]] = []
-
-    def observation_space(self, agent: str) -> spaces.Space:
-        return BOX
-
-    def action_space(self, agent: str) -> spaces.Space:
-        return spaces.Discrete(2)
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
         self.t, self.agents = 0, list(self.possible_agents)
@@ -184,80 +180,31 @@ def test_a_reward_may_be_an_array_of_one_element(shape: tuple[int, ...]) -> None
         assert simulation.step({"a0": 0}).rewards == {"a0": 2.5}
 
 
-class MovableFeast(ParallelEnv):
-    """b comes in at the second step, and a leaves; Dict observations with a mask."""
+class Shown(TwoAgents):
+    """Shows and pays all possible agents in every step; who acts, `agents` alone says."""
 
-    possible_agents = ["a", "b"]
-    space = spaces.Dict(
-        {"observation": spaces.Box(0, 9, (1,), np.float32), "action_mask": spaces.MultiBinary(3)}
-    )
-
-    def observation_space(self, agent: str) -> spaces.Space:
-        return self.space
-
-    def action_space(self, agent: str) -> spaces.Space:
-        return spaces.Discrete(3, start=5)
+    possible_agents = ["a", "b", "c"]
+    acting = [["a"], ["a", "b"], ["c", "b"], []]
+    mask = spaces.MultiBinary(3)
+    sees = spaces.Dict({"observation": spaces.Box(0, 9, (1,)), "action_mask": mask})
+    does = spaces.Discrete(3, start=5)
 
     def state(self) -> Any:
         return np.arange(4).reshape(2, 2)
 
-    def _observe(self, *agents: str) -> dict[str, Any]:
-        mask = np.array([1, 0, 1], np.int8)
-        return {a: {"observation": np.zeros(1), "action_mask": mask} for a in agents}
-
-    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
-        self.t, self.agents = 0, ["a"]
-        return self._observe("a"), {"a": {"x": 1}}
-
-    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
-        self.t += 1
-        if self.t == 1:
-            self.agents = ["b"]
-            return self._observe("a", "b"), {"a": 1, "b": 2}, {"a": True}, {"a": False}, {"b": {}}
-        self.agents = []
-        return self._observe("b"), {"a": 4, "b": 8}, {"b": False}, {"b": True}, {}
-
-
-def test_agents_come_and_go_and_the_done_are_still_paid(play: Play) -> None:
-    simulation = make_simulation(f"{__name__}:MovableFeast", {})
-    assert simulation.state_size == 4, "found out by looking, for no state_space is declared"
-    played = play(simulation)
-    first, second = played.results
-    assert first.observations.keys() == {"b"}
-    assert first.observations["b"]["observation"].dtype == np.float32
-    assert first.observations["b"]["action_mask"].tolist() == [1, 0, 1]
-    assert first.terminations == {"a": True}
-    assert first.final_observations.keys() == {"a"}
-    assert second.truncations == {"b": True}
-    assert played.returns == {"a": 5.0, "b": 10.0}
-    state = simulation.state()
-    assert state is not None
-    assert state.tolist() == [0, 1, 2, 3]
-
-
-class Shown(ParallelEnv):
-    """Shows all possible agents in every step; who acts, `agents` alone says."""
-
-    possible_agents = ["a", "b", "c"]
-    metadata: dict[str, Any] = {}
-    acting = [["a"], ["a", "b"], ["c", "b"], []]
-
-    def observation_space(self, agent: str) -> spaces.Space:
-        return spaces.Box(0, 9, (1,))
-
-    def action_space(self, agent: str) -> spaces.Space:
-        return spaces.Discrete(2)
-
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
         self.t, self.agents = 0, self.acting[0]
-        return self._all(np.zeros(1, np.float32)), {}
+        return self._seen(), {}
 
     def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
         assert sorted(actions) == sorted(self.agents)
         self.t += 1
         self.agents = self.acting[self.t]
-        return self._all(np.full(1, self.t, np.float32)), self._all(1.0), self._all(False), \
-            self._all(False), {}  # fmt: skip
+        return self._seen(), self._all(1.0), self._all(False), self._all(False), {}
+
+    def _seen(self) -> dict[str, Any]:
+        mask = np.array([1, 0, 1], np.int8)
+        return self._all({"observation": np.full(1, float(self.t)), "action_mask": mask})
 
     def _all(self, value: Any) -> dict[str, Any]:
         return dict.fromkeys(self.possible_agents, value)
@@ -265,10 +212,19 @@ class Shown(ParallelEnv):
 
 @pytest.mark.parametrize("respawn", ["refuse", "same_id"])
 def test_agents_say_who_acts_and_that_it_is_over(respawn: Any, play: Play) -> None:
-    played = play(make_simulation(f"{__name__}:Shown", {}, respawn=respawn))
+    simulation = make_simulation(f"{__name__}:Shown", {}, respawn=respawn)
+    assert simulation.state_size == 4, "found out by looking, for no state_space is declared"
+    played = play(simulation)
     acted = [list(result.observations) for result in played.results]
     assert acted == [["a", "b"], ["b", "c"], []]
     assert [sorted(result.terminations) for result in played.results] == [[], ["a"], ["b", "c"]]
+    assert [sorted(result.final_observations) for result in played.results][1] == ["a"]
+    assert played.returns == dict.fromkeys("abc", 3.0), "the done are still paid"
+    seen = played.results[0].observations["b"]
+    assert (seen["observation"].dtype, seen["action_mask"].tolist()) == (np.float32, [1, 0, 1])
+    state = simulation.state()
+    assert state is not None
+    assert state.tolist() == [0, 1, 2, 3]
 
 
 def test_a_reset_after_which_nobody_acts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

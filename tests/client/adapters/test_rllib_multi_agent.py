@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -252,23 +253,30 @@ class Traffic(MultiAgentEnv):
         return self._observe(shown), rewards, ends, {"__all__": False}, infos
 
 
+def episode_of(simulation: Any) -> Iterator[tuple[Any, Any]]:
+    """Yields what those observe who are there, and what follows, in an episode of actions 0."""
+    seen, _ = simulation.reset()
+    while seen:
+        result = simulation.step(dict.fromkeys(seen, 0))
+        yield seen, result
+        seen = result.observations
+
+
 @pytest.mark.parametrize("infos", ["dicts", "none", "left out"])
 @pytest.mark.parametrize("shows_last", [False, True])
 @pytest.mark.parametrize("declared", [3, 5])
 def test_new_ids_without_bound_take_places(declared: int, shows_last: bool, infos: str) -> None:
     config = {"declared": declared, "shows_last": shows_last, "infos": infos}
     simulation = make_simulation(f"{__name__}:Traffic", config, respawn="new_ids")
-    for _ in range(2):  # episodes
-        seen, _ = simulation.reset()
-        total, is_over = 0.0, False
-        while not is_over:
+    for _ in range(2):
+        total = 0.0
+        for seen, result in episode_of(simulation):
             cars = sorted(round(float(o[0]) * 100) for o in seen.values())
-            result = simulation.step(dict.fromkeys(seen, 0))
             total += sum(result.rewards.values())
             (gone,) = result.terminations if not result.is_over else [None]
             if shows_last and gone:
                 assert round(float(result.final_observations[gone][0]) * 100) == cars[0]
-            seen, is_over = result.observations, result.is_over
+        assert result.is_over
         assert total == sum(3 * t + 3 for t in range(20))
 
 
@@ -287,11 +295,8 @@ class Endless(Traffic):
 
 def test_an_episode_under_ever_new_ids_remembers_the_newest() -> None:
     simulation: Any = make_simulation(f"{__name__}:Endless", {"declared": 3}, respawn="new_ids")
-    seen, _ = simulation.reset()
-    total = 0.0
-    for _ in range(3_000):
-        result = simulation.step(dict.fromkeys(seen, 0))
-        seen, total = result.observations, total + sum(result.rewards.values())
+    steps = itertools.islice(episode_of(simulation), 3_000)
+    total = sum(sum(result.rewards.values()) for _, result in steps)
     assert total == 3.0 * 2_999
     assert len(simulation._places._former_place) == 1_000
 
@@ -302,14 +307,11 @@ def test_who_does_not_act_is_paid_in_a_place_of_its_own(
 ) -> None:
     config = {"declared": declared, "pays_others": True}
     simulation = make_simulation(f"{__name__}:Traffic", config, respawn="new_ids")
-    seen, _ = simulation.reset()
-    total, is_over = 0.0, False
-    while not is_over:
-        result = simulation.step(dict.fromkeys(seen, 0))
+    total = 0.0
+    for seen, result in episode_of(simulation):
         # Whoever acts is not paid for others.
         assert all(reward < 100.0 for a, reward in result.rewards.items() if a in seen)
         total += sum(result.rewards.values())
-        seen, is_over = result.observations, result.is_over
     assert total == sum(3 * t + 3 for t in range(20)) + 105.0 * num_paid
     (warning,) = caplog.messages  # the first time: car_-1 had no place
     assert "was paid" in warning
@@ -356,16 +358,8 @@ def test_the_config_may_be_named_as_the_class_names_it() -> None:
     assert named.possible_agents == ("car_0", "car_1", "car_2")
 
 
-def test_a_plain_creator_function_gets_the_config_too(play: Play) -> None:
-    script = [([], {}, ["__all__"], [])]
-    assert play(make_simulation(f"{__name__}:create", {"script": script})).results[0].is_over
-
-
-def create(config: dict[str, Any]) -> MultiAgentEnv:
-    return Scripted(config)
-
-
 def test_rllibs_own_made_of_single_agents(play: Play) -> None:
+    """By a plain function, which gets the config, too."""
     played = play(make_simulation(f"{__name__}:two_poles", {"num_agents": 2}))
     assert set(played.terminated) == {"0", "1"}
 

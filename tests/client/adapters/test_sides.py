@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.client.scripted_envs import Counting
 
 from muxrl.client import MultiplexingClient
-from muxrl.client.adapters import SimulationError, make_simulation, with_sides
+from muxrl.client.adapters import SimulationError, adapt_vector, make_simulation, with_sides
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.client.random_policy import RandomTransport
@@ -52,6 +54,34 @@ def test_teams_swap_in_half_of_the_episodes_which_record_it() -> None:
         loop = EnvLoop([simulation], client, seeds=iter(range(200)), parameters=parameters)
         loop.run(results.append)
     assert 70 < sum(result.metrics["side"][COMMON] for result in results) < 130
+
+
+class Parts(Counting):
+    """Agents observe who they are, in a Dict and in a Tuple."""
+
+    space = spaces.Box(0, 9, (1,), np.float32)
+    both = spaces.Tuple([space, spaces.Discrete(9)])
+    observation_spaces = dict.fromkeys("ab", spaces.Dict({"who": space, "both": both}))
+
+    def seen(self) -> dict[str, Any]:
+        who = [np.full((self.num_envs, 1), i, np.float32) for i in range(2)]
+        return {
+            a: {"who": one, "both": (one, one[:, 0].astype(int))}
+            for a, one in zip("ab", who, strict=True)
+        }
+
+
+def test_all_parts_of_what_copies_observe_swap() -> None:
+    vector = with_sides(adapt_vector(Parts(9, 9)), {"side": {"sides": ["a", "b"]}}, is_vector=True)
+    vector.reset()
+    for copy, side in enumerate([1, 0]):
+        vector.begin(copy, None, {"side": side})
+    step = vector.step({a: np.zeros(2, int) for a in "ab"})
+    for agent, expected in (("a", [1, 0]), ("b", [0, 1])):
+        seen = step.observations[agent]
+        for part in (seen["who"][:, 0], seen["both"][0][:, 0], seen["both"][1]):
+            assert part.tolist() == expected
+        assert step.rewards[agent].tolist() == [0.5 + who for who in expected]
 
 
 @pytest.mark.parametrize(
