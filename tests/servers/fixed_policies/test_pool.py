@@ -423,7 +423,7 @@ def test_a_member_that_acts_for_training_does_not_train(rllib: None) -> None:
     assert len({play(policies, f"e{i}")[1] for i in range(60)}) == 5
     (member,) = pool.members["now"]
     inner: Any = member.acting
-    copy = inner._actors.learners["default"]._model
+    copy = inner.learners["default"]._model
     assert (copy.exploration_rate, copy.num_timesteps) == (1.0, 0)
 
 
