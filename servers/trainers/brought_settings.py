@@ -123,6 +123,39 @@ _GONE = {
     "optimizer": "its optimizer is Adam",
     "use_gae": "its advantages are always GAE's",
 }
+OF_RLLIB = frozenset(
+    {
+        "adam_epsilon",
+        "broadcast_interval",
+        "burn_in_len",
+        "categorical_distribution_temperature",
+        "circular_buffer_num_batches",
+        "clip_actions",
+        "learner_queue_size",
+        "learner_queue_timeout",
+        "log_gradients",
+        "max_requests_in_flight_per_aggregator_worker",
+        "metrics_num_episodes_for_smoothing",
+        "momentum",
+        "noisy",
+        "num_aggregation_workers",
+        "num_aggregator_actors_per_learner",
+        "num_gpu_loader_threads",
+        "num_learners",
+        "opt_type",
+        "policy_model_config",
+        "q_model_config",
+        "replay_proportion",
+        "sigma0",
+        "simple_queue_size",
+        "store_buffer_in_checkpoints",
+        "timeout_s_aggregator_manager",
+        "timeout_s_sampler_manager",
+        "use_circular_buffer",
+        "vtrace",
+    }
+)
+"""Settings of RLlib's algorithms that muxrl's own ones of these names have no use for."""
 _OUTSIDE = ("simulation.", "stop.", "evaluation.", "seed")
 
 

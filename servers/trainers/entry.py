@@ -48,7 +48,6 @@ from muxrl.servers.trainers.milestones import (
     first_batch,
 )
 from muxrl.servers.trainers.replay_size import ReplaySize
-from muxrl.servers.trainers.settings import TrainingSettings, first_line, model_of, set_model
 from muxrl.servers.trainers.spaces import SpaceCheck
 
 OWN = "muxrl.servers.algorithms."
@@ -77,24 +76,23 @@ class TrainerEntry(Algorithm):
         """The class, or the function."""
         return _found_at(self.source) if isinstance(self.source, str) else self.source
 
-    @property
-    def training(self) -> TrainingSettings | None:
-        """What a user may set, as the class declares it; None: the arguments behind the first."""
+    @functools.cached_property
+    def settings_class(self) -> Any:
+        """Subclass of `Settings` that declares what a user may set; None: the arguments behind the
+        first do."""
         if isinstance(self.source, str):
-            settings_of = _found_at(f"{OWN}settings:settings_of")
-            declared = settings_of(self.source.partition(":")[2])
-            return TrainingSettings(declared, declared._preset)
+            return _found_at(f"{OWN}settings:settings_of")(self.source.partition(":")[2])
         declared = getattr(self.make, "Settings", None)
         if not (isinstance(declared, type) and issubclass(declared, Settings)):
             return None
-        return TrainingSettings(declared, getattr(self.make, "preset", declared._preset))
+        preset = getattr(self.make, "preset", None)
+        return type(declared.__name__, (declared,), {"preset": preset}) if preset else declared
 
     def _declared(self, name: str, default: Any = None) -> Any:
         """Returns what the class declares besides its settings; of muxrl's own these do it, and who
         asks imports no torch."""
-        if isinstance(self.source, str) and self.training:
-            return getattr(self.training.config_class, name, default)
-        return getattr(self.make, name, default)
+        at = self.settings_class if isinstance(self.source, str) else self.make
+        return getattr(at, name, default)
 
     @property
     def samples_actions(self) -> bool:
@@ -160,8 +158,8 @@ class TrainerEntry(Algorithm):
     def settings(self) -> dict[str, Any]:
         """Returns those that its class declares; else the arguments of the class behind the first,
         without defaults that no config can hold, such as a class."""
-        if self.training:
-            return self.training.known()
+        if self.settings_class:
+            return dict(sorted(self.settings_class().known_values().items()))
         found = {n: p.default for n, p in self._parameters().items() if p.default is not p.empty}
         return {name: default for name, default in found.items() if _is_json(default)}
 
@@ -173,32 +171,24 @@ class TrainerEntry(Algorithm):
         return {p.name: p for p in parameters[1:] if p.kind is not p.VAR_POSITIONAL}
 
     def kinds(self) -> dict[str, Any]:
-        return self.training.kinds() if self.training else {}
+        return self.settings_class.known() if self.settings_class else {}
 
     def meanings(self) -> Mapping[str, str]:
-        return meanings(self.training.config_class) if self.training else {}
+        return meanings(self.settings_class) if self.settings_class else {}
 
     def model_settings(self) -> dict[str, Any]:
-        return model_of(self.training.config_class()) if self.training else {}
+        return self.settings_class().known_of_model if self.settings_class else {}
 
     def make_settings(self, config: ServerConfig | ServerPlan) -> Any:
         """Returns the object of its class's ``Settings`` with what a user gave.
 
         Raises:
-            AlgorithmProblem: an unknown name, a value of the wrong kind or beyond its range, or
-                values that do not go together.
+            AlgorithmProblem: see `Settings.read`.
         """
-        assert self.training is not None
-        made = self.training.make_config(self.name, config.settings, self.model_settings())
-        set_model(made, config.model, self.name)
-        try:
-            made.validate()
-        except (TypeError, ValueError) as error:
-            raise AlgorithmProblem(f"{self.name}: {first_line(error)}") from None
-        return made
+        return self.settings_class.read(self.name, config.settings, config.model)
 
     def find_config_problems(self, config: ServerConfig | ServerPlan) -> Iterator[str]:
-        if self.training:
+        if self.settings_class:
             try:
                 self.make_settings(config)
             except AlgorithmProblem as error:
@@ -215,12 +205,12 @@ class TrainerEntry(Algorithm):
             yield f"{self.name} has no attribute gamma, which normalize_rewards needs"
 
     def _network_problems(self, config: ServerConfig | ServerPlan) -> Iterator[str]:
-        if config.model and not self.training:
+        if config.model and not self.settings_class:
             yield f"{self.name} makes its networks itself; leave out model"
         if not config.rl_module:
             return
         given = f"an RLModule of your own ({config.rl_module!r} was given)"
-        if self.training and (reason := self.training.config_class.own_module_refused):
+        if reason := self.settings_class and self.settings_class.own_module_refused:
             yield f"{self.name} cannot take {given}: {reason}; leave out rl_module"
         elif isinstance(self.source, str):
             instead = self.name if self.name in _OF_RLLIB else "PPO"
@@ -347,7 +337,7 @@ class TrainerEntry(Algorithm):
 
     def _made(self, spec: PolicySpec, plan: ServerPlan) -> Any:
         settings: Any
-        if self.training:
+        if self.settings_class:
             way, settings = "settings", self.make_settings(plan)
         else:
             known, given = self._parameters(), plan.settings.items()
@@ -373,12 +363,12 @@ class TrainerEntry(Algorithm):
         return trainer
 
     def _make(self, spec: PolicySpec, plan: ServerPlan, settings: Any) -> Any:
-        return self.make(spec, settings) if self.training else self.make(spec, **settings)
+        return self.make(spec, settings) if self.settings_class else self.make(spec, **settings)
 
     # --- the budget ---------------------------------------------------------------------
 
     def values(self, plan: ServerPlan) -> Mapping[str, Any]:
-        values: dict[str, Any] = self.make_settings(plan).values() if self.training else {}
+        values: dict[str, Any] = self.make_settings(plan).values() if self.settings_class else {}
         return values
 
     def find_milestones(self, plan: ServerPlan) -> Iterator[Milestone]:
@@ -386,14 +376,14 @@ class TrainerEntry(Algorithm):
         if batch is not None:
             yield first_batch(batch)
         find = self._declared("find_milestones")
-        if self.training and find is not None:
+        if self.settings_class and find is not None:
             yield from find(self.make_settings(plan))
 
     def find_schedules(self, plan: ServerPlan) -> Iterator[Schedule]:
         yield from find_schedules(self.values(plan))
 
     def find_batch_env_steps(self, plan: ServerPlan) -> int | None:
-        if not self.training or self.learns_from == "replay":
+        if not self.settings_class or self.learns_from == "replay":
             return None
         made = self.make_settings(plan)
         batch: int | None = getattr(made, "batch_env_steps", None) or getattr(made, BATCH, None)
@@ -401,7 +391,7 @@ class TrainerEntry(Algorithm):
 
     def find_replay_size(self, plan: ServerPlan) -> ReplaySize | None:
         measure = self._declared("replay_size")
-        if not self.training or measure is None:
+        if not self.settings_class or measure is None:
             return None
         seats = self.seating.make_seats(plan, Observing.of(plan))
         size: ReplaySize | None = measure(self.make_settings(plan), seats)
@@ -409,7 +399,7 @@ class TrainerEntry(Algorithm):
 
     def learns_jointly(self, plan: ServerPlan) -> bool:
         learns_jointly = self._declared("learns_jointly")
-        if not self.training or learns_jointly is None:
+        if not self.settings_class or learns_jointly is None:
             return True
         return bool(learns_jointly(self.make_settings(plan)))
 
