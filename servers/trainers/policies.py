@@ -211,9 +211,6 @@ class TrainerPolicies:
         self._normalization.observing.freeze()  # what acts from now on does not change any more
         return has_ended
 
-    def close(self) -> None:
-        """Nothing is held."""
-
     def drain_records(self) -> list[Record]:
         return self._thread.drain_records()
 
@@ -260,7 +257,7 @@ class TrainerPolicies:
             networks = self.acting.get("networks")
         except TrainerFailed as error:
             raise ServerProblem(f"server {self._plan.server_id!r}: {error}") from error
-        if where := find_not_finite(trainers, "state"):
+        if where := find_not_finite(trainers):
             raise ServerProblem(
                 f"a tensor of server {self._plan.server_id!r} is not finite any more: {where}"
             )
