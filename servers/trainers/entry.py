@@ -55,6 +55,8 @@ OWN = "muxrl.servers.algorithms."
 METHODS = ("act", "learn", "state", "load")
 _OF_RLLIB = ("PPO", "APPO", "IMPALA", "DQN", "SAC")
 """What RLlib has, too, as RLLIB_PPO and so on."""
+UNSCALED_AGENTS = replace(MASKED_AGENTS, is_scaled=False)
+"""Agents that act in the simulation's own bounds."""
 _LEARNS_FROM = ("newest", "recent", "replay")
 
 
@@ -108,24 +110,21 @@ class TrainerEntry(Algorithm):
         """First line of its docstring."""
         return (inspect.getdoc(self.make) or "").partition("\n")[0]
 
-    @property
-    def _declared_seating(self) -> Seating | None:
-        seating = self._declared("seating")
-        return seating if isinstance(seating, Seating) else None
-
-    @property
-    def forms_teams(self) -> bool:
-        """Whether it learns for teams."""
-        if seating := self._declared_seating:
-            return seating.forms_teams
-        return bool(self._declared("forms_teams", False))
+    @functools.cached_property
+    def seating(self) -> Seating:
+        declared = self._declared("seating")
+        if isinstance(declared, Seating):
+            return declared
+        if self._declared("forms_teams", False):
+            return TEAMS
+        if self._declared("reads_state", False):
+            return replace(UNSCALED_AGENTS, inputs=(*UNSCALED_AGENTS.inputs, State))
+        return UNSCALED_AGENTS
 
     @property
     def reads_state(self) -> bool:
         """Whether it learns with the global state."""
-        if seating := self._declared_seating:
-            return State in seating.inputs
-        return self.forms_teams or bool(self._declared("reads_state", False))
+        return State in self.seating.inputs
 
     @property
     def asks_for_state(self) -> bool:
@@ -138,15 +137,6 @@ class TrainerEntry(Algorithm):
     def _has(self, attribute: str) -> bool:
         """Whether the class has something that not all need; muxrl's own have it."""
         return isinstance(self.source, str) or hasattr(self.make, attribute)
-
-    @property
-    def seating(self) -> Seating:
-        if declared := self._declared_seating:
-            return declared
-        if self.forms_teams:
-            return TEAMS
-        own = replace(MASKED_AGENTS, is_scaled=False)  # in the simulation's own bounds
-        return replace(own, inputs=(*own.inputs, State)) if self.reads_state else own
 
     @property
     def learns_from(self) -> LearnsFrom:
@@ -329,7 +319,7 @@ class TrainerEntry(Algorithm):
                 )
                 if self.reads_state
                 else 0,
-                {seat.seat_id: seat.members for seat in ours} if self.forms_teams else {},
+                {seat.seat_id: seat.members for seat in ours} if self.seating.forms_teams else {},
                 boxes,
                 {agent_id: group for agent_id, group in teams.items() if group},
             )

@@ -180,7 +180,6 @@ class Served:
 
     def end(self) -> None:
         assert self.policies.finish(PATIENCE_S)
-        self.policies.close()
 
     def state(self) -> Any:
         """All that makes two learners the same: weights, targets, optimizers, counts."""

@@ -252,8 +252,7 @@ def main(rllib: None) -> Any:
         normalize_observations=True,
     )  # fmt: skip
     policies: Any = make_policies(ppo, pytest.fail)
-    yield policies
-    policies.close()
+    return policies
 
 
 def members_of(pool: Pool) -> list[str]:
@@ -342,7 +341,6 @@ def test_live_weights_act_as_a_checkpoint_of_the_same_moment(
     learner: Any = make_policies(own, pytest.fail)
     learner.save(tmp_path / "learner")
     live = learner.live()
-    learner.close()
     shape: dict[str, Any] = {"groups": more.get("groups", {})}
     frozen = make(
         entry.seating.with_groups(

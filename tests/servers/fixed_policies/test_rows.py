@@ -186,7 +186,6 @@ def learners(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
         found.append(str(policies.save(folder / str(seed))))
         if seed == 0:
             live = policies.live()
-        policies.close()
     return found, live
 
 

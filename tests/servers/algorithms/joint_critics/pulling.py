@@ -158,6 +158,5 @@ class Game:
             time.sleep(0.0005)
 
     def end(self) -> None:
-        """Ends learning, and frees what was taken."""
+        """Ends learning."""
         assert self.policies.finish(PATIENCE_S)
-        self.policies.close()
