@@ -7,7 +7,7 @@ needed: for a team, with an action mask apart, beside a global state.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.running_statistics import RunningStatistics
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.spaces import split_state, without_bounds
-from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, READ_ALIKE, Checkpoint
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.gymnasium_spaces import Spaces, spaces_of
 from muxrl.servers.setting_values import AlgorithmProblem
@@ -118,10 +118,11 @@ class FrozenPolicies:
         Raises:
             AlgorithmProblem: they cannot be loaded.
         """
-        about, names = self._checkpoint.about, self.names_of(plan)
+        names = self.names_of(plan)
         with understood(self._checkpoint):
-            sizes = {policy_id: about["state_sizes"][name] for policy_id, name in names.items()}
-            begun = replace(plan, **{part: about[part] for part in _OF_TRAINERS})
+            state_sizes = self._checkpoint.about["state_sizes"]
+            sizes = {policy_id: state_sizes[name] for policy_id, name in names.items()}
+            begun = self._as_noted(plan, _OF_TRAINERS)
         actors = self._entry.make_actors(begun, seats, sizes)
         actors.is_learned_from = False
         try:
@@ -140,19 +141,16 @@ class FrozenPolicies:
 
     def with_states(self, plan: ServerPlan) -> ServerPlan:
         """Returns a plan in which agents see the global state as in training."""
-        about = self._checkpoint.about
-        return replace(plan, **{p: about[p] for p in _OF_STATES})
+        return self._as_noted(plan, _OF_STATES)
+
+    def _as_noted(self, plan: ServerPlan, parts: Iterable[str]) -> ServerPlan:
+        """Returns a plan with these parts of the checkpoint's note."""
+        return replace(plan, **{part: self._checkpoint.about[part] for part in parts})
 
     def observing(self, plan: ServerPlan) -> Observing:
         """Returns what reads a server's observations as they were read in training, without the
         statistics."""
-        about = self._checkpoint.about
-        return Observing(
-            plan.agents,
-            about["scale_observations"],
-            normalizes=about["normalize_observations"],
-            frame_stack=about["frame_stack"],
-        )
+        return Observing.of(self._as_noted(plan, READ_ALIKE))
 
     @property
     def state_size(self) -> int | None:

@@ -19,8 +19,12 @@ from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, OBS, STATE
 from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS, TERMINATEDS
 from muxrl.servers.algorithms.distributions import masked
-from muxrl.servers.algorithms.joint_critics.networks import TeamNet
-from muxrl.servers.algorithms.joint_critics.trainer import CRITIC, POLICY, JointCriticTrainer
+from muxrl.servers.algorithms.joint_critics.trainer import (
+    CRITIC,
+    POLICY,
+    JointCriticTrainer,
+    TeamNet,
+)
 from muxrl.servers.algorithms.settings.teams import MADDPGSettings
 from muxrl.servers.algorithms.update import value_at
 from muxrl.servers.episodes.trajectories import Trajectory

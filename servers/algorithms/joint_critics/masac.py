@@ -16,8 +16,12 @@ from torch import Tensor, nn
 from muxrl.servers.agents.keys import ALIVE, OBS
 from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS, TERMINATEDS
 from muxrl.servers.algorithms.distributions import squashed
-from muxrl.servers.algorithms.joint_critics.networks import TeamNet
-from muxrl.servers.algorithms.joint_critics.trainer import CRITIC, POLICY, JointCriticTrainer
+from muxrl.servers.algorithms.joint_critics.trainer import (
+    CRITIC,
+    POLICY,
+    JointCriticTrainer,
+    TeamNet,
+)
 from muxrl.servers.algorithms.settings.teams import MASACSettings
 from muxrl.servers.algorithms.temperature import ALPHA, Temperature
 from muxrl.servers.algorithms.update import Step

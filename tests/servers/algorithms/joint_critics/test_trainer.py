@@ -241,4 +241,3 @@ def test_a_frozen_team_acts_as_it_did(tmp_path: Path, algorithm: str) -> None:
         pending = frozen.store.accept(Step(f"e{number}", 0, value), 0.0)
         actions = actions_of(frozen.acting, pending)
         assert {m: float(a[0]) for m, a in actions.items()} == pytest.approx(pulls)
-    frozen.close()
