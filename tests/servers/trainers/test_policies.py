@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +57,22 @@ def policies_of(plan: ServerPlan, failures: list[str] | None = None) -> TrainerP
 
 
 def play(
-    policies: Any, episode_id: str, num_steps: int = 4, agents: str = "ab", **start: Any
+    policies: Any,
+    episode_id: str,
+    num_steps: int = 4,
+    agents: str = "ab",
+    reward: Callable[[int], float] = float,
+    **start: Any,
 ) -> list[dict[str, Any]]:
-    """Plays an episode, waiting at the gate as a frame does; returns the actions."""
+    """Plays an episode, waiting at the gate as a frame does; returns the actions.
+
+    The reward before step t is by that, of the last one by 9.
+    """
     store, now = policies.store, time.monotonic()
     store.accept(StartEpisode(episode_id, **start), now)
     sent = []
     for t in range(num_steps):
-        rewards = dict.fromkeys(agents, float(t)) if t else {}
+        rewards = dict.fromkeys(agents, reward(t)) if t else {}
         item = Step(episode_id, t, {a: seen(a, t) for a in agents}, rewards=rewards)
         pending: Any = store.accept(item, now)
         deadline = time.monotonic() + PATIENCE_S
@@ -72,7 +80,7 @@ def play(
             assert time.monotonic() < deadline
             time.sleep(0.001)
         sent.append(dict(actions_of(policies.acting, pending)))
-    rewards, ends = dict.fromkeys(agents, 9.0), dict.fromkeys(agents, True)
+    rewards, ends = dict.fromkeys(agents, reward(9)), dict.fromkeys(agents, True)
     store.accept(EndEpisode(episode_id, num_steps, rewards=rewards, terminations=ends), now)
     store.finish_frame()
     return sent
