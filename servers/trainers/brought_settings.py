@@ -7,26 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+_CAPACITY = (
+    "buffer_capacity_episodes",
+    "buffer_capacity_steps",
+    "replay_buffer_config.capacity",
+)
 _EPSILON = ("epsilon", "exploration_noise")
 _EVALUATION = ("evaluation.interval_env_steps",)
 _GPUS = ("server.resources.num_gpus",)
 _HIDDEN = ("model.fcnet_hiddens", "hidden_dim")
 _LR = ("lr", "actor_lr")
+_TARGETS = ("target_update_freq", "target_network_update_freq", "tau")
 _PROCESSES = ("simulation.num_processes",)
 
 _PLACES: dict[str, tuple[str, ...]] = {
     "batch_size": ("batch_size_episodes", "batch_size_steps", "train_batch_size_per_learner"),
     "batch_size_run": ("simulation.num_envs_per_process",),
-    "buffer_size": (
-        "buffer_capacity_episodes",
-        "buffer_capacity_steps",
-        "replay_buffer_config.capacity",
-    ),
-    "capacity": (
-        "buffer_capacity_episodes",
-        "buffer_capacity_steps",
-        "replay_buffer_config.capacity",
-    ),
+    "buffer_size": _CAPACITY,
+    "capacity": _CAPACITY,
     "clip_range": ("clip_param",),
     "common_reward": ("server.team_reward",),
     "critic_learning_rate": ("critic_lr",),
@@ -95,8 +93,8 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "standardise_rewards": ("standardize_rewards", "center_rewards", "server.normalize_rewards"),
     "t_max": ("stop.env_steps",),
     "target_network_update_freq": ("target_update_freq", "tau"),
-    "target_update_interval": ("target_update_freq", "target_network_update_freq", "tau"),
-    "target_update_interval_or_tau": ("target_update_freq", "target_network_update_freq", "tau"),
+    "target_update_interval": _TARGETS,
+    "target_update_interval_or_tau": _TARGETS,
     "test_interval": _EVALUATION,
     "test_nepisode": ("evaluation.num_episodes",),
     "timesteps_per_iteration": ("min_sample_timesteps_per_iteration",),

@@ -49,10 +49,7 @@ class MASAC(JointCriticTrainer):
     settings: MASACSettings
 
     def make_net(self) -> nn.Module:
-        own = self.settings
-        return TeamNet(
-            self.policy, own.hidden_dim, outputs_per_dimension=2, has_ids=own.obs_agent_id
-        )
+        return TeamNet(self.policy, self.settings, outputs_per_dimension=2)
 
     def make_steps(self) -> dict[str, Step]:
         own, target = self.settings, self.settings.target_entropy

@@ -33,10 +33,9 @@ class TeamNet(nn.Module):
 
     Args:
         policy: has the spaces of `muxrl.servers.algorithms.joint_critics.teams`.
-        hidden_dim: units of both hidden layers of each network.
+        own: the settings.
         outputs_per_dimension: numbers that the actor gives for each dimension of an action.
         num_critics: c.
-        has_ids: whether the actor reads whom it acts for.
         has_target_actor: whether there is a copy of the actor, too.
     """
 
@@ -45,19 +44,18 @@ class TeamNet(nn.Module):
     def __init__(
         self,
         policy: PolicySpec,
-        hidden_dim: int,
+        own: JointCriticSettings,
         *,
         outputs_per_dimension: int = 1,
         num_critics: int = 2,
-        has_ids: bool = True,
         has_target_actor: bool = False,
     ) -> None:
         super().__init__()
         num_members, obs_dim = policy.observation_space.shape
         action_dim = policy.action_space.shape[1]  # type: ignore[index]
-        self.has_ids = has_ids
+        self.has_ids, hidden_dim = own.obs_agent_id, own.hidden_dim
         self.actor = nn.Sequential(
-            nn.Linear(obs_dim + num_members * has_ids, hidden_dim),
+            nn.Linear(obs_dim + num_members * self.has_ids, hidden_dim),
             nn.ReLU(),
             nn.Linear(hidden_dim, hidden_dim),
             nn.ReLU(),
