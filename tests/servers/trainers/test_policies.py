@@ -93,6 +93,17 @@ def wait_for(policies: TrainerPolicies, iteration: int) -> None:
         time.sleep(0.001)
 
 
+def learned(plan: ServerPlan, *episodes: str) -> TrainerPolicies:
+    """Returns policies that have learned from these episodes, one by one."""
+    policies = policies_of(plan)
+    policies.start()
+    for number, episode_id in enumerate(episodes, 1):
+        play(policies, episode_id)
+        wait_for(policies, number)
+    assert policies.finish(PATIENCE_S)
+    return policies
+
+
 def test_it_acts_learns_and_is_recorded() -> None:
     policies = policies_of(plan_of())
     policies.start()
@@ -111,11 +122,7 @@ def test_it_acts_learns_and_is_recorded() -> None:
 
 
 def test_what_it_learns_from_is_what_was_played() -> None:
-    policies = policies_of(plan_of())
-    policies.start()
-    play(policies, "e1")
-    wait_for(policies, 1)
-    policies.finish(PATIENCE_S)
+    policies = learned(plan_of(), "e1")
     trainer: Any = policies.acting.learners["default"]
     one, other = trainer.seen
     assert (one.agent_id, other.agent_id) == ("a", "b")
@@ -341,11 +348,7 @@ def test_evaluation_draws_from_a_generator_of_its_own() -> None:
 
 
 def test_agents_act_untrained_beside_the_learned() -> None:
-    policies = policies_of(plan_of(keeps_untrained=True))
-    policies.start()
-    play(policies, "e1")
-    wait_for(policies, 1)
-    policies.finish(PATIENCE_S)
+    policies = learned(plan_of(keeps_untrained=True), "e1")
     sent = play(policies, "x", num_steps=1, mode="eval", untrained=["a"])
     assert sent == [{"a": 0, "b": 1}]
 
@@ -438,12 +441,8 @@ def test_what_cannot_be_saved_is_said(tmp_path: Path) -> None:
 
 
 def test_rewards_are_scaled_and_observations_normalised() -> None:
-    policies = policies_of(plan_of(normalize_rewards=True, normalize_observations=True))
-    policies.start()
-    for i in range(3):
-        play(policies, f"e{i}")
-        wait_for(policies, i + 1)
-    policies.finish(PATIENCE_S)
+    plan = plan_of(normalize_rewards=True, normalize_observations=True)
+    policies = learned(plan, "e0", "e1", "e2")
     trainer: Any = policies.acting.learners["default"]
     last = trainer.seen[-1]
     assert np.abs(last.observations).max() < 3.0
