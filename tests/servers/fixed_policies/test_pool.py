@@ -326,6 +326,7 @@ def test_statistics_come_with_the_weights(main: Any) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "more"),
     [
+        ("PPO", {"model": {"fcnet_hiddens": [8]}}),
         ("PPO", {"model": {"fcnet_hiddens": [8], "use_lstm": True}}),
         ("PPO", {"model": {"fcnet_hiddens": [8]}, "frame_stack": 2}),
         ("MAPPO", {"groups": {"team": ("a", "b")}}),

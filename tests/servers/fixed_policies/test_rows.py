@@ -231,6 +231,27 @@ def test_members_of_all_kinds_act_in_rows_as_one_by_one(learners: Any) -> None:
     assert states[0] == states[1]
 
 
+def test_newer_weights_act_in_rows_at_once(learners: Any) -> None:
+    checkpoints, live = learners
+    members = {
+        "now": {"live": "main"},
+        "first": {"algorithm": "FROZEN", "checkpoint": checkpoints[0]},
+    }
+    given = plan("POOL", FIVE, MASKED, members=members)
+    client = Client(given, in_rows=True)
+    client.policies.sync("main", {}, live)
+    begun = client.tell(lockstep(given, 0))
+    players = {one.episode_id: one.member for one in begun if isinstance(one, Started)}
+    assert set(players.values()) == set(members)
+    for t, action in ((1, 1), (2, 4)):
+        client.policies.sync("main", {}, certain(live, action))
+        items = lockstep(given, t)
+        for step, answer in zip(unpacked(given.agents, items), client.tell(items), strict=True):
+            for agent_id, seen in step.observations.items():  # type: ignore[union-attr]
+                if players[step.episode_id] == "now" and seen["action_mask"][action]:
+                    assert answer.actions[agent_id] == action
+
+
 def test_a_message_to_several_members_that_comes_again() -> None:
     scripts = {name: {"algorithm": "SCRIPTED", "policy": f"{__name__}:make_{name}"}
                for name in ("weary", "masked")}  # fmt: skip
