@@ -139,8 +139,6 @@ class PolicyServer:
                 self.policies.save(checkpoint)
         finally:  # so that a full disk or a second Ctrl-C leaves no thread behind
             has_closed = self._close_network(_STOP_TIMEOUT_S)
-        if has_finished:
-            self.policies.close()
         return has_finished and has_closed
 
     def _close_network(self, timeout_s: float) -> bool:

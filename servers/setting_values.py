@@ -14,9 +14,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from muxrl.protocol.suggestions import did_you_mean, listed
 from muxrl.servers.declared import bare
 
-ReadValue = Callable[[str, Any, Any], Any]
-"""From a setting's name for messages, the value given and the default to the value for RLlib."""
-
 
 class AlgorithmProblem(ValueError):
     """This algorithm cannot be built with these settings. The sentence says what to change."""

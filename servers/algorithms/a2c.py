@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from muxrl.servers.algorithms.actor_critic import OWN, OnPolicy, steps_of
 from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
-from muxrl.servers.algorithms.rollout import explained_variance
 from muxrl.servers.algorithms.settings.actor_critic import A2CSettings
 
 
@@ -44,11 +42,4 @@ class A2C(OnPolicy):
         policy_loss, entropy = -gain.mean(), entropy.mean()
         vf_loss = (values - targets).square().mean()
         loss = policy_loss + self.settings.vf_loss_coeff * vf_loss - self.entropy_coeff * entropy
-        with torch.no_grad():
-            return loss, {
-                "total_loss": loss.detach(),
-                "policy_loss": policy_loss.detach(),
-                "vf_loss": vf_loss.detach(),
-                "entropy": entropy.detach(),
-                "vf_explained_var": explained_variance(targets, values),
-            }
+        return loss, self.measured(loss, policy_loss, vf_loss, entropy, targets, values)

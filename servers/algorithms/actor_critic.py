@@ -28,6 +28,7 @@ from muxrl.servers.algorithms.rollout import (
     Padded,
     Rollout,
     advantages_of,
+    explained_variance,
     minibatches,
     standardised,
 )
@@ -423,6 +424,25 @@ class OnPolicy(ActorCritic):
     @abstractmethod
     def loss(self, batch: Mapping[str, Any], *, is_reported: bool) -> tuple[Tensor, dict[str, Any]]:
         """Returns the loss of a minibatch, and its metrics if they are reported."""
+
+    def measured(
+        self,
+        loss: Tensor,
+        policy_loss: Tensor,
+        vf_loss: Tensor,
+        entropy: Tensor,
+        targets: Tensor,
+        values: Tensor,
+    ) -> dict[str, Any]:
+        """Returns the metrics of a loss, of its parts, and of the values of all steps."""
+        with torch.no_grad():
+            return {
+                "total_loss": loss.detach(),
+                "policy_loss": policy_loss.detach(),
+                "vf_loss": vf_loss.detach(),
+                "entropy": entropy.detach(),
+                "vf_explained_var": explained_variance(targets, values),
+            }
 
     def after_batch(self, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
         """Adjusts what depends on a batch as a whole; returns the metrics."""

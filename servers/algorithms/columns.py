@@ -3,8 +3,6 @@ those of `muxrl.servers.agents.keys`."""
 
 from __future__ import annotations
 
-from muxrl.servers.agents.keys import OBS
-
 NEXT_OBS = "new_obs"
 ACTIONS = "actions"
 REWARDS = "rewards"
@@ -12,14 +10,3 @@ TERMINATEDS = "terminateds"
 LOSS_MASK = "loss_mask"
 ADVANTAGES = "advantages"
 TARGETS = "value_targets"
-
-__all__ = [
-    "ACTIONS",
-    "ADVANTAGES",
-    "LOSS_MASK",
-    "NEXT_OBS",
-    "OBS",
-    "REWARDS",
-    "TARGETS",
-    "TERMINATEDS",
-]

@@ -32,7 +32,7 @@ from muxrl.servers.algorithms.actor_critic import (
 )
 from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
 from muxrl.servers.algorithms.distributions import Distribution, distribution_of
-from muxrl.servers.algorithms.rollout import Rollout, explained_variance
+from muxrl.servers.algorithms.rollout import Rollout
 from muxrl.servers.algorithms.settings.actor_critic import CentralSettings, MAPPOSettings
 from muxrl.servers.algorithms.update import Step
 from muxrl.servers.trainers.interface import Rows
@@ -282,14 +282,7 @@ class MAPPO(OnPolicy):
         loss = policy_loss + own.vf_loss_coeff * vf_loss - self.entropy_coeff * mean_entropy
         if not is_reported:
             return loss, {}
-        with torch.no_grad():
-            return loss, {
-                "total_loss": loss.detach(),
-                "policy_loss": policy_loss.detach(),
-                "vf_loss": vf_loss.detach(),
-                "vf_explained_var": explained_variance(targets, values),
-                "entropy": mean_entropy.detach(),
-            }
+        return loss, self.measured(loss, policy_loss, vf_loss, mean_entropy, targets, values)
 
     def _errors(self, values: Tensor, targets: Tensor) -> Tensor:
         """Returns half the squared error of each value; beyond `huber_delta` it grows linearly."""

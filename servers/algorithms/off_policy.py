@@ -73,9 +73,7 @@ class OffPolicy(ReplayTrainer):
     def batch_size(self) -> int:
         return self.settings.batch_size
 
-    def updates_for(
-        self, stored: Sequence[Trajectory], num_before: int, num_new: int, num_env_steps: int
-    ) -> float:
+    def updates_for(self, stored: Sequence[Trajectory], num_new: int, num_env_steps: int) -> float:
         own = self.settings
         num_late = self.env_steps - self._refilled_at - own.num_steps_sampled_before_learning_starts
         if num_late < 0 or not len(self.replay):

@@ -11,7 +11,6 @@ from torch import Tensor
 from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
 from muxrl.servers.algorithms.actor_critic import OWN, OnPolicy, steps_of
 from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
-from muxrl.servers.algorithms.rollout import explained_variance
 from muxrl.servers.algorithms.settings.actor_critic import PPOSettings
 
 KL = "mean_kl_loss"
@@ -87,17 +86,14 @@ class PPO(OnPolicy):
             loss = loss + self.kl.coeff * mean_kl
         if not is_reported:
             return loss, {}
-        parts = steps_of(batch, surrogate, vf_loss, squares, entropy, targets, values)
-        with torch.no_grad():
-            return loss, {
-                "total_loss": loss.detach(),
-                "policy_loss": -parts[0].mean(),
-                "vf_loss": parts[1].mean(),
-                "vf_loss_unclipped": parts[2].mean(),
-                "vf_explained_var": explained_variance(parts[4], parts[5]),
-                "entropy": parts[3].mean(),
-                KL: 0.0 if mean_kl is None else mean_kl.detach(),
-            }
+        parts = [one.detach() for one in (surrogate, vf_loss, entropy, squares, targets, values)]
+        surrogate, vf_loss, entropy, squares, targets, values = steps_of(batch, *parts)
+        means = -surrogate.mean(), vf_loss.mean(), entropy.mean()
+        return loss, {
+            **self.measured(loss, *means, targets, values),
+            "vf_loss_unclipped": squares.mean(),
+            KL: 0.0 if mean_kl is None else mean_kl.detach(),
+        }
 
     def after_batch(self, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
         if not self.settings.use_kl_loss:

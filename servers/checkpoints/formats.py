@@ -7,10 +7,6 @@ change of the file is one that earlier readers do not understand.
 from __future__ import annotations
 
 
-class OtherFormat(ValueError):
-    """A part of a checkpoint is of an earlier version, and cannot be read any more."""
-
-
 def format_problem(found: object, newest: int) -> str:
     """Returns why a file cannot be read, in words that follow its name; "" if it can.
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from muxrl.servers.acting import Acted, Acting, Asked
-from muxrl.servers.agents.dense_policy import DensePolicy, Stack
+from muxrl.servers.agents.dense_policy import Stack
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.episodes.blocks import Seats
 from muxrl.servers.episodes.trajectories import at
+from muxrl.servers.trainers.acting import Actors
 
 
 def form_of(seats: Mapping[str, Seat], acting: Acting) -> Any:
@@ -22,9 +23,9 @@ def form_of(seats: Mapping[str, Seat], acting: Acting) -> Any:
 
     Args:
         seats: its own, of the server's agents.
-        acting: `FrozenActing` tells of its networks.
+        acting: `Actors` tell of their networks.
     """
-    networks: Mapping[str, DensePolicy] = getattr(acting, "networks", dict)()
+    networks = acting.dense_policies() if isinstance(acting, Actors) else None
     read = [seat.reads_as for seat in seats.values()]
     if not networks or None in read:
         return None
@@ -79,7 +80,7 @@ class Alike:
     def _stack(self, more: list[Any]) -> None:
         if more:
             self._acting += more
-            networks = [acting.networks() for acting in self._acting]
+            networks = [acting.dense_policies() for acting in self._acting]
             self._stacks = {
                 policy_id: Stack([of_policies[policy_id] for of_policies in networks])
                 for policy_id in networks[0]

@@ -243,9 +243,8 @@ class FrozenAlgorithm(FixedAlgorithm):
         return self._modules.make_seats(plan, self._modules.observing(plan))
 
     def make_acting(self, plan: ServerPlan) -> Acting:
-        from muxrl.servers.fixed_policies.frozen import FrozenActing
-
-        return FrozenActing(plan, self._modules, should_explore=self.given["should_explore"])
+        should_explore = self.given["should_explore"]
+        return self._modules.make_inference(plan, should_explore=should_explore)
 
 
 class PoolAlgorithm(FixedAlgorithm):

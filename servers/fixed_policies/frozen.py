@@ -7,24 +7,20 @@ needed: for a team, with an action mask apart, beside a global state.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import gymnasium
 import msgspec
-import numpy as np
 
 from muxrl.protocol.spaces import Space
-from muxrl.servers.acting import Acted, Acting, Asked
-from muxrl.servers.agents.dense_policy import DensePolicy
 from muxrl.servers.agents.keys import STATE
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.running_statistics import RunningStatistics
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.spaces import split_state, without_bounds
-from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
-from muxrl.servers.checkpoints.live import LiveCheckpoint
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, READ_ALIKE, Checkpoint
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.gymnasium_spaces import Spaces, spaces_of
 from muxrl.servers.setting_values import AlgorithmProblem
@@ -78,14 +74,22 @@ class FrozenPolicies:
             if name not in self.spaces:
                 raise AlgorithmProblem(self._no_policy(policy_id, name))
 
-    def make_inference(self, plan: ServerPlan) -> Actors:
+    def make_inference(self, plan: ServerPlan, *, should_explore: bool | None = None) -> Actors:
         """Returns what acts for a server.
+
+        Args:
+            plan: the server.
+            should_explore: whether actions are drawn as in training, at the point where it ended;
+                else the likeliest one, or the one of the highest value, is taken. So an opponent is
+                the same in training and in evaluation. None: as each episode asks.
 
         Raises:
             AlgorithmProblem: the policies cannot be loaded, or are not what the note says.
         """
         seats = self.seating.make_seats(plan, self.observing(plan))
-        return self._load(plan, seats, only_acting=True)
+        actors = self._load(plan, seats, only_acting=True)
+        actors.should_explore = should_explore
+        return actors
 
     def load_critics(self, plan: ServerPlan) -> Critics:
         """Returns the critics of a server's policies.
@@ -114,10 +118,11 @@ class FrozenPolicies:
         Raises:
             AlgorithmProblem: they cannot be loaded.
         """
-        about, names = self._checkpoint.about, self.names_of(plan)
+        names = self.names_of(plan)
         with understood(self._checkpoint):
-            sizes = {policy_id: about["state_sizes"][name] for policy_id, name in names.items()}
-            begun = replace(plan, **{part: about[part] for part in _OF_TRAINERS})
+            state_sizes = self._checkpoint.about["state_sizes"]
+            sizes = {policy_id: state_sizes[name] for policy_id, name in names.items()}
+            begun = self._as_noted(plan, _OF_TRAINERS)
         actors = self._entry.make_actors(begun, seats, sizes)
         actors.is_learned_from = False
         try:
@@ -136,19 +141,16 @@ class FrozenPolicies:
 
     def with_states(self, plan: ServerPlan) -> ServerPlan:
         """Returns a plan in which agents see the global state as in training."""
-        about = self._checkpoint.about
-        return replace(plan, **{p: about[p] for p in _OF_STATES})
+        return self._as_noted(plan, _OF_STATES)
+
+    def _as_noted(self, plan: ServerPlan, parts: Iterable[str]) -> ServerPlan:
+        """Returns a plan with these parts of the checkpoint's note."""
+        return replace(plan, **{part: self._checkpoint.about[part] for part in parts})
 
     def observing(self, plan: ServerPlan) -> Observing:
         """Returns what reads a server's observations as they were read in training, without the
         statistics."""
-        about = self._checkpoint.about
-        return Observing(
-            plan.agents,
-            about["scale_observations"],
-            normalizes=about["normalize_observations"],
-            frame_stack=about["frame_stack"],
-        )
+        return Observing.of(self._as_noted(plan, READ_ALIKE))
 
     @property
     def state_size(self) -> int | None:
@@ -268,53 +270,6 @@ class FrozenPolicies:
             f"{', '.join(self.spaces)}; say which is which with the setting 'policies', as "
             f"{{{policy_id}: {next(iter(self.spaces), '...')}}}"
         )
-
-
-class FrozenActing(Acting):
-    """Acts with the checkpoint's weights.
-
-    Whether actions are drawn is a setting of the server and not of an episode, so that an opponent
-    is the same in training and in evaluation.
-
-    Args:
-        plan: the server.
-        policies: that fit it.
-        should_explore: whether actions are drawn as in training, at the point where it ended;
-            else the likeliest one, or the one of the highest value, is taken.
-
-    Raises:
-        AlgorithmProblem: the policies cannot be loaded, or do not fit after all.
-    """
-
-    def __init__(self, plan: ServerPlan, policies: FrozenPolicies, *, should_explore: bool) -> None:
-        self._should_explore = should_explore
-        self._actors = policies.make_inference(plan)
-
-    def networks(self) -> dict[str, DensePolicy] | None:
-        """Returns those that choose one of n, as they are now; None: not all policies are such."""
-        return self._actors.dense_policies()
-
-    def noise(self, shape: tuple[int, ...], *, is_training: bool) -> np.ndarray:
-        """Returns what the logits of `networks` are drawn with next; see `Actors.noise`."""
-        if not self._should_explore:
-            return np.ones(shape)
-        return self._actors.noise(shape, is_training=is_training)
-
-    def load(self, weights: Mapping[str, Any], newer: LiveCheckpoint) -> None:
-        """Acts with newer weights from now on, by the server's policies."""
-        self._actors.load(weights, newer.about["weights_seq_no"])
-        self._actors.num_env_steps_sampled = newer.env_steps
-
-    def get_random_state(self) -> dict[str, Any]:
-        return self._actors.get_random_state()
-
-    def set_random_state(self, state: Mapping[str, Any]) -> None:
-        self._actors.set_random_state(state)
-
-    def answer(self, asked: Asked) -> Acted:
-        asked.should_explore = self._should_explore
-        with self._actors.lock:
-            return self._actors.answer(asked)
 
 
 def open_policies(checkpoint: Checkpoint, names: Mapping[str, str]) -> FrozenPolicies:

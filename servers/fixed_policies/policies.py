@@ -65,9 +65,6 @@ class FixedPolicies:
     def finish(self, timeout_s: float) -> bool:
         return True
 
-    def close(self) -> None:
-        """Nothing is held."""
-
     def weights(self) -> bytes:
         problem = no_weights(self._plan.algorithm)
         return encode(PolicyWeights(self._plan.server_id, problem=problem))

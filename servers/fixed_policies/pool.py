@@ -190,17 +190,19 @@ class Pool(Acting):
         return self._member(name, entry, one.make_seats(plan), one.make_acting(plan))
 
     def _live(self, entry: str, live: LiveCheckpoint) -> Member:
-        from muxrl.servers.fixed_policies.frozen import FrozenActing, open_policies
+        from muxrl.servers.fixed_policies.frozen import open_policies
 
         modules = open_policies(live, self._entries[entry].get("policies", {}))
         plan = modules.seating.with_groups(self._plan)
         observing = modules.observing(plan)
         seats = modules.make_seats(plan, observing)
-        acting = FrozenActing(plan, modules, should_explore=self._settings["should_explore"])
+        should_explore = self._settings["should_explore"]
+        acting = modules.make_inference(plan, should_explore=should_explore)
         names = modules.names_of(plan)
 
         def follow(newer: LiveCheckpoint) -> None:
-            acting.load({ours: newer.weights[name] for ours, name in names.items()}, newer)
+            acting.put("weights", {ours: newer.weights[name] for ours, name in names.items()})
+            acting.num_env_steps_sampled = newer.env_steps
             if observing.normalizes:
                 observing.set_state(newer.observations, names=names, has_states=False)
 

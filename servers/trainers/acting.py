@@ -62,6 +62,8 @@ class Actors(Acting):
         self.num_env_steps_sampled = 0
         self.is_learned_from = True
         """Whether steps of training episodes are; not where the trainers are frozen."""
+        self.should_explore: bool | None = None
+        """Whether actions are drawn, whatever an episode asks for; None: as it asks."""
         first = next(iter(self.learners.values()))
         self._is_trusted = getattr(first, "is_trusted", False)
         self._corrects_off_policy = getattr(first, "learns_from", "") == "recent"
@@ -275,7 +277,7 @@ class Actors(Acting):
             masks,
             states,
             asked.agents(),
-            asked.should_explore,
+            asked.should_explore if self.should_explore is None else self.should_explore,
             asked.is_training and self.is_learned_from,
             self._rng if asked.is_training else self._evaluation_rng,
             present,
@@ -373,6 +375,8 @@ class Actors(Acting):
 
     def noise(self, shape: tuple[int, ...], *, is_training: bool) -> np.ndarray:
         """Draws ``noise`` for Gumbel-max: the action is the argmax of logits - log(noise)."""
+        if self.should_explore is False:
+            return np.ones(shape)
         rng = self._rng if is_training else self._evaluation_rng
         return rng.standard_exponential(shape)
 

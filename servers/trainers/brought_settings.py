@@ -7,26 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+_CAPACITY = (
+    "buffer_capacity_episodes",
+    "buffer_capacity_steps",
+    "replay_buffer_config.capacity",
+)
 _EPSILON = ("epsilon", "exploration_noise")
 _EVALUATION = ("evaluation.interval_env_steps",)
 _GPUS = ("server.resources.num_gpus",)
 _HIDDEN = ("model.fcnet_hiddens", "hidden_dim")
 _LR = ("lr", "actor_lr")
+_TARGETS = ("target_update_freq", "target_network_update_freq", "tau")
 _PROCESSES = ("simulation.num_processes",)
 
 _PLACES: dict[str, tuple[str, ...]] = {
     "batch_size": ("batch_size_episodes", "batch_size_steps", "train_batch_size_per_learner"),
     "batch_size_run": ("simulation.num_envs_per_process",),
-    "buffer_size": (
-        "buffer_capacity_episodes",
-        "buffer_capacity_steps",
-        "replay_buffer_config.capacity",
-    ),
-    "capacity": (
-        "buffer_capacity_episodes",
-        "buffer_capacity_steps",
-        "replay_buffer_config.capacity",
-    ),
+    "buffer_size": _CAPACITY,
+    "capacity": _CAPACITY,
     "clip_range": ("clip_param",),
     "common_reward": ("server.team_reward",),
     "critic_learning_rate": ("critic_lr",),
@@ -95,8 +93,8 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "standardise_rewards": ("standardize_rewards", "center_rewards", "server.normalize_rewards"),
     "t_max": ("stop.env_steps",),
     "target_network_update_freq": ("target_update_freq", "tau"),
-    "target_update_interval": ("target_update_freq", "target_network_update_freq", "tau"),
-    "target_update_interval_or_tau": ("target_update_freq", "target_network_update_freq", "tau"),
+    "target_update_interval": _TARGETS,
+    "target_update_interval_or_tau": _TARGETS,
     "test_interval": _EVALUATION,
     "test_nepisode": ("evaluation.num_episodes",),
     "timesteps_per_iteration": ("min_sample_timesteps_per_iteration",),
@@ -123,6 +121,39 @@ _GONE = {
     "optimizer": "its optimizer is Adam",
     "use_gae": "its advantages are always GAE's",
 }
+OF_RLLIB = frozenset(
+    {
+        "adam_epsilon",
+        "broadcast_interval",
+        "burn_in_len",
+        "categorical_distribution_temperature",
+        "circular_buffer_num_batches",
+        "clip_actions",
+        "learner_queue_size",
+        "learner_queue_timeout",
+        "log_gradients",
+        "max_requests_in_flight_per_aggregator_worker",
+        "metrics_num_episodes_for_smoothing",
+        "momentum",
+        "noisy",
+        "num_aggregation_workers",
+        "num_aggregator_actors_per_learner",
+        "num_gpu_loader_threads",
+        "num_learners",
+        "opt_type",
+        "policy_model_config",
+        "q_model_config",
+        "replay_proportion",
+        "sigma0",
+        "simple_queue_size",
+        "store_buffer_in_checkpoints",
+        "timeout_s_aggregator_manager",
+        "timeout_s_sampler_manager",
+        "use_circular_buffer",
+        "vtrace",
+    }
+)
+"""Settings of RLlib's algorithms that muxrl's own ones of these names have no use for."""
 _OUTSIDE = ("simulation.", "stop.", "evaluation.", "seed")
 
 

@@ -16,7 +16,7 @@ from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.gymnasium_spaces import to_gymnasium
 from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.interface import PolicySpec, Rows
-from muxrl.servers.trainers.plain_state import from_plain, to_plain
+from muxrl.servers.trainers.plain_state import from_plain, leaves, shown, to_plain
 from muxrl.servers.training.thread import limit_torch_threads
 
 if TYPE_CHECKING:
@@ -240,21 +240,16 @@ class _Tried:
         return 1.0 - np.abs(np.clip(actions[:, 0], -1.0, 1.0) - target).astype(np.float64)
 
 
-def _difference(left: Any, right: Any, path: str = "state") -> str:
+def _difference(left: Any, right: Any) -> str:
     """Returns where two plain states differ first; "" if they are equal to the bit."""
-    if isinstance(left, dict) and isinstance(right, dict) and left.keys() == right.keys():
-        parts = [(f"{path}[{key!r}]", left[key], right[key]) for key in left]
-    elif isinstance(left, list | tuple) and isinstance(right, list | tuple):
-        pairs = zip(left, right, strict=False)
-        parts = [(f"{path}[{i}]", one, other) for i, (one, other) in enumerate(pairs)]
-        if len(left) != len(right):
-            return path
-    else:
-        return "" if type(left) is type(right) and _is_equal(left, right) else path
-    return next((found for where, a, b in parts if (found := _difference(a, b, where))), "")
+    ours, theirs = dict(leaves(left)), dict(leaves(right))
+    for path in ours | theirs:
+        if path not in ours or path not in theirs or not _is_equal(ours[path], theirs[path]):
+            return f"state{shown(path)}"
+    return ""
 
 
 def _is_equal(left: Any, right: Any) -> bool:
-    if isinstance(left, np.ndarray):
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
         return left.dtype == right.dtype and left.tobytes() == right.tobytes()
-    return bool(left == right) or left != left
+    return type(left) is type(right) and bool(left == right or left != left)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from types import UnionType
@@ -27,6 +27,7 @@ from typing import (
     Any,
     ClassVar,
     Literal,
+    Self,
     Union,
     dataclass_transform,
     get_args,
@@ -36,7 +37,8 @@ from typing import (
 
 from muxrl.servers.declared import Check as Check
 from muxrl.servers.declared import between
-from muxrl.servers.setting_values import AlgorithmProblem, ReadValue, read_as
+from muxrl.servers.setting_values import AlgorithmProblem, read_as, suggestion
+from muxrl.servers.trainers.brought_settings import OF_RLLIB, where_it_went
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,8 @@ class Settings:
     """Inherited settings that it cannot have, with the reason."""
     model_refused: ClassVar[str] = ""
     """Why there are no network settings, in a class without ``model``."""
-    _preset: ClassVar[Mapping[str, Any]] = {}
-    """Of a variant: those that a user cannot change, if its trainer has no ``preset``."""
+    preset: ClassVar[Mapping[str, Any]] = {}
+    """Of a variant: those that a user cannot change, with their values."""
     own_module_refused: ClassVar[str] = ""
     """Why no RLModule can take the networks' place; "": RLlib's algorithm of the name takes one."""
     _kinds: ClassVar[Mapping[str, Any]] = {}
@@ -113,6 +115,8 @@ class Settings:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        for name, value in vars(cls).get("preset", {}).items():
+            setattr(cls, name, value)
         own, inherited = cls.__annotations__, {one.name for one in fields(cls)}
         kinds = get_type_hints(cls, include_extras=True)
         own |= {name: kinds[name] for name in inherited & vars(cls).keys() - own.keys()}
@@ -131,9 +135,25 @@ class Settings:
         """Returns every setting's annotation by its name."""
         return dict(cls._kinds)
 
+    @classmethod
+    def known(cls) -> dict[str, Any]:
+        """Returns the annotation of each setting that a user may give."""
+        hidden = {*cls.preset, *cls.unused, *cls.refused}
+        return {name: kind for name, kind in cls._kinds.items() if name not in hidden}
+
     def values(self) -> dict[str, Any]:
         """Returns every setting's value by its name."""
-        return {name: getattr(self, name) for name in self.declared()}
+        return {name: getattr(self, name) for name in self._kinds}
+
+    def known_values(self) -> dict[str, Any]:
+        """Returns the value of each setting that a user may give."""
+        return {name: getattr(self, name) for name in self.known()}
+
+    @property
+    def known_of_model(self) -> dict[str, Any]:
+        """The value of each network setting that a user may give."""
+        model: Settings | None = getattr(self, MODEL, None)
+        return model.known_values() if model else {}
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
@@ -141,23 +161,78 @@ class Settings:
         return cls().values()
 
     @classmethod
-    def readers(cls) -> dict[str, ReadValue]:
-        """Returns, by setting, what reads a server's value where its type is not check enough."""
-        return {
-            name: part
-            for name, kind in cls.declared().items()
-            for part in getattr(kind, "__metadata__", ())
-            if inspect.isfunction(part)
-        }
+    def read(cls, algorithm: str, given: Mapping[str, Any], of_model: Mapping[str, Any]) -> Self:
+        """Returns settings with what a user gave, everything else at its default.
 
-    def validate_setting(self, name: str) -> None:
-        """Raises a ValueError if the value of a setting is none that was declared."""
-        if problem := _find_problem(name, getattr(self, name), self.declared()[name]):
-            self.refuse(problem)
+        Args:
+            algorithm: named in messages.
+            given: the settings.
+            of_model: those of networks.
 
-    def refuse(self, problem: str) -> None:
-        """Raises a ValueError."""
-        raise ValueError(problem)
+        Raises:
+            AlgorithmProblem: names are unknown, with a line for each; a value is of the wrong kind
+                or beyond its range, or values do not go together.
+        """
+        made = cls()
+        model: Settings | None = getattr(made, MODEL, None)
+        made._take(algorithm, "setting", given, made.known_of_model)
+        if model is not None:
+            model._take(algorithm, "model setting", of_model)
+        elif of_model and not cls.model_refused:
+            raise AlgorithmProblem(f"{algorithm} makes its networks itself; leave out model")
+        elif of_model:
+            raise AlgorithmProblem(
+                f"{algorithm} has no separate model settings ({next(iter(of_model))!r} was given): "
+                f"{cls.model_refused}"
+            )
+        try:
+            made.validate()
+        except (TypeError, ValueError) as error:
+            first_line = str(error).partition("\n")[0]
+            raise AlgorithmProblem(f"{algorithm}: {first_line}") from None
+        return made
+
+    def _take(
+        self, algorithm: str, what: str, given: Mapping[str, Any], model: Collection[str] = ()
+    ) -> None:
+        """Sets what a user gave, as far as it is of the declared types.
+
+        Args:
+            algorithm: named in messages.
+            what: the values are, in messages.
+            given: they, by name.
+            model: names of network settings, where a brought setting may belong.
+        """
+        known = self.known()
+        refusals = [
+            f"{algorithm} {self._refusal(what, name, model)}" for name in given if name not in known
+        ]
+        if refusals:
+            raise AlgorithmProblem("\n".join(refusals))
+        for name, value in given.items():
+            which, kind = f"{algorithm}'s {what} {name!r}", known[name]
+            value = read_as(which, value, kind)
+            for part in getattr(kind, "__metadata__", ()):
+                if inspect.isfunction(part):  # reads what its type is not check enough of
+                    value = part(which, value, getattr(self, name))
+            setattr(self, name, value)
+
+    @classmethod
+    def _refusal(cls, what: str, name: str, model: Collection[str]) -> str:
+        known = cls.known()
+        if name in cls.preset:
+            kind = next(one.__name__ for one in cls.__mro__ if not getattr(one, "preset", ()))
+            return (
+                f"is {kind} with {name}={cls.preset[name]!r}; to set {name!r} yourself use "
+                f"{kind.removesuffix('Settings')}"
+            )
+        if place := where_it_went(name, known, model):
+            return f"has no {what} {name!r}{place}"
+        if name in cls.unused | OF_RLLIB:
+            return f"makes no use of {name!r}; remove it"
+        if name in cls.refused:
+            return f"cannot have the {what} {name!r}: {cls.refused[name]}"
+        return f"has no {what} {name!r}{suggestion(name, known)}"
 
     def validate(self) -> None:
         """Checks each setting, and in a subclass what concerns several.
@@ -165,8 +240,9 @@ class Settings:
         Raises:
             ValueError: with the sentence that a user reads.
         """
-        for name in self.declared():
-            self.validate_setting(name)
+        for name, kind in self._kinds.items():
+            if problem := _find_problem(name, getattr(self, name), kind):
+                raise ValueError(problem)
         model = getattr(self, MODEL, None)
         if isinstance(model, Settings):
             model.validate()

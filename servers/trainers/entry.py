@@ -48,7 +48,6 @@ from muxrl.servers.trainers.milestones import (
     first_batch,
 )
 from muxrl.servers.trainers.replay_size import ReplaySize
-from muxrl.servers.trainers.settings import TrainingSettings, first_line, model_of, set_model
 from muxrl.servers.trainers.spaces import SpaceCheck
 
 OWN = "muxrl.servers.algorithms."
@@ -56,6 +55,8 @@ OWN = "muxrl.servers.algorithms."
 METHODS = ("act", "learn", "state", "load")
 _OF_RLLIB = ("PPO", "APPO", "IMPALA", "DQN", "SAC")
 """What RLlib has, too, as RLLIB_PPO and so on."""
+UNSCALED_AGENTS = replace(MASKED_AGENTS, is_scaled=False)
+"""Agents that act in the simulation's own bounds."""
 _LEARNS_FROM = ("newest", "recent", "replay")
 
 
@@ -77,24 +78,23 @@ class TrainerEntry(Algorithm):
         """The class, or the function."""
         return _found_at(self.source) if isinstance(self.source, str) else self.source
 
-    @property
-    def training(self) -> TrainingSettings | None:
-        """What a user may set, as the class declares it; None: the arguments behind the first."""
+    @functools.cached_property
+    def settings_class(self) -> Any:
+        """Subclass of `Settings` that declares what a user may set; None: the arguments behind the
+        first do."""
         if isinstance(self.source, str):
-            settings_of = _found_at(f"{OWN}settings:settings_of")
-            declared = settings_of(self.source.partition(":")[2])
-            return TrainingSettings(declared, declared._preset)
+            return _found_at(f"{OWN}settings:settings_of")(self.source.partition(":")[2])
         declared = getattr(self.make, "Settings", None)
         if not (isinstance(declared, type) and issubclass(declared, Settings)):
             return None
-        return TrainingSettings(declared, getattr(self.make, "preset", declared._preset))
+        preset = getattr(self.make, "preset", None)
+        return type(declared.__name__, (declared,), {"preset": preset}) if preset else declared
 
     def _declared(self, name: str, default: Any = None) -> Any:
         """Returns what the class declares besides its settings; of muxrl's own these do it, and who
         asks imports no torch."""
-        if isinstance(self.source, str) and self.training:
-            return getattr(self.training.config_class, name, default)
-        return getattr(self.make, name, default)
+        at = self.settings_class if isinstance(self.source, str) else self.make
+        return getattr(at, name, default)
 
     @property
     def samples_actions(self) -> bool:
@@ -110,24 +110,21 @@ class TrainerEntry(Algorithm):
         """First line of its docstring."""
         return (inspect.getdoc(self.make) or "").partition("\n")[0]
 
-    @property
-    def _declared_seating(self) -> Seating | None:
-        seating = self._declared("seating")
-        return seating if isinstance(seating, Seating) else None
-
-    @property
-    def forms_teams(self) -> bool:
-        """Whether it learns for teams."""
-        if seating := self._declared_seating:
-            return seating.forms_teams
-        return bool(self._declared("forms_teams", False))
+    @functools.cached_property
+    def seating(self) -> Seating:
+        declared = self._declared("seating")
+        if isinstance(declared, Seating):
+            return declared
+        if self._declared("forms_teams", False):
+            return TEAMS
+        if self._declared("reads_state", False):
+            return replace(UNSCALED_AGENTS, inputs=(*UNSCALED_AGENTS.inputs, State))
+        return UNSCALED_AGENTS
 
     @property
     def reads_state(self) -> bool:
         """Whether it learns with the global state."""
-        if seating := self._declared_seating:
-            return State in seating.inputs
-        return self.forms_teams or bool(self._declared("reads_state", False))
+        return State in self.seating.inputs
 
     @property
     def asks_for_state(self) -> bool:
@@ -140,15 +137,6 @@ class TrainerEntry(Algorithm):
     def _has(self, attribute: str) -> bool:
         """Whether the class has something that not all need; muxrl's own have it."""
         return isinstance(self.source, str) or hasattr(self.make, attribute)
-
-    @property
-    def seating(self) -> Seating:
-        if declared := self._declared_seating:
-            return declared
-        if self.forms_teams:
-            return TEAMS
-        own = replace(MASKED_AGENTS, is_scaled=False)  # in the simulation's own bounds
-        return replace(own, inputs=(*own.inputs, State)) if self.reads_state else own
 
     @property
     def learns_from(self) -> LearnsFrom:
@@ -164,8 +152,8 @@ class TrainerEntry(Algorithm):
     def settings(self) -> dict[str, Any]:
         """Returns those that its class declares; else the arguments of the class behind the first,
         without defaults that no config can hold, such as a class."""
-        if self.training:
-            return self.training.known()
+        if self.settings_class:
+            return dict(sorted(self.settings_class().known_values().items()))
         found = {n: p.default for n, p in self._parameters().items() if p.default is not p.empty}
         return {name: default for name, default in found.items() if _is_json(default)}
 
@@ -177,32 +165,24 @@ class TrainerEntry(Algorithm):
         return {p.name: p for p in parameters[1:] if p.kind is not p.VAR_POSITIONAL}
 
     def kinds(self) -> dict[str, Any]:
-        return self.training.kinds() if self.training else {}
+        return self.settings_class.known() if self.settings_class else {}
 
     def meanings(self) -> Mapping[str, str]:
-        return meanings(self.training.config_class) if self.training else {}
+        return meanings(self.settings_class) if self.settings_class else {}
 
     def model_settings(self) -> dict[str, Any]:
-        return model_of(self.training.config_class()) if self.training else {}
+        return self.settings_class().known_of_model if self.settings_class else {}
 
     def make_settings(self, config: ServerConfig | ServerPlan) -> Any:
         """Returns the object of its class's ``Settings`` with what a user gave.
 
         Raises:
-            AlgorithmProblem: an unknown name, a value of the wrong kind or beyond its range, or
-                values that do not go together.
+            AlgorithmProblem: see `Settings.read`.
         """
-        assert self.training is not None
-        made = self.training.make_config(self.name, config.settings, self.model_settings())
-        set_model(made, config.model, self.name)
-        try:
-            made.validate()
-        except (TypeError, ValueError) as error:
-            raise AlgorithmProblem(f"{self.name}: {first_line(error)}") from None
-        return made
+        return self.settings_class.read(self.name, config.settings, config.model)
 
     def find_config_problems(self, config: ServerConfig | ServerPlan) -> Iterator[str]:
-        if self.training:
+        if self.settings_class:
             try:
                 self.make_settings(config)
             except AlgorithmProblem as error:
@@ -219,12 +199,12 @@ class TrainerEntry(Algorithm):
             yield f"{self.name} has no attribute gamma, which normalize_rewards needs"
 
     def _network_problems(self, config: ServerConfig | ServerPlan) -> Iterator[str]:
-        if config.model and not self.training:
+        if config.model and not self.settings_class:
             yield f"{self.name} makes its networks itself; leave out model"
         if not config.rl_module:
             return
         given = f"an RLModule of your own ({config.rl_module!r} was given)"
-        if self.training and (reason := self.training.config_class.own_module_refused):
+        if reason := self.settings_class and self.settings_class.own_module_refused:
             yield f"{self.name} cannot take {given}: {reason}; leave out rl_module"
         elif isinstance(self.source, str):
             instead = self.name if self.name in _OF_RLLIB else "PPO"
@@ -343,7 +323,7 @@ class TrainerEntry(Algorithm):
                 )
                 if self.reads_state
                 else 0,
-                {seat.seat_id: seat.members for seat in ours} if self.forms_teams else {},
+                {seat.seat_id: seat.members for seat in ours} if self.seating.forms_teams else {},
                 boxes,
                 {agent_id: group for agent_id, group in teams.items() if group},
             )
@@ -351,7 +331,7 @@ class TrainerEntry(Algorithm):
 
     def _made(self, spec: PolicySpec, plan: ServerPlan) -> Any:
         settings: Any
-        if self.training:
+        if self.settings_class:
             way, settings = "settings", self.make_settings(plan)
         else:
             known, given = self._parameters(), plan.settings.items()
@@ -377,12 +357,12 @@ class TrainerEntry(Algorithm):
         return trainer
 
     def _make(self, spec: PolicySpec, plan: ServerPlan, settings: Any) -> Any:
-        return self.make(spec, settings) if self.training else self.make(spec, **settings)
+        return self.make(spec, settings) if self.settings_class else self.make(spec, **settings)
 
     # --- the budget ---------------------------------------------------------------------
 
     def values(self, plan: ServerPlan) -> Mapping[str, Any]:
-        values: dict[str, Any] = self.make_settings(plan).values() if self.training else {}
+        values: dict[str, Any] = self.make_settings(plan).values() if self.settings_class else {}
         return values
 
     def find_milestones(self, plan: ServerPlan) -> Iterator[Milestone]:
@@ -390,14 +370,14 @@ class TrainerEntry(Algorithm):
         if batch is not None:
             yield first_batch(batch)
         find = self._declared("find_milestones")
-        if self.training and find is not None:
+        if self.settings_class and find is not None:
             yield from find(self.make_settings(plan))
 
     def find_schedules(self, plan: ServerPlan) -> Iterator[Schedule]:
         yield from find_schedules(self.values(plan))
 
     def find_batch_env_steps(self, plan: ServerPlan) -> int | None:
-        if not self.training or self.learns_from == "replay":
+        if not self.settings_class or self.learns_from == "replay":
             return None
         made = self.make_settings(plan)
         batch: int | None = getattr(made, "batch_env_steps", None) or getattr(made, BATCH, None)
@@ -405,7 +385,7 @@ class TrainerEntry(Algorithm):
 
     def find_replay_size(self, plan: ServerPlan) -> ReplaySize | None:
         measure = self._declared("replay_size")
-        if not self.training or measure is None:
+        if not self.settings_class or measure is None:
             return None
         seats = self.seating.make_seats(plan, Observing.of(plan))
         size: ReplaySize | None = measure(self.make_settings(plan), seats)
@@ -413,7 +393,7 @@ class TrainerEntry(Algorithm):
 
     def learns_jointly(self, plan: ServerPlan) -> bool:
         learns_jointly = self._declared("learns_jointly")
-        if not self.training or learns_jointly is None:
+        if not self.settings_class or learns_jointly is None:
             return True
         return bool(learns_jointly(self.make_settings(plan)))
 

@@ -18,11 +18,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
+from muxrl.servers.agents.seating import TEAMS, Seating
 from muxrl.servers.config import EXTERNAL, ServerConfig, ServerPlan, WhileLearning
 from muxrl.servers.import_by_name import CannotImport, import_by_name
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.acting import Actors
-from muxrl.servers.trainers.entry import METHODS, OWN, TrainerEntry
+from muxrl.servers.trainers.entry import METHODS, OWN, UNSCALED_AGENTS, TrainerEntry
 
 GROUP = "muxrl.trainers"
 EXAMPLE = "my_package.my_module:Mine"
@@ -111,12 +112,12 @@ class ExternalEntry(TrainerEntry):
         return "a server in a process of its own (command or address)"
 
     @property
-    def forms_teams(self) -> bool:
-        return self.has_groups
+    def seating(self) -> Seating:
+        """The process drops what it does not need, such as the state."""
+        return TEAMS if self.has_groups else UNSCALED_AGENTS
 
     @property
     def reads_state(self) -> bool:
-        """The process drops what it does not need."""
         return False
 
     @property

@@ -8,6 +8,7 @@ were.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -65,34 +66,42 @@ def from_plain(value: Any) -> Any:
     return {key: from_plain(v) for key, v in value.items()}
 
 
-def shapes_of(value: Any, path: str = "") -> dict[str, tuple[int, ...]]:
+Path = tuple[Any, ...]
+"""Keys and places on the way to a part of a state."""
+
+
+def leaves(state: Any) -> Iterator[tuple[Path, Any]]:
+    """Yields what is no dict, list or tuple in a state, plain or not, with the way to it."""
+    left: list[tuple[Path, Any]] = [((), state)]
+    while left:
+        path, value = left.pop()
+        if isinstance(value, dict):
+            items = value[_ITEMS] if value.keys() == {_ITEMS} else value.items()
+        elif isinstance(value, list | tuple):
+            items = enumerate(value)
+        else:
+            yield path, value
+            continue
+        left += reversed([((*path, key), part) for key, part in items])
+
+
+def shown(path: Path) -> str:
+    """Returns a path as Python writes it, "['net'][0]"."""
+    return "".join(f"[{key!r}]" for key in path if key != _TENSOR)
+
+
+def shapes_of(state: Any) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of a plain state's arrays and tensors by path, such as "net.bias"."""
-    if isinstance(value, np.ndarray):
-        return {path.removeprefix("."): value.shape}
-    if isinstance(value, dict):
-        if value.keys() == {_TENSOR}:
-            return shapes_of(value[_TENSOR], path)
-        parts = list(value.items())
-    elif isinstance(value, list | tuple):
-        parts = [(str(i), v) for i, v in enumerate(value)]
-    else:
-        return {}
-    return {p: s for key, v in parts for p, s in shapes_of(v, f"{path}.{key}").items()}
+    arrays = ((path, one) for path, one in leaves(state) if isinstance(one, np.ndarray))
+    return {".".join(str(key) for key in path if key != _TENSOR): a.shape for path, a in arrays}
 
 
-def find_not_finite(value: Any, path: str = "state") -> str:
+def find_not_finite(state: Any) -> str:
     """Returns where a plain state has a tensor with NaN or infinity; "" if it has none.
 
     Arrays may have them: a buffer that is not filled yet, a best value so far.
     """
-    if isinstance(value, dict) and value.keys() == {_TENSOR}:
-        tensor = value[_TENSOR]
-        return path if tensor.dtype.kind == "f" and not np.isfinite(tensor).all() else ""
-    if isinstance(value, dict):
-        items = value[_ITEMS] if value.keys() == {_ITEMS} else value.items()
-        parts = [(f"{path}[{key!r}]", v) for key, v in items]
-    elif isinstance(value, list | tuple):
-        parts = [(f"{path}[{i}]", v) for i, v in enumerate(value)]
-    else:
-        return ""
-    return next((found for where, v in parts if (found := find_not_finite(v, where))), "")
+    for path, one in leaves(state):
+        if _TENSOR in path and one.dtype.kind == "f" and not np.isfinite(one).all():
+            return f"state{shown(path)}"
+    return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import time
 from collections import defaultdict
@@ -10,12 +11,23 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
+from muxrl.protocol.messages import ServerWarning
 from muxrl.servers.agents.observing import Observing
-from muxrl.servers.checkpoints.checkpoint import Checkpoint
+from muxrl.servers.checkpoints.checkpoint import Checkpoint, save_checkpoint
 from muxrl.servers.checkpoints.live import LiveCheckpoint
-from muxrl.servers.checkpoints.resuming import Normalization, State, as_begun, raised_by
-from muxrl.servers.checkpoints.saved_policies import SavedPolicies, feed_of
+from muxrl.servers.checkpoints.resuming import (
+    Normalization,
+    State,
+    as_begun,
+    get_random_state,
+    raised_by,
+    set_random_state,
+)
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
+from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
@@ -24,8 +36,9 @@ from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.failures import TrainerFailed
 from muxrl.servers.trainers.local_inference import LocalInference
 from muxrl.servers.trainers.plain_state import find_not_finite, from_plain, shapes_of, to_plain
-from muxrl.servers.training.policies import ServerProblem
-from muxrl.servers.training.thread import PolicyLag
+from muxrl.servers.training.callbacks import CallbackFailed, Callbacks
+from muxrl.servers.training.policies import SAVE_TIMEOUT_S, Record, ServerProblem
+from muxrl.servers.training.thread import LearningThread, PolicyLag
 
 if TYPE_CHECKING:
     from muxrl.servers.trainers.entry import TrainerEntry
@@ -93,7 +106,7 @@ class TrainerLearning:
         return metrics
 
 
-class TrainerPolicies(SavedPolicies):
+class TrainerPolicies:
     """See `muxrl.servers.training.policies.Policies`.
 
     Args:
@@ -102,7 +115,8 @@ class TrainerPolicies(SavedPolicies):
         on_failure: see `LearningThread`.
 
     Raises:
-        ServerProblem: a trainer cannot be made, or cannot continue from `plan.resume_from`.
+        ServerProblem: a trainer or the callbacks cannot be made, or it cannot begin with, or
+            continue from, the checkpoint that the plan names.
     """
 
     def __init__(
@@ -114,7 +128,11 @@ class TrainerPolicies(SavedPolicies):
     ) -> None:
         if plan.resume_from:
             plan = as_begun(plan, entry.settings())
+        self._plan = plan
         self._entry = entry
+        self.num_refused_checkpoints = 0
+        self.checkpoint_problem = ""
+        """Why the last one was not written; "" if it was."""
         observing = Observing.of(plan)
         seats = entry.seating.make_seats(plan, observing)
         with raised_by(plan, "make its trainers,", entry.name):
@@ -124,43 +142,77 @@ class TrainerPolicies(SavedPolicies):
             if plan.normalize_rewards:
                 gamma = first.gamma
                 scales = {policy_id: RewardScale(gamma) for policy_id in self.acting.learners}
-        feed = feed_of(plan)
+        self._normalization = Normalization(observing, scales)
+        self.feed = Feed(0 if plan.while_learning == "wait" else max(1, plan.max_policy_lag))
         local = LocalInference(plan, entry, seats.values(), observing, self.acting)
         self.weights = local.weights
         for learner in self.acting.learners.values():
             if hasattr(learner, "note_progress"):
-                learner.note_progress = feed.note_progress
-        store = EpisodeStore(
+                learner.note_progress = self.feed.note_progress
+        self.store = EpisodeStore(
             plan,
             seats,
-            feed,
+            self.feed,
             batch_env_steps=first.batch_env_steps,
             needs_whole_episodes=getattr(first, "needs_whole_episodes", False),
             max_sequence_steps=getattr(first, "max_sequence_steps", None),
             cuts_after_frames=getattr(first, "updates_by_steps", False),
             reward_scales=scales,
             observing=observing if observing.normalizes else None,
-            played=local.check(feed, reports_logged=not getattr(first, "is_trusted", False)),
+            played=local.check(self.feed, reports_logged=not getattr(first, "is_trusted", False)),
         )
-        self.acting.learners.skipped.warnings = store.warnings
-        self.acting.learners.largest_seen = store.far_values.largest
-        super().__init__(
+        self.acting.learners.skipped.warnings = self.store.warnings
+        self.acting.learners.largest_seen = self.store.far_values.largest
+        settings = getattr(first, "settings", None)
+        self._learning = TrainerLearning(
+            self.acting,
+            self.feed,
+            getattr(settings, _STEPS_EACH, 0),
+            getattr(settings, _SECONDS_EACH, 0.0) or 0.0,
+        )
+        callbacks = None
+        if plan.callbacks:
+            try:
+                callbacks = Callbacks(plan.callbacks)
+            except CallbackFailed as error:
+                raise ServerProblem(f"server {plan.server_id!r}: {error}") from error
+            self.store.ended = callbacks.ended
+            self.feed.on_taken = callbacks.shape
+        self._thread = LearningThread(
+            self._learning,
             plan,
-            TrainerLearning(
-                self.acting,
-                feed,
-                getattr(getattr(first, "settings", None), _STEPS_EACH, 0),
-                getattr(getattr(first, "settings", None), _SECONDS_EACH, 0.0) or 0.0,
-            ),
-            store,
-            feed,
-            Normalization(observing, scales),
+            self.feed,
+            self.store.counts,
             on_failure=on_failure,
+            callbacks=callbacks,
         )
-        self._begin()
+        if plan.initialize_from and not plan.resume_from:
+            self._initialize()
+        if plan.keeps_untrained:  # a checkpoint brings those of its run's beginning
+            self.acting.keep_untrained()
+        if plan.resume_from:
+            with raised_by(plan, "go on from", plan.resume_from):
+                self._restore(Checkpoint.open(Path(plan.resume_from)))
+            logger.info("server %r goes on from %s", plan.server_id, plan.resume_from)
 
-    def close(self) -> None:
-        """Nothing is held."""
+    @property
+    def iteration(self) -> int:
+        return self._thread.iteration
+
+    @property
+    def policy_lag(self) -> PolicyLag:
+        return self._learning.policy_lag
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self, timeout_s: float) -> bool:
+        has_ended = self._thread.stop(timeout_s)
+        self._normalization.observing.freeze()  # what acts from now on does not change any more
+        return has_ended
+
+    def drain_records(self) -> list[Record]:
+        return self._thread.drain_records()
 
     def live(self) -> LiveCheckpoint:
         """Returns the policies as they act now, for a pool on another server; from any thread.
@@ -178,6 +230,18 @@ class TrainerPolicies(SavedPolicies):
                 **self._about,
             )
 
+    # --- saving -------------------------------------------------------------------------
+
+    def save(self, path: Path, timeout_s: float = SAVE_TIMEOUT_S) -> Path | None:
+        try:
+            self._thread.between_updates(lambda: self._write(path), timeout_s)
+        except Exception as error:
+            self.num_refused_checkpoints += 1
+            self.checkpoint_problem = str(error)
+            raise
+        self.checkpoint_problem = ""
+        return path
+
     @property
     def _about(self) -> dict[str, Any]:
         """What a checkpoint's note says besides what that of every server that learns does."""
@@ -193,20 +257,51 @@ class TrainerPolicies(SavedPolicies):
             networks = self.acting.get("networks")
         except TrainerFailed as error:
             raise ServerProblem(f"server {self._plan.server_id!r}: {error}") from error
-        if where := find_not_finite(trainers, "state"):
+        if where := find_not_finite(trainers):
             raise ServerProblem(
                 f"a tensor of server {self._plan.server_id!r} is not finite any more: {where}"
             )
-        skipped = dict(self.acting.learners.skipped.num)
+        replay, about_replay = self._get_replay()
+        progress = self._thread.get_state()
+        about = {
+            "env_steps": progress["env_steps"],
+            "iteration": progress["iteration"],
+            "weights_seq_no": self.acting.weights_seq_no,
+            **self._about,
+            **about_replay,
+        }
         state = {
+            **self._get_serving_state(),
+            "trainer": progress,
             "trainers": trainers,
             "weights": weights,
             "networks": networks,
-            "skipped": skipped,
-            "begun_at": self._learning.begun_at,  # type: ignore[attr-defined]
+            "skipped": dict(self.acting.learners.skipped.num),
+            "begun_at": self._learning.begun_at,
         }
-        replay, about_replay = self._get_replay()
-        self._save(path, self._about | about_replay, state, replay=replay)
+        defaults = self._entry.settings()
+        save_checkpoint(self._plan, path, about, state, replay=replay, defaults=defaults)
+        logger.info("checkpoint in %s", path)
+
+    def _get_serving_state(self) -> State:
+        """Returns what a server has counted and not learned yet, and where its generators are."""
+
+        def serving() -> State:
+            return {
+                "counts": dataclasses.asdict(self.store.counts),
+                "warnings": [structs.asdict(one) for one in self.store.warnings.found],
+                "pending": self.store.pending,
+                "batches": self.feed.unlearned,
+                "acting": self.acting.get_random_state(),
+                "normalization": self._normalization.get_state(),
+                "untrained": self.acting.untrained,
+                "random": get_random_state(),
+            }
+
+        state = self.feed.on_serving_thread(serving)
+        state["pending"] = pack_chunks(state["pending"])
+        state["batches"] = [pack_chunks(batch) for batch in state["batches"]]
+        return state
 
     def _replays(self) -> dict[str, Any]:
         """Returns the trainers whose replay is saved apart, by policy."""
@@ -226,6 +321,30 @@ class TrainerPolicies(SavedPolicies):
         states = {policy_id: to_plain(one.replay_state()) for policy_id, one in replays.items()}
         return states, {"replay": {"mib": round(mib, 1)}}
 
+    # --- resuming -----------------------------------------------------------------------
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        state, acting = checkpoint.read_state(), self.acting
+        for change in checkpoint.find_changed_settings(self._plan).values():
+            logger.info("server %r goes on with another setting: %s", self._plan.server_id, change)
+        _check_shapes(state["networks"], acting.get("networks"))
+        acting.put("state", state["trainers"])
+        self._learning.begun_at = state["begun_at"]
+        self._restore_replay(checkpoint, state["trainer"]["env_steps"])
+        acting.weights_seq_no = checkpoint.about["weights_seq_no"]
+        acting.num_env_steps_sampled = state["trainer"]["env_steps"]
+        acting.learners.skipped.num.update(state["skipped"])
+        self._thread.set_state(state["trainer"])
+        self.store.restore(EpisodeCounts(**state["counts"]), unpack_chunks(state["pending"]))
+        self.store.warnings.restore(ServerWarning(**one) for one in state["warnings"])
+        for batch in state["batches"]:
+            self.feed.put(unpack_chunks(batch))
+        acting.set_random_state(state["acting"])
+        self._normalization.set_state(state["normalization"])
+        if state["untrained"] is not None and self._plan.keeps_untrained:
+            acting.untrained = state["untrained"]  # else of the same seed, as it was built
+        set_random_state(state["random"])  # last, since what is built and loaded draws
+
     def _restore_replay(self, checkpoint: Checkpoint, env_steps: int) -> None:
         """Continues the replays, or has learning wait until they are filled again."""
         replays = self._replays()
@@ -244,19 +363,6 @@ class TrainerPolicies(SavedPolicies):
             f"server {self._plan.server_id!r} goes on with an empty replay, since the checkpoint "
             f"has none that can be read ({why}); learning goes on when enough is in it again",
         )
-
-    def _restore(self, checkpoint: Checkpoint) -> State:
-        state = checkpoint.read_state()
-        for change in checkpoint.find_changed_settings(self._plan).values():
-            logger.info("server %r goes on with another setting: %s", self._plan.server_id, change)
-        _check_shapes(state["networks"], self.acting.get("networks"))
-        self.acting.put("state", state["trainers"])
-        self._learning.begun_at = state["begun_at"]  # type: ignore[attr-defined]
-        self._restore_replay(checkpoint, state["trainer"]["env_steps"])
-        self.acting.weights_seq_no = checkpoint.about["weights_seq_no"]
-        self.acting.num_env_steps_sampled = state["trainer"]["env_steps"]
-        self.acting.learners.skipped.num.update(state["skipped"])
-        return state
 
     def _initialize(self) -> None:
         plan, actors = self._plan, self.acting

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.servers.trainers.plain_state import from_plain, to_plain
+from muxrl.servers.trainers.plain_state import Path, from_plain, leaves, shown, to_plain
 from muxrl.servers.training.skipped_updates import MAX_LOSS, size_of
 
 _SHARE = 0.02
@@ -82,14 +82,14 @@ class SoundState:
     def _beyond(self, *, is_all: bool) -> Iterator[tuple[str, float]]:
         """Yields the places of arrays and tensors that are not sound, with their largest number."""
         name, read = ("state", self._read) if is_all else self._often
-        tensors: dict[Any, list[tuple[_Path, Any]]] = defaultdict(list)
-        for path, leaf in _leaves(read()):
-            if not isinstance(leaf, np.ndarray):
-                tensors[leaf.device].append((path, leaf))
-            else:
+        tensors: dict[Any, list[tuple[Path, Any]]] = defaultdict(list)
+        for path, leaf in leaves(read()):
+            if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f" and leaf.size:
                 number = max(float(leaf.max()), float(leaf.min()), key=size_of)
                 if not size_of(number) <= MAX_LOSS:
-                    yield _described(name, path), number
+                    yield f"{name}{shown(path)}", number
+            elif hasattr(leaf, "is_floating_point") and leaf.is_floating_point() and leaf.numel():
+                tensors[leaf.device].append((path, leaf))
         for found in tensors.values():  # of a device, at once: one wait for it
             torch: Any = importlib.import_module("torch")
             with torch.no_grad():
@@ -98,30 +98,4 @@ class SoundState:
             for (path, leaf), size in zip(found, sizes, strict=True):
                 # The squares in a norm may overflow, of numbers that are sound.
                 if not size <= MAX_LOSS and not (size := float(leaf.abs().max())) <= MAX_LOSS:
-                    yield _described(name, path), size
-
-
-_Path = tuple[Any, ...]
-_PLAIN = frozenset({int, float, bool, str, type(None)})
-
-
-def _leaves(state: Any) -> Iterator[tuple[_Path, Any]]:
-    """Yields the arrays and tensors of floats in a state, with the keys on the way to each."""
-    left: list[tuple[_Path, Any]] = [((), state)]
-    while left:
-        path, value = left.pop()
-        if type(value) in _PLAIN:
-            continue
-        if isinstance(value, dict):
-            left += [((*path, key), part) for key, part in value.items()]
-        elif isinstance(value, list | tuple):
-            left += [((*path, i), part) for i, part in enumerate(value)]
-        elif isinstance(value, np.ndarray):
-            if value.dtype.kind == "f" and value.size:
-                yield path, value
-        elif hasattr(value, "is_floating_point") and value.is_floating_point() and value.numel():
-            yield path, value
-
-
-def _described(name: str, path: _Path) -> str:
-    return name + "".join(f"[{key!r}]" for key in path)
+                    yield f"{name}{shown(path)}", size

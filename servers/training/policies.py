@@ -57,9 +57,6 @@ class Policies(Protocol):
     def finish(self, timeout_s: float) -> bool:
         """Ends learning, not acting; returns whether it ended in time."""
 
-    def close(self) -> None:
-        """Frees resources; nothing acts any more."""
-
     def weights(self) -> bytes:
         """Returns a `PolicyWeights` in msgpack, for clients that act by themselves. Called on the
         event loop."""

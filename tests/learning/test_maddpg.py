@@ -35,7 +35,7 @@ def test_two_members_pull_together_as_far_as_is_worth_it(switches: dict[str, Any
     with playing(plan_of(algorithm="MADDPG", settings={**SETTINGS, **switches})) as game:
         held = []
         for num_steps in (1_500, 250, 250):
-            game.play(num_steps)
+            game.play_steps(num_steps)
             held.append(mean_reward(game))
         pulls = game.pulls(1.0)
     assert min(held) > -0.08, held

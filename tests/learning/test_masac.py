@@ -35,7 +35,7 @@ def test_two_members_share_the_work_by_what_it_costs_each() -> None:
     with playing(plan_of(settings=SETTINGS)) as game:
         held = []
         for num_steps in (1_500, 500, 500):
-            game.play(num_steps)
+            game.play_steps(num_steps)
             held.append(mean_reward(game))
         pulls = game.pulls(1.0)
     assert min(held) > -0.06, held

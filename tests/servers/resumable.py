@@ -7,6 +7,7 @@ import dataclasses
 import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -180,7 +181,6 @@ class Served:
 
     def end(self) -> None:
         assert self.policies.finish(PATIENCE_S)
-        self.policies.close()
 
     def state(self) -> Any:
         """All that makes two learners the same: weights, targets, optimizers, counts."""
@@ -191,6 +191,15 @@ class Served:
             "env_steps": self.policies.acting.num_env_steps_sampled,
             "normalization": copy.deepcopy(self.policies._normalization.get_state()),
         }
+
+
+def play_and_save(plan: ServerPlan, path: Path, num: int = 0) -> Served:
+    """Plays so many episodes, and saves what was learned."""
+    served = Served(plan)
+    served.play(0, num)
+    served.policies.save(path)
+    served.end()
+    return served
 
 
 def _reward(action: Any, wanted: Any) -> float:

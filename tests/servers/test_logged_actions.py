@@ -56,10 +56,7 @@ def policies_of(
     failures: list[str] = []
     policies = make_policies(plan, failures.append)
     assert isinstance(policies, TrainerPolicies)
-    try:
-        yield policies
-    finally:
-        policies.close()
+    yield policies
     assert not failures
 
 

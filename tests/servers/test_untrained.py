@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.servers.acted import played
-from tests.servers.resumable import Served, assert_same, plan_of, scramble
+from tests.servers.resumable import Served, assert_same, plan_of, play_and_save, scramble
 from tests.servers.scripted_store import ScriptedStore, make_plan
 from tests.servers.untrained import actors_of, asked
 
@@ -88,10 +88,7 @@ def test_a_server_that_goes_on_has_the_weights_of_its_run_s_beginning(
 def test_initialized_weights_are_those_that_it_began_with_after_a_restart_too(
     tmp_path: Path,
 ) -> None:
-    teacher = Served(plan_of("PPO"))
-    teacher.play(0, 9)
-    teacher.policies.save(tmp_path / "teacher")
-    teacher.end()
+    teacher = play_and_save(plan_of("PPO"), tmp_path / "teacher", 9)
     taught = answers(teacher, "taught", [])
     plan = plan_of("PPO", keeps_untrained=True, seed=5)
     first = Served(dataclasses.replace(plan, initialize_from=str(tmp_path / "teacher")))

@@ -19,8 +19,12 @@ from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, OBS, STATE
 from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS, TERMINATEDS
 from muxrl.servers.algorithms.distributions import masked
-from muxrl.servers.algorithms.joint_critics.networks import TeamNet
-from muxrl.servers.algorithms.joint_critics.trainer import CRITIC, POLICY, JointCriticTrainer
+from muxrl.servers.algorithms.joint_critics.trainer import (
+    CRITIC,
+    POLICY,
+    JointCriticTrainer,
+    TeamNet,
+)
 from muxrl.servers.algorithms.settings.teams import MADDPGSettings
 from muxrl.servers.algorithms.update import value_at
 from muxrl.servers.episodes.trajectories import Trajectory
@@ -62,14 +66,8 @@ class MADDPG(JointCriticTrainer):
         self._is_one_hot = torch.from_numpy(self._one_hot).to(self.device)
 
     def make_net(self) -> nn.Module:
-        own = self.settings
-        return TeamNet(
-            self.policy,
-            own.hidden_dim,
-            num_critics=2 if own.twin_critics else 1,
-            has_ids=own.obs_agent_id,
-            has_target_actor=True,
-        )
+        num_critics = 2 if self.settings.twin_critics else 1
+        return TeamNet(self.policy, self.settings, num_critics=num_critics, has_target_actor=True)
 
     def noise_at(self, env_steps: int) -> float:
         """Returns the deviation of the exploration's noise after so many env steps."""

@@ -16,8 +16,12 @@ from torch import Tensor, nn
 from muxrl.servers.agents.keys import ALIVE, OBS
 from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS, TERMINATEDS
 from muxrl.servers.algorithms.distributions import squashed
-from muxrl.servers.algorithms.joint_critics.networks import TeamNet
-from muxrl.servers.algorithms.joint_critics.trainer import CRITIC, POLICY, JointCriticTrainer
+from muxrl.servers.algorithms.joint_critics.trainer import (
+    CRITIC,
+    POLICY,
+    JointCriticTrainer,
+    TeamNet,
+)
 from muxrl.servers.algorithms.settings.teams import MASACSettings
 from muxrl.servers.algorithms.temperature import ALPHA, Temperature
 from muxrl.servers.algorithms.update import Step
@@ -45,10 +49,7 @@ class MASAC(JointCriticTrainer):
     settings: MASACSettings
 
     def make_net(self) -> nn.Module:
-        own = self.settings
-        return TeamNet(
-            self.policy, own.hidden_dim, outputs_per_dimension=2, has_ids=own.obs_agent_id
-        )
+        return TeamNet(self.policy, self.settings, outputs_per_dimension=2)
 
     def make_steps(self) -> dict[str, Step]:
         own, target = self.settings, self.settings.target_entropy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from muxrl.protocol.messages import DenseLayer, PolicyNetwork
-from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, OBS
+from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, OBS, STATE
 from muxrl.servers.algorithms.columns import REWARDS
-from muxrl.servers.algorithms.joint_critics.networks import TeamNet
-from muxrl.servers.algorithms.networks import dense_layers
+from muxrl.servers.algorithms.networks import ParallelMLP, dense_layers
 from muxrl.servers.algorithms.replay.steps import StepReplay
 from muxrl.servers.algorithms.replay.team_trainer import TeamTrainer
 from muxrl.servers.algorithms.settings.teams import JointCriticSettings
@@ -23,6 +23,82 @@ from muxrl.servers.trainers.interface import PolicySpec, Rows
 
 CRITIC, POLICY = "qf", "policy"
 """Updates, called as in RLlib's SAC; a loss is called ``NAME_loss``."""
+
+
+class TeamNet(nn.Module):
+    """An actor, critics, and copies of both that learning follows.
+
+    Of two critics the lower value counts: Fujimoto et al. 2018 (arXiv 1802.09477), "clipped double
+    Q". They are alike but for their first weights.
+
+    Args:
+        policy: has the spaces of `muxrl.servers.algorithms.joint_critics.teams`.
+        own: the settings.
+        outputs_per_dimension: numbers that the actor gives for each dimension of an action.
+        num_critics: c.
+        has_target_actor: whether there is a copy of the actor, too.
+    """
+
+    member_ids: Tensor
+
+    def __init__(
+        self,
+        policy: PolicySpec,
+        own: JointCriticSettings,
+        *,
+        outputs_per_dimension: int = 1,
+        num_critics: int = 2,
+        has_target_actor: bool = False,
+    ) -> None:
+        super().__init__()
+        num_members, obs_dim = policy.observation_space.shape
+        action_dim = policy.action_space.shape[1]  # type: ignore[index]
+        self.has_ids, hidden_dim = own.obs_agent_id, own.hidden_dim
+        self.actor = nn.Sequential(
+            nn.Linear(obs_dim + num_members * self.has_ids, hidden_dim),
+            nn.ReLU(),
+            nn.Linear(hidden_dim, hidden_dim),
+            nn.ReLU(),
+            nn.Linear(hidden_dim, outputs_per_dimension * action_dim),
+        )
+        joint_dim = policy.state_size + num_members * (1 + action_dim)
+        self.critic = ParallelMLP(num_critics, (joint_dim, hidden_dim, hidden_dim, 1))
+        self.target_actor = copy.deepcopy(self.actor) if has_target_actor else None
+        self.target_critic = copy.deepcopy(self.critic)
+        self.register_buffer("member_ids", torch.eye(num_members), persistent=False)
+
+    def outputs(self, obs: Tensor, actor: nn.Module | None = None) -> Tensor:
+        """Returns what the actor gives before ``tanh``, ``[B, n, outputs_per_dimension * d]``.
+
+        Args:
+            obs: ``[B, n, obs_dim]``.
+            actor: another one than its own.
+        """
+        if self.has_ids:
+            ids = self.member_ids.expand(*obs.shape[:-1], -1)
+            obs = torch.cat([obs, ids], -1)
+        outputs: Tensor = (actor or self.actor)(obs)
+        return outputs
+
+    def values(
+        self,
+        seen: Mapping[str, Tensor],
+        actions: Tensor,
+        critic: nn.Module | None = None,
+        num: int | None = None,
+    ) -> Tensor:
+        """Returns the critics' values ``[c, B]`` of what a team observes and does.
+
+        Args:
+            seen: parts of its observations, ``[B, ...]``.
+            actions: ``[B, n, d]``; those of absent members are ignored.
+            critic: others than its own.
+            num: of them, the first ones; None: all.
+        """
+        alive = seen[ALIVE]
+        joint = (actions * alive.unsqueeze(-1)).flatten(1)
+        values: Tensor = (critic or self.critic)(torch.cat([seen[STATE], alive, joint], -1), num)
+        return values.squeeze(-1)
 
 
 class JointCriticTrainer(TeamTrainer):

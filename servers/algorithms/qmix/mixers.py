@@ -12,7 +12,6 @@ a dead agent's only action, "no-op", which the state-dependent bias can cancel; 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -20,7 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from muxrl.servers.algorithms.networks import ParallelMLP
+from muxrl.servers.algorithms.qmix.networks import num_actions_of
 from muxrl.servers.algorithms.settings.teams import QMIXSettings
+from muxrl.servers.trainers.interface import PolicySpec
 
 _POSITIVE = 1e-10
 """What PyMARL adds to absolute values in QPLEX: no weight is exactly 0 and cuts a member off."""
@@ -44,35 +45,24 @@ class QMixer(nn.Module):
     members' own greedy actions are the team's greedy action (equation 5 there).
 
     Args:
-        num_members: n.
-        state_dim: length of the state.
-        embed_dim: units of the mixing network's hidden layer.
-        hypernet_embed: units of the hidden layer of the hypernetworks that make the weights.
-        bound_state: whether `bounded` scales the state.
+        own: the settings.
+        policy: has the sizes.
     """
 
     mixes_advantages: ClassVar[bool] = False
     is_joint: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        num_members: int,
-        state_dim: int,
-        embed_dim: int,
-        hypernet_embed: int,
-        *,
-        bound_state: bool = True,
-    ) -> None:
+    def __init__(self, own: QMIXSettings, policy: PolicySpec) -> None:
         super().__init__()
-        self.num_members = num_members
-        self.embed_dim = embed_dim
-        self.bound_state = bound_state
+        self.num_members = policy.observation_space.shape[0]
+        self.embed_dim = embed_dim = own.mixing_embed_dim
+        self.bound_state = own.bound_state
 
         # The first layers of all hypernetworks, and the bias, read the same: one product.
-        self._widths = (hypernet_embed, hypernet_embed, embed_dim, embed_dim)
-        self.from_state = nn.Linear(state_dim, sum(self._widths))
-        self.weights_1 = nn.Linear(hypernet_embed, num_members * embed_dim)
-        self.weights_2 = nn.Linear(hypernet_embed, embed_dim)
+        self._widths = (own.hypernet_embed, own.hypernet_embed, embed_dim, embed_dim)
+        self.from_state = nn.Linear(policy.state_size, sum(self._widths))
+        self.weights_1 = nn.Linear(own.hypernet_embed, self.num_members * embed_dim)
+        self.weights_2 = nn.Linear(own.hypernet_embed, embed_dim)
         self.value = nn.Linear(embed_dim, 1)
 
     def forward(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:
@@ -144,44 +134,22 @@ class DuplexMixer(nn.Module):
     Absent members count as exactly 0, biases included, and lambda does not see their actions.
 
     Args:
-        num_members: n.
-        num_actions: k, of one member.
-        state_dim: length of the state.
-        hypernet_embed: hidden units of the networks that make w and b.
-        num_kernel: heads that lambda is a sum of; see `ImportanceWeights`.
-        adv_hypernet_layers: layers of the heads' networks.
-        adv_hypernet_embed: units of their hidden layers.
-        bound_state: whether `bounded` scales the state.
+        own: the settings.
+        policy: has the sizes.
     """
 
     mixes_advantages: ClassVar[bool] = True
     is_joint: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        num_members: int,
-        num_actions: int,
-        state_dim: int,
-        hypernet_embed: int,
-        *,
-        num_kernel: int,
-        adv_hypernet_layers: int,
-        adv_hypernet_embed: int,
-        bound_state: bool = True,
-    ) -> None:
+    def __init__(self, own: QMIXSettings, policy: PolicySpec) -> None:
         super().__init__()
-        self.bound_state = bound_state
+        self.bound_state = own.bound_state
+        num_members = policy.observation_space.shape[0]
         # The first layers of both hypernetworks read the same: one product.
-        self.from_state = nn.Linear(state_dim, 2 * hypernet_embed)
-        self.weight = nn.Linear(hypernet_embed, num_members)
-        self.bias = nn.Linear(hypernet_embed, num_members)
-        self.importance = ImportanceWeights(
-            num_members,
-            num_actions,
-            state_dim,
-            num_heads=num_kernel,
-            hidden_dims=[adv_hypernet_embed] * (adv_hypernet_layers - 1),
-        )
+        self.from_state = nn.Linear(policy.state_size, 2 * own.hypernet_embed)
+        self.weight = nn.Linear(own.hypernet_embed, num_members)
+        self.bias = nn.Linear(own.hypernet_embed, num_members)
+        self.importance = ImportanceWeights(own, policy)
 
     def forward(
         self, q: Tensor, state: Tensor, alive: Tensor, best: Tensor, actions: Tensor
@@ -212,29 +180,21 @@ class ImportanceWeights(nn.Module):
     ``lambda_a(s, u) = sum_k |key_k(s)| sigmoid(agents_k,a(s)) sigmoid(actions_k,a(s, u))``, where u
     are the actions of all members, one-hot. Each head k has three networks of its own.
 
+    Without hidden layers they are linear, and lambda then cannot see which actions go together.
+
     Args:
-        num_members: n.
-        num_actions: of one member.
-        state_dim: length of the state.
-        num_heads: K.
-        hidden_dims: units of the hidden layers of all networks; none: they are linear, and lambda
-            then cannot see which actions go together.
+        own: the settings.
+        policy: has the sizes.
     """
 
-    def __init__(
-        self,
-        num_members: int,
-        num_actions: int,
-        state_dim: int,
-        *,
-        num_heads: int,
-        hidden_dims: Sequence[int],
-    ) -> None:
+    def __init__(self, own: QMIXSettings, policy: PolicySpec) -> None:
         super().__init__()
-        joint_dim = state_dim + num_members * num_actions
-        self.key = ParallelMLP(num_heads, (state_dim, *hidden_dims, 1))
-        self.agents = ParallelMLP(num_heads, (state_dim, *hidden_dims, num_members))
-        self.actions = ParallelMLP(num_heads, (joint_dim, *hidden_dims, num_members))
+        (num_members, _), num_actions = policy.observation_space.shape, num_actions_of(policy)
+        hidden = [own.adv_hypernet_embed] * (own.adv_hypernet_layers - 1)
+        state_dim, joint_dim = policy.state_size, policy.state_size + num_members * num_actions
+        self.key = ParallelMLP(own.num_kernel, (state_dim, *hidden, 1))
+        self.agents = ParallelMLP(own.num_kernel, (state_dim, *hidden, num_members))
+        self.actions = ParallelMLP(own.num_kernel, (joint_dim, *hidden, num_members))
         self.register_buffer("_action_ids", torch.arange(num_actions), persistent=False)
 
     def forward(self, state: Tensor, actions: Tensor, alive: Tensor) -> Tensor:
@@ -254,20 +214,10 @@ class ImportanceWeights(nn.Module):
 Mixer = QMixer | VDNMixer | DuplexMixer | NoMixer
 
 
-def make_mixer(own: QMIXSettings, num_members: int, num_actions: int, state_dim: int) -> Mixer:
+def make_mixer(own: QMIXSettings, policy: PolicySpec) -> Mixer:
     """Returns the mixer that the settings name."""
     if own.mixer == "qmix":
-        sizes = own.mixing_embed_dim, own.hypernet_embed
-        return QMixer(num_members, state_dim, *sizes, bound_state=own.bound_state)
+        return QMixer(own, policy)
     if own.mixer == "qplex":
-        return DuplexMixer(
-            num_members,
-            num_actions,
-            state_dim,
-            own.hypernet_embed,
-            num_kernel=own.num_kernel,
-            adv_hypernet_layers=own.adv_hypernet_layers,
-            adv_hypernet_embed=own.adv_hypernet_embed,
-            bound_state=own.bound_state,
-        )
+        return DuplexMixer(own, policy)
     return VDNMixer() if own.mixer == "vdn" else NoMixer()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,8 +12,16 @@ from torch import Tensor, nn
 from muxrl.protocol.dense import forward, forward_recurrent
 from muxrl.protocol.messages import DenseLayer, GruLayer, Layer
 from muxrl.servers.agents.keys import LAST_ACTION, OBS
+from muxrl.servers.algorithms.settings.teams import QMIXSettings
+from muxrl.servers.trainers.interface import PolicySpec
 
 HIDDEN = "h"
+
+
+def num_actions_of(policy: PolicySpec) -> int:
+    """Returns how many actions a member has."""
+    space: Any = policy.action_space
+    return int(space.nvec[0])
 
 
 class AgentNetwork(nn.Module):
@@ -23,37 +31,25 @@ class AgentNetwork(nn.Module):
     member observes, its last action, one-hot, and its id, one-hot.
 
     Args:
-        kind: "gru" or "mlp".
-        num_members: n, of a team.
-        obs_dim: length of an observation.
-        num_actions: k.
-        hidden_dim: units.
-        has_last_action, has_ids: whether these are read.
+        own: the settings.
+        policy: has the sizes.
     """
 
     _action_ids: Tensor
     _member_ids: Tensor
 
-    def __init__(
-        self,
-        kind: Literal["gru", "mlp"],
-        num_members: int,
-        obs_dim: int,
-        num_actions: int,
-        hidden_dim: int,
-        *,
-        has_last_action: bool,
-        has_ids: bool,
-    ) -> None:
+    def __init__(self, own: QMIXSettings, policy: PolicySpec) -> None:
         super().__init__()
-        self.num_members, self.num_actions, self.hidden_dim = num_members, num_actions, hidden_dim
-        self.is_recurrent = kind == "gru"
-        self.has_last_action, self.has_ids = has_last_action, has_ids
-        input_dim = obs_dim + num_actions * has_last_action + num_members * has_ids
+        (num_members, obs_dim), num_actions = policy.observation_space.shape, num_actions_of(policy)
+        self.num_members, self.num_actions = num_members, num_actions
+        self.hidden_dim = hidden_dim = own.hidden_dim
+        self.is_recurrent = own.agent == "gru"
+        self.has_last_action, self.has_ids = own.obs_last_action, own.obs_agent_id
+        input_dim = obs_dim + num_actions * self.has_last_action + num_members * self.has_ids
         self.fc_in = nn.Linear(input_dim, hidden_dim)
         self.core: nn.GRUCell | nn.Linear = (
             nn.GRUCell(hidden_dim, hidden_dim)
-            if kind == "gru"
+            if self.is_recurrent
             else nn.Linear(hidden_dim, hidden_dim)
         )
         self.fc_out = nn.Linear(hidden_dim, num_actions)

@@ -54,19 +54,7 @@ class TeamNet(nn.Module):
 
     def __init__(self, policy: PolicySpec, own: QMIXSettings) -> None:
         super().__init__()
-        num_members, obs_dim = policy.observation_space.shape
-        actions: Any = policy.action_space
-        num_actions = int(actions.nvec[0])
-        self.agent = AgentNetwork(
-            own.agent,
-            num_members,
-            obs_dim,
-            num_actions,
-            own.hidden_dim,
-            has_last_action=own.obs_last_action,
-            has_ids=own.obs_agent_id,
-        )
-        self.mixer = make_mixer(own, num_members, num_actions, policy.state_size)
+        self.agent, self.mixer = AgentNetwork(own, policy), make_mixer(own, policy)
         self.target_agent, self.target_mixer = copy.deepcopy(self.agent), copy.deepcopy(self.mixer)
 
 

@@ -55,14 +55,11 @@ class ReplayTrainer(TorchTrainer):
         """Entries in an update."""
 
     @abstractmethod
-    def updates_for(
-        self, stored: Sequence[Trajectory], num_before: int, num_new: int, num_env_steps: int
-    ) -> float:
+    def updates_for(self, stored: Sequence[Trajectory], num_new: int, num_env_steps: int) -> float:
         """Returns how many updates what came brings; perhaps a fraction.
 
         Args:
             stored: it.
-            num_before: entries that the replay held before.
             num_new: those that it made.
             num_env_steps: env steps in it.
         """
@@ -86,10 +83,9 @@ class ReplayTrainer(TorchTrainer):
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         stored = [as_stored(one) for one in trajectories]
-        num_before, num_env_steps = len(self.replay), self.env_steps - self._num_env_steps
-        num_new = self.replay.add(*stored)
+        num_new, num_env_steps = self.replay.add(*stored), self.env_steps - self._num_env_steps
         self._num_env_steps = self.env_steps
-        self._due += self.updates_for(stored, num_before, num_new, num_env_steps)
+        self._due += self.updates_for(stored, num_new, num_env_steps)
         # A little below 1, because ten times 0.1 is not quite 1.
         num = int(self._due + 1e-9)
         self._due -= num

@@ -7,11 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, OBS, REWARDS, TERMINATEDS
-from muxrl.servers.algorithms.replay.columns import columns_of, read, stored_dtype, value_of
+from muxrl.servers.agents.keys import OBS
+from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS, TERMINATEDS
 from muxrl.servers.algorithms.replay.priorities import Priorities, PrioritySettings
-from muxrl.servers.algorithms.replay.replay import ROWS, WEIGHTS, Replay
-from muxrl.servers.checkpoints.formats import OtherFormat
+from muxrl.servers.algorithms.replay.replay import (
+    ROWS,
+    WEIGHTS,
+    Replay,
+    columns_of,
+    read,
+    stored_dtype,
+    value_of,
+)
 from muxrl.servers.episodes.trajectories import Trajectory, at, concatenated
 from muxrl.servers.trainers.replay_size import STEP_BYTES
 
@@ -238,7 +245,7 @@ class StepReplay(Replay):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         if "ahead" not in state:
-            raise OtherFormat("it was written by an earlier version")
+            raise ValueError("it was written by an earlier version")
         num, num_added = len(state["ahead"]), int(state["num_added"])
         if num > self._size:
             raise ValueError(

@@ -43,9 +43,7 @@ class TeamTrainer(ReplayTrainer):
         self._num_stored = 0
         """Entries that came, also those that the replay has no room for any more."""
 
-    def updates_for(
-        self, stored: Sequence[Trajectory], num_before: int, num_new: int, num_env_steps: int
-    ) -> float:
+    def updates_for(self, stored: Sequence[Trajectory], num_new: int, num_env_steps: int) -> float:
         if self.settings.standardize_rewards:
             for one in stored:
                 self.rewards.add(one.rewards)

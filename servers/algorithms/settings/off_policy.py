@@ -198,7 +198,7 @@ class DQNSettings(OffPolicySettings):
     def validate(self) -> None:
         super().validate()
         if self.num_atoms > 1 and self.v_min >= self.v_max:
-            self.refuse(f"v_min={self.v_min} must be below v_max={self.v_max}")
+            raise ValueError(f"v_min={self.v_min} must be below v_max={self.v_max}")
 
 
 class SACModelSettings(ModelSettings):

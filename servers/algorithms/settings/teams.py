@@ -69,7 +69,7 @@ class TeamReplaySettings(AlgorithmSettings, ABC):
     def validate(self) -> None:
         super().validate()
         if self.center_rewards and not self.standardize_rewards:
-            self.refuse(
+            raise ValueError(
                 "center_rewards=True: it is a part of standardize_rewards, so set that to true, too"
             )
 
@@ -211,19 +211,19 @@ class QMIXSettings(TeamReplaySettings):
 class VDNSettings(QMIXSettings):
     """QMIX's, of a sum."""
 
-    _preset = {"mixer": "vdn"}
+    preset = {"mixer": "vdn"}
 
 
 class QPLEXSettings(QMIXSettings):
     """QMIX's, of duplex dueling."""
 
-    _preset = {"mixer": "qplex"}
+    preset = {"mixer": "qplex"}
 
 
 class IQLSettings(QMIXSettings):
     """QMIX's, of members that learn for themselves."""
 
-    _preset = {"mixer": "none"}
+    preset = {"mixer": "none"}
 
 
 class JointCriticSettings(TeamReplaySettings):
@@ -274,7 +274,7 @@ class JointCriticSettings(TeamReplaySettings):
         super().validate()
         first, capacity = self.num_steps_before_learning, self.buffer_capacity_steps
         if first > capacity:
-            self.refuse(
+            raise ValueError(
                 f"num_steps_before_learning={first} steps never fit into "
                 f"buffer_capacity_steps={capacity}: learning would not begin"
             )

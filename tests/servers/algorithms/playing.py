@@ -1,4 +1,7 @@
-"""Trainers of muxrl's own without a server: what they are made for, and pieces that they play."""
+"""Trainers of muxrl's own without a server: what they are made for, and pieces that they play.
+
+Of agents alone, and of those of a team with a state, an id and absence.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,17 @@ import gymnasium
 import numpy as np
 import torch
 
-from muxrl.servers.agents.keys import ACTION_MASK, OBS
+from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, OBS, STATE
 from muxrl.servers.agents.log_probs import LOG_PROB
 from muxrl.servers.algorithms.actor_critic import IS_STEP, OWN
 from muxrl.servers.algorithms.columns import ADVANTAGES, TARGETS
 from muxrl.servers.episodes.trajectories import Trajectory, concatenated
 from muxrl.servers.trainers.acting import Actors
-from muxrl.servers.trainers.interface import PolicySpec
+from muxrl.servers.trainers.interface import PolicySpec, Rows
 
+AGENTS = "ab"
+LSTM = {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 5, "max_seq_len": 4}
+SMALL = {"fcnet_hiddens": [8]}
 DISCRETE = gymnasium.spaces.Discrete(3)
 SPACES: dict[str, gymnasium.Space] = {
     "discrete": DISCRETE,
@@ -101,50 +107,12 @@ def play(
     *,
     name: str = "e",
     reward: Callable[[np.ndarray, Any], float] = lambda seen, action: 1.0,
-    is_terminated: bool = False,
-    is_truncated: bool = False,
     see: Callable[[int], np.ndarray] | None = None,
+    **how: bool,
 ) -> Trajectory:
-    """Returns a piece of so many steps, by what acts, from random observations and masks."""
-    from muxrl.servers.trainers.interface import Rows
-
-    spec = actors.specs["p"]
-    initial = getattr(actors.learners["p"], "initial_state", dict)()
-    states: Any = {key: one[None] for key, one in initial.items()}
-    seen, masks, acted, rewards = [], [], [], []
-    for t in range(num + 1):
-        obs = rng.normal(size=spec.observation_space.shape) if see is None else see(t)
-        seen.append(obs.astype(np.float32))
-        if spec.has_masks:
-            masks.append(mask_of(spec.action_space, rng))
-        if t == num:
-            break
-        rows = Rows(
-            seen[-1][None],
-            masks[-1][None] if masks else None,
-            states,
-            ("a",),
-            True,
-            True,
-            actors._rng,
-            env_steps=actors.num_env_steps_sampled,
-        )
-        acted.append(actors.ask("p", rows))
-        states = acted[-1].states
-        rewards.append(reward(seen[-1], acted[-1].actions[0]))
-    return Trajectory(
-        f"{name}_a",
-        name,
-        "a",
-        "p",
-        np.array(seen),
-        np.concatenate([one.actions for one in acted]),
-        np.array(rewards),
-        {key: concatenated([one.outputs[key] for one in acted]) for key in acted[0].outputs},
-        is_terminated=is_terminated,
-        is_truncated=is_truncated,
-        masks=np.array(masks) if masks else None,
-    )
+    """Returns a piece of so many steps, by what acts; see `Life`."""
+    life = Life(actors, rng, episode=name, see=see)
+    return life.play("a" * num, reward=lambda seen, action: reward(seen[OBS], action), **how)
 
 
 def mask_of(space: gymnasium.Space, rng: np.random.Generator) -> np.ndarray:
@@ -156,3 +124,159 @@ def mask_of(space: gymnasium.Space, rng: np.random.Generator) -> np.ndarray:
         part[rng.integers(size)] = 1.0
         parts.append(part)
     return np.concatenate(parts)
+
+
+def central_spec(
+    action_space: gymnasium.Space = DISCRETE,
+    *,
+    policy_id: str = "p",
+    has_masks: bool = False,
+    **fields: Any,
+) -> PolicySpec:
+    parts = {OBS: box_of(3), STATE: box_of(4), AGENT_ID: box_of(2), ALIVE: box_of(1)}
+    if has_masks:
+        parts[ACTION_MASK] = box_of(num_logits(action_space))
+    return PolicySpec(
+        policy_id, tuple(AGENTS), parts[OBS], action_space, has_masks, parts=parts, **fields
+    )
+
+
+def central_actors(
+    cls: Any,
+    *specs: PolicySpec,
+    model: Mapping[str, Any] = SMALL,
+    **settings: Any,
+) -> Actors:
+    """Returns trainers for these policies, and their copies that act."""
+    by_id = {spec.policy_id: spec for spec in specs or [central_spec()]}
+    return Actors(cls.__name__, by_id, lambda s: make(cls, s, model, **settings), 0)
+
+
+class Life:
+    """What one agent lives through: rows to act on, and pieces to learn from.
+
+    Args:
+        actors: of its policy.
+        rng: what it observes is drawn from.
+        agent: a or b.
+        episode: its name.
+        number: of the life in it.
+        policy_id: of its policy.
+        see: returns what it observes at each step; None: at random.
+    """
+
+    def __init__(
+        self,
+        actors: Actors,
+        rng: np.random.Generator,
+        agent: str = "a",
+        episode: str = "e",
+        number: int = 1,
+        policy_id: str = "p",
+        see: Callable[[int], np.ndarray] | None = None,
+    ) -> None:
+        self._actors, self._rng, self._agent, self._episode = actors, rng, agent, episode
+        self._policy_id = policy_id
+        self._id = f"{episode}_{agent}{'' if number == 1 else f'~{number}'}"
+        initial: Any = actors.initial_state(policy_id)
+        self.states: Any = {key: one[None] for key, one in initial.items()}
+        self.t, self._see = 0, see
+        self._seen = self._observe(0)
+
+    def _observe(self, t: int) -> dict[str, np.ndarray]:
+        spec, rng = self._actors.specs[self._policy_id], self._rng
+        seen = {}
+        for key, box in spec.parts.items():
+            if key == ACTION_MASK:
+                seen[key] = mask_of(spec.action_space, rng)
+            elif key == OBS and self._see is not None:
+                seen[key] = self._see(t).astype(np.float32)
+            else:
+                seen[key] = rng.normal(size=box.shape).astype(np.float32)
+        if AGENT_ID in seen:
+            seen[AGENT_ID] = np.eye(2, dtype=np.float32)[AGENTS.index(self._agent)]
+        return seen
+
+    def play(
+        self,
+        steps: str,
+        *,
+        reward: Callable[[Mapping[str, np.ndarray], Any], float] | None = None,
+        **how: bool,
+    ) -> Trajectory:
+        """Returns the next piece.
+
+        Args:
+            steps: a letter for each: "a" it acts, "-" it is absent, "x" its action was chosen
+                elsewhere.
+            reward: of what it sees and does; None: at random.
+            **how: how the piece ends.
+        """
+        seen, acted, rewards = [], [], []
+        first = self.t
+        for kind, following in zip(steps, steps[1:] + "a", strict=True):
+            if ALIVE in self._seen:
+                self._seen[ALIVE][:] = kind != "-"
+            seen.append(self._seen)
+            one = self._actors.ask(self._policy_id, rows_of(self._seen, self.states, self._actors))
+            if kind == "x":
+                one.outputs[LOG_PROB][:] = np.inf
+            acted.append(one)
+            self.states = one.states
+            paid = self._rng.normal() if reward is None else reward(self._seen, one.actions[0])
+            rewards.append(paid)
+            self.t += 1
+            self._seen = self._observe(self.t)
+            if ALIVE in self._seen:
+                self._seen[ALIVE][:] = following != "-"
+        parts = {key: np.stack([one[key] for one in [*seen, self._seen]]) for key in self._seen}
+        return Trajectory(
+            self._id,
+            self._episode,
+            self._agent,
+            self._policy_id,
+            parts[OBS],
+            np.concatenate([one.actions for one in acted]),
+            np.array(rewards),
+            {key: concatenated([one.outputs[key] for one in acted]) for key in acted[0].outputs},
+            first,
+            masks=parts.get(ACTION_MASK),
+            states=parts.get(STATE),
+            present=parts.get(ALIVE),
+            inputs={AGENT_ID: parts[AGENT_ID]} if AGENT_ID in parts else {},
+            **how,
+        )
+
+
+def rows_of(
+    seen: Mapping[str, np.ndarray],
+    states: Any,
+    actors: Actors,
+    *,
+    is_training: bool = True,
+) -> Rows:
+    """Returns one row, of what an agent sees; greedy if it is not learned from."""
+    parts = {key: part[None] for key, part in seen.items()}
+    return Rows(
+        parts.pop(OBS),
+        parts.pop(ACTION_MASK, None),
+        states or None,
+        ("a",),
+        is_training,
+        is_training,
+        actors._rng,
+        parts.pop(ALIVE, None),
+        parts,
+        actors.num_env_steps_sampled,
+    )
+
+
+def learned(actors: Actors, *pieces: Trajectory, num_env_steps: int = 20) -> Any:
+    """Has all learn, and act so; returns the metrics by policy."""
+    played: dict[str, list[Trajectory]] = {}
+    for one in pieces:
+        played.setdefault(one.policy_id, []).append(one)
+    actors.num_env_steps_sampled += num_env_steps
+    metrics = actors.learners.learn_all(played, actors.num_env_steps_sampled)
+    actors.publish()
+    return metrics

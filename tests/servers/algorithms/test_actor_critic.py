@@ -13,6 +13,7 @@ from tests.servers.algorithms.playing import (
     actors_of,
     has_its_slope,
     ignores_padding,
+    learned,
     make,
     play,
     spec_of,
@@ -39,15 +40,6 @@ def batch_of(actors: Any, rng: np.random.Generator, **how: Any) -> list[Any]:
         play(actors, 9, rng, name="e2", **how),
         play(actors, 4, rng, name="e3", is_truncated=True, **how),
     ]
-
-
-def learned(actors: Any, pieces: list[Any], num_env_steps: int = 20) -> dict[str, float]:
-    actors.num_env_steps_sampled += num_env_steps
-    found: dict[str, float] = actors.learners.learn_all(
-        {"p": pieces}, actors.num_env_steps_sampled
-    )["p"]
-    actors.publish()
-    return found
 
 
 # --- losses ---------------------------------------------------------------------------------
@@ -116,7 +108,7 @@ def test_actions_that_were_chosen_elsewhere_train_the_values_alone(cls: Any, mod
     if cls is PPO:
         trainer.settings.use_kl_loss = False
     before = copy.deepcopy(trainer.net.state_dict())
-    metrics = learned(actors, pieces)
+    metrics = learned(actors, *pieces)["p"]
     assert all(map(np.isfinite, metrics.values()))
     changed = {k for k, v in trainer.net.state_dict().items() if not torch.equal(v, before[k])}
     assert bool(changed) == (cls in (PPO, A2C))  # V-trace weighs what it learns of values, too
@@ -245,7 +237,7 @@ def test_a_good_action_becomes_more_probable(cls: Any, kind: str) -> None:
 
     before = mean([play(actors, 200, rng, reward=reward)])
     for _ in range(60):
-        learned(actors, [one for _ in range(3) for one in batch_of(actors, rng, reward=reward)])
+        learned(actors, *(one for _ in range(3) for one in batch_of(actors, rng, reward=reward)))
     after = mean([play(actors, 200, rng, reward=reward)])
     assert after > before + 0.2
 
@@ -255,14 +247,14 @@ def test_an_update_says_how_far_it_is_before_each_minibatch() -> None:
     trainer: Any = actors.learners["p"]
     shares: list[float] = []
     trainer.note_progress = shares.append
-    learned(actors, batch_of(actors, np.random.default_rng(0)))
+    learned(actors, *batch_of(actors, np.random.default_rng(0)))
     assert shares == [0.25, 0.5, 0.75, 1.0]
 
 
 def test_a_batch_is_one_update_of_a2c_and_of_impala() -> None:
     for cls, num in ((A2C, 1), (IMPALA, 1), (APPO, 2)):
         actors = actors_of(cls, **SMALL)
-        learned(actors, batch_of(actors, np.random.default_rng(0)))
+        learned(actors, *batch_of(actors, np.random.default_rng(0)))
         trainer: Any = actors.learners["p"]
         steps = {float(one["step"]) for one in trainer.steps[""].state().values()}
         assert steps == {num}

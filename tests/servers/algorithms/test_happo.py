@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.servers.algorithms.central_play import Life, central_actors, central_spec, learned
+from tests.servers.algorithms.playing import Life, central_actors, central_spec, learned
 from tests.servers.resumable import Served, plan_of
 
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step

@@ -10,16 +10,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.servers.algorithms.central_play import (
+from tests.servers.algorithms.playing import (
     LSTM,
     SMALL,
     Life,
     central_actors,
     central_spec,
+    has_its_slope,
     learned,
+    make,
     rows_of,
 )
-from tests.servers.algorithms.playing import has_its_slope, make
 
 from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, OBS, STATE
@@ -321,6 +322,3 @@ def test_what_acts_is_the_actor_alone(model: Any) -> None:
     for key, after in (found[0].states or {}).items():
         assert np.array_equal(after, start[key]) == key.startswith("critic")
         np.testing.assert_array_equal(after, found[1].states[key])
-
-
-# --- where it continues ---------------------------------------------------------------------

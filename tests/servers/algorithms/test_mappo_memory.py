@@ -9,8 +9,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.servers.algorithms.central_play import LSTM, Life, central_actors, central_spec, learned
-from tests.servers.algorithms.playing import ignores_padding, make
+from tests.servers.algorithms.playing import (
+    LSTM,
+    Life,
+    central_actors,
+    central_spec,
+    ignores_padding,
+    learned,
+    make,
+)
 
 from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, OBS, STATE

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.servers.algorithms.playing import SPACES, actors_of, make, play, spec_of
+from tests.servers.algorithms.playing import SPACES, actors_of, learned, make, play, spec_of
 
 from muxrl.servers.algorithms.dqn import DQN
 from muxrl.servers.algorithms.off_policy import OffPolicy
@@ -31,9 +31,7 @@ PRIORITIZED = {
 def learn(actors: Actors, num: int, rng: np.random.Generator, **how: Any) -> dict[str, float]:
     """Plays an episode of so many steps, and learns; returns metrics."""
     piece = play(actors, num, rng, name=f"e{actors.num_env_steps_sampled}", **how)
-    actors.num_env_steps_sampled += num
-    found = actors.learners.learn_all({"p": [piece]}, actors.num_env_steps_sampled)["p"]
-    actors.publish()
+    found: dict[str, float] = learned(actors, piece, num_env_steps=num)["p"]
     return found
 
 

@@ -17,7 +17,8 @@ from tests.nights import at_night
 from tests.servers.resumable import CASES, Served, plan_of
 
 from muxrl.protocol.rows import each_array
-from muxrl.servers.algorithms.columns import OBS, REWARDS
+from muxrl.servers.agents.keys import OBS
+from muxrl.servers.algorithms.columns import REWARDS
 from muxrl.servers.algorithms.replay.replay_trainer import ReplayTrainer
 from muxrl.servers.trainers.plain_state import find_not_finite
 from muxrl.servers.training.policies import LearnerDiverged

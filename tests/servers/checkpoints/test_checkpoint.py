@@ -13,7 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.servers.resumable import DQN, REPLAY, Served, assert_same, plan_of, refusal
+from tests.servers.resumable import (
+    DQN,
+    REPLAY,
+    Served,
+    assert_same,
+    plan_of,
+    play_and_save,
+    refusal,
+)
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.spaces import Box
@@ -24,10 +32,7 @@ from muxrl.servers.server import PolicyServer, serve_forever
 def saved(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a DQN server after nine episodes."""
     path = tmp_path_factory.mktemp("saved") / "dqn"
-    served = Served(plan_of("DQN"))
-    served.play(0, 9)
-    served.policies.save(path)
-    served.end()
+    play_and_save(plan_of("DQN"), path, 9)
     return path
 
 
@@ -76,10 +81,7 @@ def test_a_checkpoint_of_another_server_is_refused_by_what_differs(
 def test_policies_are_begun_with_together_with_their_statistics(
     rllib: None, tmp_path: Path
 ) -> None:
-    first = Served(plan_of("PPO, normalised"))
-    first.play(0, 9)
-    first.policies.save(tmp_path / "saved")
-    first.end()
+    first = play_and_save(plan_of("PPO, normalised"), tmp_path / "saved", 9)
     plan = plan_of("PPO, normalised", initialize_from=str(tmp_path / "saved"))
     second = Served(plan)
     assert_same(second.state()["normalization"], first.state()["normalization"])
@@ -231,9 +233,7 @@ def test_the_actor_of_a_team_of_another_size(rllib: None, tmp_path: Path) -> Non
     size = {"obs_agent_id": False}
     pair = plan_of("QMIX")
     pair = dataclasses.replace(pair, settings={**pair.settings, **size})
-    teacher = Served(pair)
-    teacher.policies.save(tmp_path / "pair")
-    teacher.end()
+    teacher = play_and_save(pair, tmp_path / "pair")
     trio = dataclasses.replace(
         make_plan("abc", groups={"team": tuple("abc")}),
         algorithm="QMIX",

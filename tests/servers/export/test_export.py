@@ -36,13 +36,22 @@ MASKED = DictSpace({"action_mask": Box((3,), "int8", 0, 1), "seen": Box((2,))})
 
 
 LSTM = {**SMALL, "use_lstm": True, "lstm_cell_size": 4}
+NESTED = DictSpace({"b": TupleSpace((Discrete(3, start=1), PIXELS)), "a": Box((1,))})
+WITH_STATE = DictSpace({"seen": Box((3,)), "state": Box((5,))})
+UNLIKE = Box((2,), "float64", [-2.0, 0.0], [1.0, 5.0])
+MOVES = Box((2,), "float32", -1.0, 3.0)
+
+
+def team_of(algorithm: str, sees: Any, acts: Any, **given: Any) -> ServerPlan:
+    """Returns a team's server; what is not the server's are settings."""
+    fields = {k: given.pop(k) for k in ("normalize_observations", "frame_stack") if k in given}
+    settings = {"hidden_dim": 8, **given}
+    return plan_of(algorithm, sees, acts, settings=settings, model={}, is_team=True, **fields)
+
+
 PLANS = {
     "PPO, masked": plan_of("PPO", MASKED, Discrete(3, start=2)),
-    "PPO, Box actions, nested observations": plan_of(
-        "PPO",
-        DictSpace({"b": TupleSpace((Discrete(3, start=1), PIXELS)), "a": Box((1,))}),
-        Box((2,), "float64", [-2.0, 0.0], [1.0, 5.0]),
-    ),
+    "PPO, Box actions, nested observations": plan_of("PPO", NESTED, UNLIKE),
     "PPO, LSTM, masked": plan_of("PPO", MASKED, Discrete(3), model=LSTM),
     "A2C, MultiDiscrete": plan_of("A2C", MultiDiscrete((4, 5, 3)), MultiDiscrete((3, 2))),
     "PPO, MultiBinary": plan_of("PPO", Box((3,)), MultiBinary(4)),
@@ -58,116 +67,44 @@ PLANS = {
         "DQN", Box((3,)), Discrete(3), settings={"num_atoms": 5, "v_min": -2.0, "v_max": 2.0}
     ),
     "MAPPO, LSTM, masked team with a state": plan_of(
-        "MAPPO",
-        DictSpace({**MASKED.spaces, "state": Box((5,))}),
-        Discrete(3),
-        settings={"obs_agent_id": True},
-        model=LSTM,
-        is_team=True,
+        "MAPPO", DictSpace({**MASKED.spaces, "state": Box((5,))}), Discrete(3),
+        settings={"obs_agent_id": True}, model=LSTM, is_team=True,
     ),
-    "QMIX, GRU, masked": plan_of(
-        "QMIX", MASKED, Discrete(3), settings={"hidden_dim": 8}, model={}, is_team=True
+    "QMIX, GRU, masked": team_of("QMIX", MASKED, Discrete(3)),
+    "VDN, MLP, unlike members": team_of(
+        "VDN", [MASKED, Box((3, 2))], [Discrete(3), Discrete(4)], agent="mlp"
     ),
-    "VDN, MLP, unlike members": plan_of(
-        "VDN",
-        [MASKED, Box((3, 2))],
-        [Discrete(3), Discrete(4)],
-        settings={"hidden_dim": 8, "agent": "mlp"},
-        model={},
-        is_team=True,
+    "IQL, GRU": team_of("IQL", Discrete(4), Box((2, 1), "int32", -1, 1), obs_last_action=False),
+    "MASAC, with a state": team_of("MASAC", WITH_STATE, MOVES),
+    "MASAC, normalised, without ids": team_of(
+        "MASAC", Box((3,)), UNLIKE, obs_agent_id=False, normalize_observations=True
     ),
-    "IQL, GRU": plan_of(
-        "IQL",
-        Discrete(4),
-        Box((2, 1), "int32", -1, 1),
-        settings={"hidden_dim": 8, "obs_last_action": False},
-        model={},
-        is_team=True,
-    ),
-    "MASAC, with a state": plan_of(
-        "MASAC",
-        DictSpace({"seen": Box((3,)), "state": Box((5,))}),
-        Box((2,), "float32", -1.0, 3.0),
-        settings={"hidden_dim": 8},
-        model={},
-        is_team=True,
-    ),
-    "MASAC, normalised, without ids": plan_of(
-        "MASAC",
-        Box((3,)),
-        Box((2,), "float64", [-2.0, 0.0], [1.0, 5.0]),
-        settings={"hidden_dim": 8, "obs_agent_id": False},
-        model={},
-        is_team=True,
+    "MADDPG, combinations, with a state": team_of(
+        "MADDPG", WITH_STATE, TupleSpace((Discrete(2, start=1), Discrete(2))),
         normalize_observations=True,
     ),
-    "MADDPG, combinations, with a state": plan_of(
-        "MADDPG",
-        DictSpace({"seen": Box((3,)), "state": Box((5,))}),
-        TupleSpace((Discrete(2, start=1), Discrete(2))),
-        settings={"hidden_dim": 8},
-        model={},
-        is_team=True,
-        normalize_observations=True,
-    ),
-    "MADDPG, masked": plan_of(
-        "MADDPG",
-        MASKED,
-        Discrete(3, start=2),
-        settings={"hidden_dim": 8},
-        model={},
-        is_team=True,
-    ),
+    "MADDPG, masked": team_of("MADDPG", MASKED, Discrete(3, start=2)),
     "SAC, scaled and normalised": plan_of(
-        "SAC",
-        DictSpace({"a": Box((2,), "float64"), "b": Box((3,), "float32", -2.0, 6.0)}),
-        Box((2,), "float32", -1.0, 3.0),
-        scale_observations="bounded",
-        normalize_observations=True,
+        "SAC", DictSpace({"a": Box((2,), "float64"), "b": Box((3,), "float32", -2.0, 6.0)}), MOVES,
+        scale_observations="bounded", normalize_observations=True,
     ),
     "MAPPO, normalised, with a state": plan_of(
-        "MAPPO",
-        DictSpace({**MASKED.spaces, "state": Box((5,))}),
-        Discrete(3),
-        is_team=True,
-        normalize_observations=True,
+        "MAPPO", DictSpace({**MASKED.spaces, "state": Box((5,))}), Discrete(3),
+        is_team=True, normalize_observations=True,
     ),
-    "PPO, stacked, nested observations": plan_of(
-        "PPO",
-        DictSpace({"b": TupleSpace((Discrete(3, start=1), PIXELS)), "a": Box((1,))}),
-        Discrete(2),
-        frame_stack=2,
-    ),
+    "PPO, stacked, nested observations": plan_of("PPO", NESTED, Discrete(2), frame_stack=2),
     "PPO, two dimensions that are flattened": plan_of("PPO", Box((3, 2)), Discrete(2)),
     "A2C, masked, normalised, stacked": plan_of(
         "A2C", MASKED, Discrete(3), normalize_observations=True, frame_stack=3
     ),
     "PPO, images scaled and stacked": plan_of(
-        "PPO",
-        Box((10, 10, 3), "uint8", 0, 255),
-        Discrete(3),
-        scale_observations="images",
-        frame_stack=2,
+        "PPO", Box((10, 10, 3), "uint8", 0, 255), Discrete(3),
+        scale_observations="images", frame_stack=2,
     ),
-    "QMIX, GRU, normalised and stacked": plan_of(
-        "QMIX",
-        MASKED,
-        Discrete(3),
-        settings={"hidden_dim": 8},
-        model={},
-        is_team=True,
-        normalize_observations=True,
-        frame_stack=2,
+    "QMIX, GRU, normalised and stacked": team_of(
+        "QMIX", MASKED, Discrete(3), normalize_observations=True, frame_stack=2
     ),
-    "MASAC, stacked": plan_of(
-        "MASAC",
-        Box((3,)),
-        Box((2,), "float32", -1.0, 3.0),
-        settings={"hidden_dim": 8},
-        model={},
-        is_team=True,
-        frame_stack=2,
-    ),
+    "MASAC, stacked": team_of("MASAC", Box((3,)), MOVES, frame_stack=2),
 }  # fmt: skip
 
 
@@ -319,6 +256,9 @@ class LooksAtNumbers(ActsItself):
         return {Columns.ACTION_DIST_INPUTS: torch.eye(2)[best].expand(len(batch[Columns.OBS]), 2)}
 
 
+UNLIKE_SEEN = [Box((2,)), Box((3,))]
+
+
 @pytest.mark.parametrize(
     ("plan", "reason"),
     [
@@ -342,65 +282,32 @@ class LooksAtNumbers(ActsItself):
             "two of its inputs and outputs are called 'logits'",
         ),
         (
-            plan_of(
-                "VDN",
-                [Box((2,)), Box((3,))],
-                Discrete(3),
-                settings={"hidden_dim": 8},
-                model={},
-                is_team=True,
-                normalize_observations=True,
-            ),
+            team_of("VDN", UNLIKE_SEEN, Discrete(3), normalize_observations=True),
             "its members are not alike, so that their file takes observations flattened and padded",
         ),
         (
-            plan_of(
-                "VDN",
-                [Box((2,)), Box((3,))],
-                Discrete(3),
-                settings={"hidden_dim": 8},
-                model={},
-                is_team=True,
-                frame_stack=2,
-            ),
+            team_of("VDN", UNLIKE_SEEN, Discrete(3), frame_stack=2),
             "and these are 2 at once (frame_stack), padded as a whole",
         ),
         (
-            plan_of(
-                "MASAC",
-                Box((2,)),
-                [Box((1,), "float32", 0.0, 1.0), Box((2,), "float32", 0.0, 1.0)],
-                settings={"hidden_dim": 8},
-                model={},
-                is_team=True,
-            ),
+            team_of("MASAC", Box((2,)), [Box((n,), "float32", 0.0, 1.0) for n in (1, 2)]),
             "its members are not alike, and one file has one observation and one action",
         ),
         (
             plan_of(
-                "PPO",
-                [Box((2,), "float32", 0.0, 1.0), Box((2,), "float32", 0.0, 5.0)],
-                Discrete(2),
+                "PPO", [Box((2,), "float32", 0.0, high) for high in (1.0, 5.0)], Discrete(2),
                 scale_observations="bounded",
             ),
             "it reads the observations of 'a' and 'b' by bounds of their own",
         ),
         (
-            plan_of(
-                "QMIX",
-                Box((2,)),
-                Discrete(3, start=5),
-                settings={"hidden_dim": 8},
-                model={},
-                is_team=True,
-            ),
+            team_of("QMIX", Box((2,)), Discrete(3, start=5)),
             "none of the simulation's; set obs_last_action: false",
         ),
     ],
     ids=[
-        "another beginning", "actions only", "not traceable", "a name twice", "padded",
-        "stacked",
-        "unlike actors", "two scales", "last actions by number"
+        "another beginning", "actions only", "not traceable", "a name twice", "padded", "stacked",
+        "unlike actors", "two scales", "last actions by number",
     ],
 )  # fmt: skip
 def test_what_cannot_be_exported_is_refused_by_name(

@@ -85,7 +85,6 @@ def save(
         count(policies._normalization.observing, far_from_zero(plan))
     policies.save(folder)
     assert policies.finish(10.0)
-    policies.close()
     note = json.loads((folder / ABOUT_FILE).read_text())
     (folder / ABOUT_FILE).write_text(json.dumps({**note, "env_steps": 400}))
     return folder

@@ -38,10 +38,14 @@ def resumed(plan: ServerPlan, checkpoint: Path) -> ServerPlan:
     return dataclasses.replace(plan, resume_from=str(checkpoint))
 
 
-def make(plan: ServerPlan) -> FixedPolicies:
-    fixed = find_fixed(plan.algorithm)
+def configured(name: str, settings: dict[str, Any]) -> FixedAlgorithm:
+    fixed = find_fixed(name)
     assert fixed is not None
-    return fixed(plan.settings, plan.model).make(plan)
+    return fixed(settings, {})
+
+
+def make(plan: ServerPlan) -> FixedPolicies:
+    return configured(plan.algorithm, plan.settings).make(plan)
 
 
 def play(policies: FixedPolicies, observations: list[dict[str, Any]], **start: Any) -> list[Any]:
@@ -259,10 +263,8 @@ def test_an_exception_of_a_policy_names_agent_and_step() -> None:
     ],
 )
 def test_an_unimportable_path_is_refused(path: str, reason: str) -> None:
-    fixed = find_fixed("scripted")
-    assert fixed is not None
     with pytest.raises(AlgorithmProblem) as refusal:
-        fixed({"policy": path}, {})
+        configured("scripted", {"policy": path})
     assert reason in str(refusal.value)
 
 
@@ -278,11 +280,8 @@ def test_a_policy_that_cannot_be_made_is_refused_before_serving(
     name: str, kwargs: dict[str, Any], reason: str
 ) -> None:
     its_plan = scripted(name, **kwargs)
-    fixed = find_fixed("SCRIPTED")
-    assert fixed is not None
-    problems = list(fixed(its_plan.settings, {}).find_problems(its_plan))
-    assert len(problems) == 1
-    assert reason in problems[0]
+    (problem,) = configured("SCRIPTED", its_plan.settings).find_problems(its_plan)
+    assert reason in problem
 
 
 # --- all of them ----------------------------------------------------------------------------
@@ -309,10 +308,8 @@ def test_unknown_settings_and_networks_are_refused(fixed: type[FixedAlgorithm]) 
 def test_frozen_refuses_folders_that_are_no_checkpoint(
     settings: dict[str, Any], reason: str
 ) -> None:
-    fixed = find_fixed("Frozen")
-    assert fixed is not None
     with pytest.raises(AlgorithmProblem) as refusal:
-        fixed(settings, {})
+        configured("Frozen", settings)
     assert reason in str(refusal.value)
 
 

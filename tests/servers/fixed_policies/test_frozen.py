@@ -21,8 +21,9 @@ from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.checkpoints.checkpoint import STATE_FILE, Checkpoint
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.fixed_policies.frozen import FrozenActing, open_policies
+from muxrl.servers.fixed_policies.frozen import open_policies
 from muxrl.servers.server import PolicyServer, make_policies
+from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.entry import asked_of
 from muxrl.servers.trainers.policies import TrainerPolicies
 from muxrl.servers.training.policies import ServerProblem
@@ -117,7 +118,7 @@ def test_a_frozen_server_acts_like_the_live_one(case: str, tmp_path: Path) -> No
 
     frozen: Any = make_policies(frozen_plan(plan, path), pytest.fail)
     assert not isinstance(frozen, TrainerPolicies)
-    assert_same(frozen.acting._actors.get("weights"), learned)
+    assert_same(frozen.acting.get("weights"), learned)
     for mode, should_explore in (("eval", None), ("train", None), ("train", True)):
         name = f"{mode}-{should_explore}"
         assert actions(frozen, name, mode=mode, should_explore=should_explore) == expected
@@ -175,13 +176,13 @@ def test_servers_of_one_process_draw_what_they_would_draw_alone(tmp_path: Path) 
     plan = untrained_plan("PPO", Box((2,)), Discrete(5))
     checkpoint = Checkpoint.open(save(plan, tmp_path))
 
-    def drawn(acting: FrozenActing) -> list[int]:
+    def drawn(acting: Actors) -> list[int]:
         seats = open_policies(checkpoint, {}).make_seats(plan, Observing.of(plan))
         asked = asked_of([seats["a"]], [np.zeros(2, np.float32)], plan.agents)
         return [int(acting.answer(asked).actions[0]) for _ in range(200)]
 
-    def frozen() -> FrozenActing:
-        return FrozenActing(plan, open_policies(checkpoint, {}), should_explore=True)
+    def frozen() -> Actors:
+        return open_policies(checkpoint, {}).make_inference(plan, should_explore=True)
 
     alone = drawn(frozen())
     assert len(set(alone)) > 1

@@ -252,8 +252,7 @@ def main(rllib: None) -> Any:
         normalize_observations=True,
     )  # fmt: skip
     policies: Any = make_policies(ppo, pytest.fail)
-    yield policies
-    policies.close()
+    return policies
 
 
 def members_of(pool: Pool) -> list[str]:
@@ -327,6 +326,7 @@ def test_statistics_come_with_the_weights(main: Any) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "more"),
     [
+        ("PPO", {"model": {"fcnet_hiddens": [8]}}),
         ("PPO", {"model": {"fcnet_hiddens": [8], "use_lstm": True}}),
         ("PPO", {"model": {"fcnet_hiddens": [8]}, "frame_stack": 2}),
         ("MAPPO", {"groups": {"team": ("a", "b")}}),
@@ -342,7 +342,6 @@ def test_live_weights_act_as_a_checkpoint_of_the_same_moment(
     learner: Any = make_policies(own, pytest.fail)
     learner.save(tmp_path / "learner")
     live = learner.live()
-    learner.close()
     shape: dict[str, Any] = {"groups": more.get("groups", {})}
     frozen = make(
         entry.seating.with_groups(
@@ -423,7 +422,7 @@ def test_a_member_that_acts_for_training_does_not_train(rllib: None) -> None:
     assert len({play(policies, f"e{i}")[1] for i in range(60)}) == 5
     (member,) = pool.members["now"]
     inner: Any = member.acting
-    copy = inner._actors.learners["default"]._model
+    copy = inner.learners["default"]._model
     assert (copy.exploration_rate, copy.num_timesteps) == (1.0, 0)
 
 

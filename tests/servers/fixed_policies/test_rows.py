@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.servers.conversations import Talk
-from tests.servers.fixed_policies.test_fixed_policies import FIVE, SEEN, SEES, make, plan, resumed
+from tests.servers.fixed_policies.test_fixed_policies import FIVE, SEEN, SEES, make, plan
 from tests.servers.fixed_policies.test_pool import certain
 from tests.servers.packing import answers_of, rows_of, unpacked
 from tests.servers.scripted_store import spec_of
@@ -186,7 +185,6 @@ def learners(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
         found.append(str(policies.save(folder / str(seed))))
         if seed == 0:
             live = policies.live()
-        policies.close()
     return found, live
 
 
@@ -252,20 +250,6 @@ def test_newer_weights_act_in_rows_at_once(learners: Any) -> None:
             for agent_id, seen in step.observations.items():  # type: ignore[union-attr]
                 if players[step.episode_id] == "now" and seen["action_mask"][action]:
                     assert answer.actions[agent_id] == action
-
-
-def test_a_resumed_pool_goes_on_in_rows(learners: Any, tmp_path: Path) -> None:
-    given = pool_plan(learners[0])
-    whole = pool_in_two_ways(given, learners)
-    play(whole, game(given, 40))
-    for client, name in zip(whole, ("single", "rows"), strict=True):
-        client.policies.save(tmp_path / name)
-    resumed_from = [
-        pool_in_two_ways(resumed(given, tmp_path / name), learners)[1]
-        for name in ("single", "rows")
-    ]
-    after = play([*whole, *resumed_from], game(given, 40, seed=1, name="later "))
-    assert sum(map(len, after)) > 90
 
 
 def test_a_message_to_several_members_that_comes_again() -> None:

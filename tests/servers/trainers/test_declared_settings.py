@@ -34,7 +34,6 @@ from muxrl.servers.trainers.declared_settings import (
 from muxrl.servers.trainers.entry import TrainerEntry
 from muxrl.servers.trainers.milestones import FIRST_COPY, Milestone
 from muxrl.servers.trainers.replay_size import ReplaySize, of_steps
-from muxrl.servers.trainers.settings import TrainingSettings
 from muxrl.servers.trainers.spaces import AgentSpaces
 
 
@@ -78,7 +77,7 @@ class ToySettings(Settings):
     def validate(self) -> None:
         super().validate()
         if self.mixer == "vdn" and self.grad_clip is not None:
-            self.refuse("grad_clip means nothing with mixer='vdn'")
+            raise ValueError("grad_clip means nothing with mixer='vdn'")
 
 
 class Toy(Counting):
@@ -330,16 +329,15 @@ def test_a_subclass_declares_and_assigns_defaults() -> None:
         unused = frozenset({"width"})
         refused = {"sizes": "it has none"}
 
-    known = TrainingSettings(Fewer)
-    assert {*known.known()} == {*Other.defaults()} - {"width", "sizes"}
+    assert {*Fewer.known()} == {*Other.defaults()} - {"width", "sizes"}
     with pytest.raises(AlgorithmProblem, match="X makes no use of 'width'; remove it"):
-        known.make_config("X", {"width": 1})
+        Fewer.read("X", {"width": 1}, {})
     with pytest.raises(AlgorithmProblem, match="X cannot have the setting 'sizes': it has none"):
-        known.make_config("X", {"sizes": [1]})
+        Fewer.read("X", {"sizes": [1]}, {})
 
 
 def test_declaring_settings_needs_neither_ray_nor_torch() -> None:
-    modules = ("declared_settings", "settings", "milestones", "replay_size", "spaces", "algorithm")
+    modules = ("declared_settings", "milestones", "replay_size", "spaces", "algorithm")
     code = "; ".join(f"import muxrl.servers.trainers.{module}" for module in modules)
     code += """
 import sys

@@ -15,14 +15,20 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.config import AgentPlan, ServerConfig, algorithm_label
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers import lookup
+from muxrl.servers.trainers.entry import TrainerEntry
 from muxrl.servers.trainers.lookup import find_trainer
 
 HERE = "tests.servers.trainers.brought"
 
 
-def problems(name: str, **settings: Any) -> list[str]:
+def entry_of(name: str) -> TrainerEntry:
     entry = find_trainer(f"{HERE}:{name}")
     assert entry is not None
+    return entry
+
+
+def problems(name: str, **settings: Any) -> list[str]:
+    entry = entry_of(name)
     config = ServerConfig(algorithm=entry.name, settings=settings)
     found = list(entry.find_config_problems(config))
     plan = dataclasses.replace(make_plan("ab"), algorithm=entry.name, settings=settings)
@@ -34,8 +40,7 @@ def test_a_class_with_the_methods_is_a_trainer() -> None:
 
 
 def test_settings_are_the_arguments_behind_the_first() -> None:
-    entry = find_trainer(f"{HERE}:Counting")
-    assert entry is not None
+    entry = entry_of("Counting")
     assert entry.settings() == {"start": 0, "rate": 0.1}
     assert entry.learns_from == "newest"
     assert entry.default_while_learning == "wait"
@@ -81,8 +86,7 @@ def test_what_is_wrong_with_a_class_is_said_by_name(
     ],
 )
 def test_config_that_means_nothing_to_it(given: dict[str, Any], sentence: str) -> None:
-    entry = find_trainer(f"{HERE}:Counting")
-    assert entry is not None
+    entry = entry_of("Counting")
     (found,) = entry.find_config_problems(ServerConfig(algorithm=entry.name, **given))
     assert sentence in found
 
@@ -92,15 +96,13 @@ def test_a_mask_of_another_length_is_refused() -> None:
     agent = plan.agents["a"]
     seen = DictSpace({"observation": agent.observation_space, "action_mask": Box((9,), "int8")})
     masked = AgentPlan("default", seen, agent.action_space)
-    entry = find_trainer(f"{HERE}:Counting")
-    assert entry is not None
+    entry = entry_of("Counting")
     (found,) = entry.find_problems(dataclasses.replace(plan, agents={"a": masked}))
     assert "observes the action mask" in found
 
 
 def test_a_trainer_counts_actions_from_0() -> None:
-    entry = find_trainer(f"{HERE}:Counting")
-    assert entry is not None
+    entry = entry_of("Counting")
     plan = make_plan("a")
     agent = dataclasses.replace(plan.agents["a"], action_space=Discrete(4, start=3))
     plan = dataclasses.replace(plan, algorithm=entry.name, agents={"a": agent})
@@ -110,8 +112,7 @@ def test_a_trainer_counts_actions_from_0() -> None:
 
 
 def test_a_team_s_members_act_in_discrete_spaces() -> None:
-    entry = find_trainer(f"{HERE}:OfTeams")
-    assert entry is not None
+    entry = entry_of("OfTeams")
     assert entry.seating.forms_teams
     plan = make_plan("ab", {"team": ("a", "b")})
     assert list(entry.find_problems(plan)) == []

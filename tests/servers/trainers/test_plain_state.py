@@ -78,4 +78,6 @@ def test_what_it_may_not_hold_is_said_with_its_place(value: Any, where: str) -> 
 def test_a_tensor_that_is_not_finite_is_found() -> None:
     bad = to_plain({"fine": torch.ones(2), "list": [torch.tensor([1.0, np.nan])]})
     assert find_not_finite(bad) == "state['list'][0]"
+    by_number = to_plain({"state": {0: {"mean": torch.tensor([np.inf])}}})
+    assert find_not_finite(by_number) == "state['state'][0]['mean']"
     assert find_not_finite(to_plain({"best": np.array([-np.inf]), "n": torch.ones(1)})) == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +57,22 @@ def policies_of(plan: ServerPlan, failures: list[str] | None = None) -> TrainerP
 
 
 def play(
-    policies: Any, episode_id: str, num_steps: int = 4, agents: str = "ab", **start: Any
+    policies: Any,
+    episode_id: str,
+    num_steps: int = 4,
+    agents: str = "ab",
+    reward: Callable[[int], float] = float,
+    **start: Any,
 ) -> list[dict[str, Any]]:
-    """Plays an episode, waiting at the gate as a frame does; returns the actions."""
+    """Plays an episode, waiting at the gate as a frame does; returns the actions.
+
+    The reward before step t is by that, of the last one by 9.
+    """
     store, now = policies.store, time.monotonic()
     store.accept(StartEpisode(episode_id, **start), now)
     sent = []
     for t in range(num_steps):
-        rewards = dict.fromkeys(agents, float(t)) if t else {}
+        rewards = dict.fromkeys(agents, reward(t)) if t else {}
         item = Step(episode_id, t, {a: seen(a, t) for a in agents}, rewards=rewards)
         pending: Any = store.accept(item, now)
         deadline = time.monotonic() + PATIENCE_S
@@ -72,7 +80,7 @@ def play(
             assert time.monotonic() < deadline
             time.sleep(0.001)
         sent.append(dict(actions_of(policies.acting, pending)))
-    rewards, ends = dict.fromkeys(agents, 9.0), dict.fromkeys(agents, True)
+    rewards, ends = dict.fromkeys(agents, reward(9)), dict.fromkeys(agents, True)
     store.accept(EndEpisode(episode_id, num_steps, rewards=rewards, terminations=ends), now)
     store.finish_frame()
     return sent
@@ -83,6 +91,17 @@ def wait_for(policies: TrainerPolicies, iteration: int) -> None:
     while policies.iteration < iteration or not policies.feed.is_open:
         assert time.monotonic() < deadline
         time.sleep(0.001)
+
+
+def learned(plan: ServerPlan, *episodes: str) -> TrainerPolicies:
+    """Returns policies that have learned from these episodes, one by one."""
+    policies = policies_of(plan)
+    policies.start()
+    for number, episode_id in enumerate(episodes, 1):
+        play(policies, episode_id)
+        wait_for(policies, number)
+    assert policies.finish(PATIENCE_S)
+    return policies
 
 
 def test_it_acts_learns_and_is_recorded() -> None:
@@ -103,11 +122,7 @@ def test_it_acts_learns_and_is_recorded() -> None:
 
 
 def test_what_it_learns_from_is_what_was_played() -> None:
-    policies = policies_of(plan_of())
-    policies.start()
-    play(policies, "e1")
-    wait_for(policies, 1)
-    policies.finish(PATIENCE_S)
+    policies = learned(plan_of(), "e1")
     trainer: Any = policies.acting.learners["default"]
     one, other = trainer.seen
     assert (one.agent_id, other.agent_id) == ("a", "b")
@@ -333,11 +348,7 @@ def test_evaluation_draws_from_a_generator_of_its_own() -> None:
 
 
 def test_agents_act_untrained_beside_the_learned() -> None:
-    policies = policies_of(plan_of(keeps_untrained=True))
-    policies.start()
-    play(policies, "e1")
-    wait_for(policies, 1)
-    policies.finish(PATIENCE_S)
+    policies = learned(plan_of(keeps_untrained=True), "e1")
     sent = play(policies, "x", num_steps=1, mode="eval", untrained=["a"])
     assert sent == [{"a": 0, "b": 1}]
 
@@ -430,12 +441,8 @@ def test_what_cannot_be_saved_is_said(tmp_path: Path) -> None:
 
 
 def test_rewards_are_scaled_and_observations_normalised() -> None:
-    policies = policies_of(plan_of(normalize_rewards=True, normalize_observations=True))
-    policies.start()
-    for i in range(3):
-        play(policies, f"e{i}")
-        wait_for(policies, i + 1)
-    policies.finish(PATIENCE_S)
+    plan = plan_of(normalize_rewards=True, normalize_observations=True)
+    policies = learned(plan, "e0", "e1", "e2")
     trainer: Any = policies.acting.learners["default"]
     last = trainer.seen[-1]
     assert np.abs(last.observations).max() < 3.0

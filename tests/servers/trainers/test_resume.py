@@ -14,7 +14,7 @@ import torch
 import tree
 from tests.nights import at_night
 from tests.servers.acted import actions_of
-from tests.servers.resumable import CASES, Served, assert_same, plan_of, scramble
+from tests.servers.resumable import CASES, Served, assert_same, plan_of, play_and_save, scramble
 
 from muxrl.protocol.messages import StartEpisode, Step
 from muxrl.protocol.spaces import Box
@@ -43,10 +43,7 @@ def test_resumed_at_the_end_of_an_episode_it_ends_bit_for_bit_alike(
     ), "it learns in the second half, too"
 
     scramble()
-    first = Served(plan_of(case))
-    first.play(0, k)
-    first.policies.save(tmp_path / "saved")
-    first.end()
+    first = play_and_save(plan_of(case), tmp_path / "saved", k)
 
     scramble()
     second = Served(plan_of(case, resume_from=str(tmp_path / "saved")))
@@ -89,10 +86,7 @@ def test_a_first_value_that_has_changed_is_begun_with(
 ) -> None:
     plan = plan_of(case)
     saved_plan = dataclasses.replace(plan, settings={**plan.settings, **then})
-    first = Served(saved_plan)
-    first.play(0, 9)
-    first.policies.save(tmp_path / "saved")
-    first.end()
+    first = play_and_save(saved_plan, tmp_path / "saved", 9)
 
     def value_of(served: Served) -> float:
         (learner,) = served.policies.acting.learners.values()
@@ -112,10 +106,7 @@ def test_a_default_that_has_changed_since_a_checkpoint_noted_it_stays(
     rllib: None, tmp_path: Path
 ) -> None:
     plan = plan_of("PPO")
-    first = Served(plan)
-    first.play(0, 5)
-    first.policies.save(tmp_path / "saved")
-    first.end()
+    play_and_save(plan, tmp_path / "saved", 5)
     note = json.loads((tmp_path / "saved" / "muxrl.json").read_text())
     note["defaults"]["clip_param"] = 0.123
     (tmp_path / "saved" / "muxrl.json").write_text(json.dumps(note))
@@ -130,10 +121,7 @@ def test_a_replay_that_is_too_large_is_left_out_aloud_and_filled_again(
     rllib: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     plan = plan_of("DQN", keep_replay_mib=0)
-    first = Served(plan)
-    first.play(0, 9)
-    first.policies.save(tmp_path / "saved")
-    first.end()
+    play_and_save(plan, tmp_path / "saved", 9)
     assert "saves no replay" in caplog.text
     about = json.loads((tmp_path / "saved" / "muxrl.json").read_text())
     assert "more than checkpoint.replay_max_mib (0)" in about["replay"]["left_out"]
@@ -185,9 +173,7 @@ def test_a_frozen_server_draws_what_it_would_have_drawn(rllib: None, tmp_path: P
     plan = plan_of("PPO")
     moves = {a: dataclasses.replace(p, action_space=Box((2,))) for a, p in plan.agents.items()}
     plan = dataclasses.replace(plan, agents=moves)
-    live = Served(plan)
-    live.policies.save(tmp_path / "ppo")
-    live.end()
+    play_and_save(plan, tmp_path / "ppo")
     settings = {"checkpoint": str(tmp_path / "ppo"), "should_explore": True}
     frozen = dataclasses.replace(plan, algorithm="FROZEN", settings=settings, model={})
 

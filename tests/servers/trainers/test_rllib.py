@@ -204,13 +204,14 @@ def test_the_generators_of_the_process_stay_where_they_are() -> None:
     assert drawn() == before
 
 
+@pytest.mark.parametrize("has_masks", [False, True])
 @pytest.mark.parametrize("model", [SMALL, LSTM])
-def test_what_is_learned_from_is_what_was_acted_on(model: dict[str, Any]) -> None:
+def test_what_is_learned_from_is_what_was_acted_on(model: dict[str, Any], has_masks: bool) -> None:
     """Nothing has changed yet, so that no KL divergence is found: with an LSTM only if each
     sequence begins with the state in which its first action was chosen."""
     settings = {**ON_POLICY, "num_epochs": 1, "minibatch_size": None, "lr": 0.0}
-    trainer = made("RLLIB_PPO", settings, model)
-    player = Player(trainer)
+    trainer = made("RLLIB_PPO", settings, model, has_masks=has_masks)
+    player = Player(trainer, has_masks=has_masks)
     for _ in range(4):
         metrics = trainer.learn([player.play()])
         assert abs(metrics["mean_kl_loss"]) < 1e-6

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import tree
 from gymnasium import spaces
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.core.columns import Columns
@@ -70,22 +69,6 @@ def test_no_gradient_reaches_an_unavailable_action_and_none_is_nan() -> None:
     assert (logits.grad[1:, 2] != 0).all()
 
 
-def test_acting_exploring_and_learning_mask_alike() -> None:
-    module = make_module(MaskablePPOTorchRLModule, MASKED)
-    batch = {Columns.OBS: some_obs()}
-    outputs = [
-        forward(batch)[Columns.ACTION_DIST_INPUTS]
-        for forward in (
-            module.forward_inference,
-            module.forward_exploration,
-            module.forward_train,
-        )
-    ]
-    assert torch.equal(outputs[0], outputs[1])
-    assert torch.equal(outputs[0], outputs[2])
-    assert torch.equal(outputs[0] == UNAVAILABLE, batch[Columns.OBS][ACTION_MASK] == 0)
-
-
 def test_with_all_actions_available_it_equals_rllibs_module() -> None:
     plain = make_module(DefaultPPOTorchRLModule, SEES)
     masked = make_module(MaskablePPOTorchRLModule, MASKED)
@@ -102,22 +85,6 @@ def test_with_all_actions_available_it_equals_rllibs_module() -> None:
     values = plain.compute_values({Columns.OBS: obs})
     assert torch.equal(masked.compute_values(in_dict), values)
     assert torch.equal(without.compute_values({Columns.OBS: obs}), values)
-
-
-def test_recurrent_modules_mask_every_step_of_a_sequence() -> None:
-    module = make_module(MaskablePPOTorchRLModule, MASKED, use_lstm=True, max_seq_len=3)
-    masks = torch.randint(2, (2, 3, 4)).float()
-    masks[..., 0] = 1.0
-    state = tree.map_structure(
-        lambda value: torch.as_tensor(value).unsqueeze(0).expand(2, *value.shape),
-        module.get_initial_state(),
-    )
-    batch = {Columns.OBS: {OBS: torch.randn(2, 3, 3), ACTION_MASK: masks}, Columns.STATE_IN: state}
-    out = module.forward_inference(batch)
-    logits = out[Columns.ACTION_DIST_INPUTS]
-    assert logits.shape == (2, 3, 4)
-    assert torch.equal(logits == UNAVAILABLE, masks == 0)
-    assert Columns.STATE_OUT in out
 
 
 def test_masks_are_for_discrete_actions_only() -> None:

@@ -15,8 +15,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from tests.servers.acted import actions_of
-from tests.servers.scripted_store import seen
 from tests.servers.trainers.brought import InNumpy
 from tests.servers.trainers.test_policies import (
     HERE,
@@ -25,8 +23,8 @@ from tests.servers.trainers.test_policies import (
     plan_of,
     policies_of,
 )
+from tests.servers.trainers.test_policies import play as play_episode
 
-from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.trainers import sound_state
@@ -40,22 +38,10 @@ from muxrl.servers.trainers.sound_state import SoundState
 from muxrl.servers.training.policies import LearnerDiverged, ServerProblem
 
 
-def play(policies: TrainerPolicies, name: str, reward: float, num_steps: int = 4) -> None:
+def play(policies: TrainerPolicies, name: str, reward: float) -> None:
     """Plays an episode with this reward in each step, and waits until it is learned."""
-    store, now = policies.store, time.monotonic()
-    iteration = policies.iteration
-    store.accept(StartEpisode(name), now)
-    for t in range(num_steps):
-        rewards = dict.fromkeys("ab", reward) if t else {}
-        step = Step(name, t, {a: seen(a, t) for a in "ab"}, rewards=rewards)
-        pending = store.accept(step, now)
-        actions_of(policies.acting, pending)
-    ends = dict.fromkeys("ab", True)
-    store.accept(
-        EndEpisode(name, num_steps, rewards=dict.fromkeys("ab", reward), terminations=ends), now
-    )
-    store.finish_frame()
-    deadline = time.monotonic() + PATIENCE_S
+    iteration, deadline = policies.iteration, time.monotonic() + PATIENCE_S
+    play_episode(policies, name, reward=lambda t: reward)
     while policies.iteration == iteration and not policies.status_problems:  # type: ignore[attr-defined]
         assert time.monotonic() < deadline
         time.sleep(0.001)

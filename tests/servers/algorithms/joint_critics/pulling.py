@@ -14,20 +14,17 @@ derivatives to 0): with ``K = 1/k_1 + 1/k_2``
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from tests.servers.acted import actions_of
+from tests.servers.resumable import Served
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.server import make_policies
-from muxrl.servers.trainers.policies import TrainerPolicies
 
 COSTS = {"a": 0.1, "b": 0.4}
 SMALL = {
@@ -38,7 +35,6 @@ SMALL = {
 }
 """Settings of a trainer whose updates begin at once and take next to no time."""
 NUM_STEPS = 10
-PATIENCE_S = 60.0
 SEEN = np.linspace(-1.0, 1.0, 21)
 """Values of ``c`` by which a team is judged."""
 _EASE = sum(1.0 / cost for cost in COSTS.values())
@@ -72,7 +68,6 @@ def mean_reward(game: Game) -> float:
 def playing(plan: ServerPlan) -> Iterator[Game]:
     """A game whose policies learn while the ``with`` block lasts."""
     game = Game(plan)
-    game.policies.start()
     try:
         yield game
     finally:
@@ -89,12 +84,7 @@ def weights_of(game: Game) -> dict[str, np.ndarray]:
     return {name: one.numpy().copy() for name, one in trainer_of(game).networks().items()}
 
 
-def parts_moved(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[str]:
-    """Returns the names of the networks of which a weight differs."""
-    return {n.split(".")[0] for n in before if not np.array_equal(before[n], after[n])}
-
-
-class Game:
+class Game(Served):
     """Policies in this process that play the game in lockstep.
 
     Args:
@@ -103,33 +93,27 @@ class Game:
     """
 
     def __init__(self, plan: ServerPlan, seed: int = 0) -> None:
-        self.problems: list[str] = []
-        policies = make_policies(plan, self.problems.append)
-        assert isinstance(policies, TrainerPolicies)
-        self.policies = policies
+        super().__init__(plan)
         self._rng = np.random.default_rng(seed)
         self._num_episodes = 0
 
-    def play(self, num_steps: int) -> None:
+    def play_steps(self, num_steps: int) -> None:
         """Plays whole episodes of training, for at least so many steps."""
         for _ in range(-(-num_steps // NUM_STEPS)):
-            self._play_episode()
+            self._episode(lambda t: float(self._rng.uniform(-1, 1)), NUM_STEPS, mode="train")
 
     def pulls(self, c: float) -> dict[str, float]:
         """Returns the greedy pulls."""
-        actions = self._episode(lambda t: c, num_steps=1, explores=False)[0]
+        actions = self._episode(lambda t: c, num_steps=1, mode="eval")[0]
         return {member: float(action[0]) for member, action in actions.items()}
 
-    def _play_episode(self) -> None:
-        self._episode(lambda t: float(self._rng.uniform(-1, 1)), NUM_STEPS, explores=True)
-
     def _episode(
-        self, draw: Callable[[int], float], num_steps: int, *, explores: bool
+        self, draw: Callable[[int], float], num_steps: int, mode: Literal["train", "eval"]
     ) -> list[dict[str, Any]]:
         store = self.policies.store
         episode_id = f"episode-{self._num_episodes}"
         self._num_episodes += 1
-        store.accept(StartEpisode(episode_id, "train" if explores else "eval"), 0.0)
+        store.accept(StartEpisode(episode_id, mode), 0.0)
         rewards: dict[str, float] = {}
         played = []
         for t in range(num_steps):
@@ -137,27 +121,11 @@ class Game:
             seen = dict.fromkeys("ab", np.array([c], np.float32))
             pending = store.accept(Step(episode_id, t, seen, rewards), 0.0)
             store.finish_frame()
-            if explores:
-                self.wait()
-            played.append(dict(actions_of(self.policies.acting, pending)))
+            played.append(dict(self._act(pending)))
             rewards = rewards_of(c, {m: float(a[0]) for m, a in played[-1].items()})
         final = dict.fromkeys("ab", np.zeros(1, np.float32))
         ends = dict.fromkeys("ab", True)
         store.accept(EndEpisode(episode_id, num_steps, False, rewards, ends, {}, final), 0.0)
         store.finish_frame()
-        if explores:
-            self.wait()
+        self.wait()
         return played
-
-    def wait(self) -> None:
-        """Waits at the gate, as frames do."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not self.policies.feed.is_open:
-            assert not self.problems
-            assert time.monotonic() < deadline, "the update took too long"
-            time.sleep(0.0005)
-
-    def end(self) -> None:
-        """Ends learning, and frees what was taken."""
-        assert self.policies.finish(PATIENCE_S)
-        self.policies.close()

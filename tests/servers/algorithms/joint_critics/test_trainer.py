@@ -165,7 +165,7 @@ def test_noise_is_for_training_alone() -> None:
     settings = {**SMALL, "exploration_noise": 1.0}
     with playing(plan_of(algorithm="MADDPG", settings=settings)) as played:
         assert played.pulls(0.5) == played.pulls(0.5)
-        played.play(10)
+        played.play_steps(10)
         taken = trainer_of(played).replay.sample(100)["actions"]
     assert taken.std() > 0.4  # the untrained actor's own lie close together
     assert (np.abs(taken) <= 1.0).all()
@@ -230,7 +230,7 @@ def test_a_team_learns_whoever_is_missing(algorithm: str) -> None:
 @pytest.mark.parametrize("algorithm", ["MADDPG", "MASAC"])
 def test_a_frozen_team_acts_as_it_did(tmp_path: Path, algorithm: str) -> None:
     with playing(plan_of(algorithm=algorithm, settings=SMALL)) as played:
-        played.play(60)
+        played.play_steps(60)
         saved = played.policies.save(tmp_path / "saved")
         expected = [played.pulls(c) for c in (-1.0, 0.3)]
     plan = plan_of(settings={"checkpoint": str(saved)})
@@ -241,4 +241,3 @@ def test_a_frozen_team_acts_as_it_did(tmp_path: Path, algorithm: str) -> None:
         pending = frozen.store.accept(Step(f"e{number}", 0, value), 0.0)
         actions = actions_of(frozen.acting, pending)
         assert {m: float(a[0]) for m, a in actions.items()} == pytest.approx(pulls)
-    frozen.close()

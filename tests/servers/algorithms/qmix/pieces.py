@@ -39,7 +39,7 @@ def spec_of(
 
 def make(spec: PolicySpec | None = None, cls: type[QMIX] = QMIX, **settings: Any) -> QMIX:
     """Returns a trainer with these settings, as a server would make it."""
-    own = cls.Settings(**{"gamma": GAMMA, **cls.Settings._preset, **settings})
+    own = cls.Settings(**{"gamma": GAMMA, **settings})
     own.validate()
     return cls(spec or spec_of(), own)
 

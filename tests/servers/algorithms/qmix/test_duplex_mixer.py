@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.servers.algorithms.qmix.pieces import spec_of
 from torch import Tensor
 from torch.nn import functional
 
@@ -18,17 +19,16 @@ from muxrl.servers.algorithms.qmix.mixers import (
     ParallelMLP,
     bounded,
 )
+from muxrl.servers.algorithms.settings.teams import QPLEXSettings
 
 
 def make(
     num_members: int = 2, num_actions: int = 3, state_dim: int = 4, **changed: Any
 ) -> DuplexMixer:
-    sizes: dict[str, Any] = {
-        "num_kernel": 3,
-        "adv_hypernet_layers": 3,
-        "adv_hypernet_embed": 8,
-    } | changed
-    return DuplexMixer(num_members, num_actions, state_dim, 16, **sizes).double()
+    sizes = {"num_kernel": 3, "adv_hypernet_layers": 3, "adv_hypernet_embed": 8}
+    own = QPLEXSettings(hypernet_embed=16, **{**sizes, **changed})
+    spec = spec_of(num_members, num_actions=num_actions, state_size=state_dim)
+    return DuplexMixer(own, spec).double()
 
 
 def drawn(*shape: int) -> Tensor:

@@ -17,8 +17,8 @@ from tests.servers.algorithms.qmix.pieces import (
     update,
 )
 
-from muxrl.servers.agents.keys import ALIVE
-from muxrl.servers.algorithms.columns import ACTIONS, LOSS_MASK, OBS, REWARDS, TERMINATEDS
+from muxrl.servers.agents.keys import ALIVE, OBS
+from muxrl.servers.algorithms.columns import ACTIONS, LOSS_MASK, REWARDS, TERMINATEDS
 from muxrl.servers.algorithms.qmix.mixers import DuplexMixer, Mixer, NoMixer
 from muxrl.servers.algorithms.qmix.trainer import (
     IQL,

@@ -6,14 +6,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.servers.algorithms.qmix.pieces import spec_of
 
-from muxrl.servers.algorithms.qmix.mixers import Mixer, QMixer, make_mixer
+from muxrl.servers.algorithms.qmix.mixers import Mixer, make_mixer
 from muxrl.servers.algorithms.settings.teams import QMIXSettings
 
 
 def small_mixer(name: Any, num_members: int, state_dim: int, **settings: Any) -> Mixer:
     sizes = {"mixing_embed_dim": 8, "hypernet_embed": 16, "adv_hypernet_embed": 8, "num_kernel": 3}
-    return make_mixer(QMIXSettings(mixer=name, **(sizes | settings)), num_members, 4, state_dim)
+    own = QMIXSettings(mixer=name, **(sizes | settings))
+    return make_mixer(own, spec_of(num_members, state_size=state_dim))
 
 
 @settings(max_examples=40, deadline=None)
@@ -43,9 +45,9 @@ def test_only_states_above_unit_size_are_scaled_down() -> None:
     q, alive = torch.randn(4, 3), torch.ones(4, 3)
     state = torch.randn(4, 10)
     state /= state.square().mean(-1, keepdim=True).sqrt()  # root mean square 1
-    bounded = QMixer(3, 10, 8, 16)
+    bounded = small_mixer("qmix", 3, 10)
     torch.testing.assert_close(bounded(q, 50.0 * state, alive), bounded(q, state, alive))
-    free = QMixer(3, 10, 8, 16, bound_state=False)
+    free = small_mixer("qmix", 3, 10, bound_state=False)
     free.load_state_dict(bounded.state_dict())
     small = 0.5 * state
     assert torch.equal(bounded(q, small, alive), free(q, small, alive))
