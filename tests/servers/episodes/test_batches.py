@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tree
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 
@@ -118,23 +118,6 @@ def test_every_chunk_knows_the_weights_of_each_of_its_steps(size: int, moves: li
         assert chunk.weights_seq_nos == sorted(chunk.weights_seq_nos)
 
 
-@settings(max_examples=200)
-@given(LENGTHS, st.lists(st.sampled_from(ACTING), max_size=20), st.sampled_from(("end", "cut")))
-def test_agents_that_act_now_and_then(size: int, acting: list[str], how: str) -> None:
-    store = ScriptedStore(make_plan(), batch_env_steps=size)
-    played = Simulations(store)
-    played.step("e")
-    for agents in acting:
-        played.step("e", agents)
-    played.close("e", how)
-    for agent in "ab":
-        times, actions, rewards = store.recorded(agent, "e0")
-        expected = [0] + [t for t, agents in enumerate(acting, 1) if agent in agents]
-        assert times[:-1] == expected
-        assert actions == [t % 3 for t in expected]
-        assert sum(rewards) == played.paid["e0"][agent]
-
-
 @given(LENGTHS, MOVES)
 def test_whole_episodes_only(size: int, moves: list) -> None:
     store = ScriptedStore(make_plan(), batch_env_steps=size, needs_whole_episodes=True)
@@ -150,19 +133,6 @@ def test_whole_episodes_only(size: int, moves: list) -> None:
         )  # fmt: skip
     played.close_all()
     assert sum(c.num_env_steps for c in store.chunks) == store.store.counts.num_env_steps
-
-
-def test_one_open_episode_is_cut_and_goes_on() -> None:
-    store = ScriptedStore(make_plan(), batch_env_steps=3)
-    store.start()
-    for t in range(8):
-        store.step(t)
-    assert batch_lengths(store) == [3, 3]
-    assert not any(chunk.is_done for chunk in store.chunks)
-    store.end(8)
-    assert len(store.feed.batches) == 2
-    assert store.chunks[-1].is_terminated
-    assert store.recorded("a")[1] == [t % 3 for t in range(8)]
 
 
 def test_a_batch_may_hold_all_that_a_frame_brings() -> None:
