@@ -85,11 +85,3 @@ def test_abort_while_actions_are_awaited(store: ScriptedStore) -> None:
     store.abort()
     assert store.act(pending).actions == {"a": 1, "b": 1}
     assert store.recorded("a") == ([0.0, 1.0], [0], [1.0])
-
-
-@pytest.mark.parametrize("num_steps", [0, 1])
-def test_abort_before_anything_is_recorded(store: ScriptedStore, num_steps: int) -> None:
-    for t in range(num_steps):
-        store.step(t)
-    store.abort()
-    assert store.chunks == []

@@ -41,21 +41,6 @@ def test_a_member_that_never_appeared_is_missed_by_name() -> None:
     assert store.step(1, "abc").actions == {"a": 1, "b": 1, "c": 1}
 
 
-@pytest.mark.parametrize("sent", ["abc", "bc"])
-def test_a_member_that_terminates_in_the_step_that_cuts_its_team_short(sent: str) -> None:
-    store = team_store()
-    store.step(0, "abc")
-    finals = {m: seen(m, 1) for m in sent}
-    store.end(1, is_truncated=True, terminations={"a": True}, final_observations=finals)
-    team = store.trajectories("team")[0]
-    assert (team.is_terminated, team.is_truncated) == (False, True)
-    # As if it had died a step earlier: no value of it is bootstrapped.
-    last = last_team_observation(store)
-    assert last["alive"].tolist() == [0.0, 1.0]
-    assert last["obs"].tolist() == [[0.0, 0.0], [ord("b"), 1.0]]
-    assert last["state"].tolist() == [0.0, 0.0, ord("b"), 1.0]
-
-
 @pytest.mark.parametrize("sent", ["c", "ac"])
 def test_a_truncated_team_without_final_observations(sent: str) -> None:
     store = team_store()
