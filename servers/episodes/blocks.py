@@ -184,8 +184,6 @@ class Block(msgspec.Struct, eq=False):
         chosen: of each part; None: it waits for its actions.
         actions: the same as the simulation's, rows of each kind of action space.
         weights_seq_no: version of the weights that chose them.
-        before: of each episode, the block before it since its record was put together; None: it is
-            the first.
         has_failed: whether its actions could not be computed; its clients may ask again, or never.
     """
 
@@ -204,14 +202,9 @@ class Block(msgspec.Struct, eq=False):
     rewards: list[np.ndarray] = []
     chosen: Sequence[Chosen] | None = None
     weights_seq_no: int = 0
-    before: list[Block | None] | None = None
     has_failed: bool = False
     members: list[Any] | None = None
     actions: list[Any] = []
-    stacked: list[Any] = []
-    """Its record and that of blocks before it, once for many episodes; see `put_together`."""
-    num_read: int = 0
-    """How many of its episodes have asked for that."""
 
     def __len__(self) -> int:
         return len(self.slots)

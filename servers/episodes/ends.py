@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,9 @@ class Change:
         respawned: seats for which this begins a new life.
         departed: bool ``[1, agents]``, who is done by now.
         num_seats: seats that end, those that never began included.
-        terminated, truncated: of these, those that did begin.
-        finals: what they observe last, by seat ``[1, ...]``; of some nothing.
+        ended: of these, those that did begin: whether they are truncated.
+        finals: what they observe last, by seat ``[1, ...]``, None: the same as before; of some
+            nothing.
     """
 
     done: AgentIds
@@ -48,8 +50,7 @@ class Change:
     respawned: frozenset[str]
     departed: np.ndarray
     num_seats: int = 0
-    terminated: set[str] = field(default_factory=set)
-    truncated: set[str] = field(default_factory=set)
+    ended: dict[str, bool] = field(default_factory=dict)
     finals: dict[str, Any] = field(default_factory=dict)
 
 
@@ -73,8 +74,13 @@ class Ends:
         self._scales = reward_scales
         self._agents_return = agents_return
 
-    def find(self, slot: int, seats: Seats, step: CheckedStep) -> Change:
-        """Returns who is done and who is back; nothing of their records."""
+    def find(self, slot: int, seats: Seats, step: CheckedStep, *, is_recorded: bool) -> Change:
+        """Returns who is done and who is back; and of a step that has followed from a recorded
+        action which seats end, how, and what they observe then.
+
+        Raises:
+            ValueMismatch: a truncated agent has no final observation.
+        """
         table = self._table
         done = step.terminated | step.truncated
         before = table.done_agents(slot)
@@ -86,23 +92,12 @@ class Ends:
                 if not back.isdisjoint(seat.members) and departed.issuperset(seat.members):
                     respawned.add(seat_id)
         gone = np.array([[a in departed and a not in back for a in table.agents]])
-        return Change(done, back, frozenset(respawned), gone)
+        change = Change(done, back, frozenset(respawned), gone)
+        if is_recorded:
+            self._find_seats(slot, seats, step, change)
+        return change
 
-    def find_records(
-        self, slot: int, seats: Seats, step: CheckedStep, change: Change, record: Record
-    ) -> None:
-        """Finds the seats that end, how, and what they observe then.
-
-        Args:
-            slot: of the episode, whose record is put together.
-            seats: its own.
-            step: that has followed from an action.
-            change: is completed.
-            record: of the episode.
-
-        Raises:
-            ValueMismatch: a truncated agent has no final observation.
-        """
+    def _find_seats(self, slot: int, seats: Seats, step: CheckedStep, change: Change) -> None:
         table, last = self._table, self._table.last[slot]
         assert last is not None
         acting = last.served.agents
@@ -131,15 +126,13 @@ class Ends:
             if not memory.began[slot, memory.places[seat_id]]:
                 continue
             cut_short = done_now & step.truncated
-            (change.truncated if cut_short else change.terminated).add(seat_id)
-            final = (if_truncated if cut_short else if_terminated).get(seat_id)
-            if final is None and cut_short:
-                if seat_id in acted:  # a member that terminates now acted, and others did not
-                    raise _no_final_observation(min(cut_short))
-                track = record.tracks.get(seat_id)
-                final = None if track is None else track.last_observation()
-            if final is not None:
-                change.finals[seat_id] = final
+            change.ended[seat_id] = bool(cut_short)
+            seen = if_truncated if cut_short else if_terminated
+            if cut_short and seat_id in acted and seat_id not in seen:
+                # A member that terminates now acted, and others did not.
+                raise _no_final_observation(min(cut_short))
+            if cut_short or seat_id in seen:
+                change.finals[seat_id] = seen.get(seat_id)
 
     def _observe(
         self,
@@ -181,7 +174,7 @@ class Ends:
             seats: its own.
             step: that came, of which the sums of rewards have been taken.
             change: as it was found.
-            record: of the episode, put together; None: it does not train, or nobody has acted yet.
+            record: of the episode; None: it does not train, or nobody has acted yet.
             is_end: whether no step follows.
         """
         table, memory = self._table, seats.memory
@@ -200,8 +193,8 @@ class Ends:
             if num_here:
                 is_last = is_end if self._agents_return else change.num_seats == num_here
                 if is_last:
-                    record.is_terminated = not change.truncated
-                    record.is_truncated = bool(change.truncated)
+                    record.is_truncated = any(change.ended.values())
+                    record.is_terminated = not record.is_truncated
         for agent_id in change.done:
             table.done[slot, table.column[agent_id]] = True
         for agent_id in change.back:
@@ -213,7 +206,7 @@ class Ends:
         table.num_done[slot] = int(np.count_nonzero(table.done[slot]))
         for seat_id in change.respawned:
             if record is not None:
-                record.begin_again(seat_id)
+                record.after(partial(record.begin_again, seat_id))
             memory.begin_again(slot, seats.seats[seat_id])
         return num_here > 0
 
@@ -221,22 +214,24 @@ class Ends:
         self, slot: int, seats: Seats, step: CheckedStep, change: Change, record: Record
     ) -> None:
         # In one order, since they may share a scale: first those that observe once more.
-        ending = change.terminated | change.truncated
         order = [s for s in seats.seats if s in change.finals]
-        order += sorted(ending - change.finals.keys())
+        order += sorted(change.ended.keys() - change.finals.keys())
         memory = seats.memory
         for seat_id in order:
-            seat, track = seats.seats[seat_id], record.tracks.get(seat_id)
-            if track is None:
-                continue
-            place = memory.places[seat_id]
-            reward = memory.pending[slot, place] + _reward(seat, step.rewards)
-            if track.open is not None and self._scales:
+            seat, place = seats.seats[seat_id], memory.places[seat_id]
+            reward = float(memory.pending[slot, place] + _reward(seat, step.rewards))
+            if self._scales:
                 scale = self._scales[seat.policy_id]
-                reward, _ = scale.scale(float(reward), float(memory.discounted[slot, place]))
-            track.end(change.finals.get(seat_id), float(reward))
-            track.is_terminated = seat_id in change.terminated
-            track.is_truncated = seat_id in change.truncated
+                reward, _ = scale.scale(reward, float(memory.discounted[slot, place]))
+            record.after(
+                partial(
+                    record.end_seat,
+                    seat_id,
+                    change.finals.get(seat_id),
+                    reward,
+                    is_truncated=change.ended[seat_id],
+                )
+            )
 
     def pay_absent(
         self,

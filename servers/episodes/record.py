@@ -1,8 +1,8 @@
 """What was recorded of an open episode, seat by seat, and the pieces cut from it.
 
-The steps of an episode are links of a chain of blocks (`Block.before`). Now and then a chain is put
-together (`Record.extend`): the rows of its blocks are stacked into arrays, for each seat a piece of
-its track, which becomes a `Trajectory` when it is cut.
+An episode keeps the blocks that it was in. Now and then they are put together (`Stacks`): their
+rows are stacked into arrays, for each seat a piece of its track, which becomes a `Trajectory` when
+it is cut.
 
 ::
 
@@ -14,7 +14,8 @@ its track, which becomes a `Trajectory` when it is cut.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,131 +45,89 @@ class Run(NamedTuple):
     versions: list[int]
     columns: list[list[Columns]]
 
-
-class Stacked(NamedTuple):
-    """What was put together once for episodes in slots that follow each other.
-
-    Attributes:
-        older: the blocks before the newest, from newer ones on; that has this, and nothing that has
-            itself is freed at once.
-        is_cut: whether the actions of the newest were left out.
-        first, last: the slots.
-        depths: of the slots that were not in all of the blocks, in how many of the newest.
-        runs: of the episode in each slot.
-    """
-
-    older: list[Block]
-    is_cut: bool
-    first: int
-    last: int
-    depths: dict[int, int]
-    runs: list[list[Run]]
+    def some(self, where: slice) -> Run:
+        """Returns some of them."""
+        columns: Any = [
+            [tuple([at(one, where) for one in seat]) for seat in part] for part in self.columns
+        ]
+        return Run(self.served, where.stop - where.start, self.versions[where], columns)
 
 
-def put_together(head: Block, num: int, slot: int, *, is_cut: bool = False) -> list[Run]:
-    """Stacks what the last blocks of an episode have of it, which is not linked to them any more.
-
-    Episodes that were in the same blocks share the arrays: those are stacked once for all of them,
-    as soon as a second one asks.
+class Stacks:
+    """Puts records together; those of episodes that were in the same blocks share the arrays.
 
     Args:
-        head: the newest block.
-        num: of how many blocks, with those before it.
-        slot: of the episode.
-        is_cut: whether the actions of the newest are left out.
+        records: all of them, from the longest on.
+        goes_on: whether the newest block of each stays its first, to be put together with its
+            actions later.
+        is_cut: whether it is what the seats in it observe last until then.
     """
-    is_shared = len(head.slots) > 1
-    for known in head.stacked if is_shared else ():
-        most = 1 + len(known.older)
-        depth = known.depths.get(slot, most)
-        if known.first <= slot < known.last and num <= depth and known.is_cut == is_cut:
-            _unlink([head, *known.older[: num - 1]], slot)
-            runs = known.runs[slot - known.first]
-            return runs if num == most else _last(runs, num)
-    chain, block = [head], head
-    while len(chain) < num:
-        assert block.before is not None
-        before = block.before[block.row_of(slot)]
-        assert before is not None
-        chain.append(before)
-        block = before
-    head.num_read += 1
-    is_shared = is_shared and head.num_read > 1
-    first, last, depths = _shared(chain, slot) if is_shared else (slot, slot + 1, {})
-    _unlink(chain, slot)
-    of_each = _runs(chain[::-1], first, last, is_cut=is_cut)
-    if last - first > 1:
-        head.stacked.append(Stacked(chain[1:], is_cut, first, last, depths, of_each))
-    return of_each[slot - first]
+
+    def __init__(
+        self, records: Iterable[Record], *, goes_on: bool = False, is_cut: bool = False
+    ) -> None:
+        self._goes_on, self._is_cut = goes_on, is_cut
+        self._num_of = Counter(one.blocks[-1] for one in records if one.blocks)
+        """How many records end with a block."""
+        self._known: dict[Block, tuple[list[Block], list[list[Run]]]] = {}
+        """By their newest block, blocks that were stacked, and the runs of each of their rows."""
+
+    def put_together(self, record: Record) -> None:
+        """Moves what the blocks of one of the records have of it into its tracks."""
+        blocks = record.blocks[:-1] if self._goes_on and not self._is_cut else record.blocks
+        record.take(self._runs_of(blocks, record.slot) if blocks else [], len(blocks))
+        record.blocks = record.blocks[-1:] if self._goes_on else []
+
+    def _runs_of(self, blocks: list[Block], slot: int) -> list[Run]:
+        newest, num = blocks[-1], len(blocks)
+        longer, of_rows = self._known.get(newest, ([], []))
+        row = newest.row_of(slot)
+        if longer[-num:] == blocks:
+            return _between(of_rows[row], len(longer) - num, len(longer))
+        num_acted = num - (self._is_cut or newest.chosen is None)
+        if self._num_of[newest] > 1 and all(one.slots == newest.slots for one in blocks):
+            of_rows = _runs(blocks, [slice(0, len(newest))] * num, num_acted)
+            self._known[newest] = blocks, of_rows
+            return of_rows[row]
+        rows = [one.row_of(slot) for one in blocks]
+        (own,) = _runs(blocks, [slice(row, row + 1) for row in rows], num_acted)
+        return own
 
 
-def _unlink(chain: Sequence[Block], slot: int) -> None:
-    """Unlinks blocks of an episode: else they would keep all before them, by any of their rows."""
-    for block in chain:
-        assert block.before is not None
-        block.before[block.row_of(slot)] = None
-
-
-def _shared(chain: Sequence[Block], slot: int) -> tuple[int, int, dict[int, int]]:
-    """Returns the slots that have rows in all of some blocks, as far as they follow each other.
-
-    Args:
-        chain: blocks of one episode, the newest first.
-        slot: its own.
-
-    Returns:
-        The slots, and `Stacked.depths`.
-    """
-    slices = [one.where for one in chain if isinstance(one.where, slice)]
-    if len(slices) < len(chain):
-        return slot, slot + 1, {}
-    first, last = max(where.start for where in slices), min(where.stop for where in slices)
-    depths: dict[int, int] = {}
-    for depth, (block, older) in enumerate(itertools.pairwise(chain), start=1):
-        assert block.before is not None
-        before = block.before[block.row_of(first) : block.row_of(last)]
-        if before.count(older) < len(before):
-            for slot, one in enumerate(before, start=first):
-                if one is not older:
-                    depths.setdefault(slot, depth)
-    return first, last, depths
-
-
-def _last(runs: list[Run], num: int) -> list[Run]:
-    """Returns the part of some runs that is of the last blocks."""
+def _between(runs: list[Run], first: int, last: int) -> list[Run]:
+    """Returns the part of some runs that is of the blocks from `first` to `last`."""
     found: list[Run] = []
-    for run in reversed(runs):
-        if num <= 0:
-            break
-        first = max(0, run.num - num)
-        num -= run.num
-        if first:
-            some = slice(first, None)
-            columns: Any = [
-                [tuple([at(one, some) for one in seat]) for seat in part] for part in run.columns
-            ]
-            run = Run(run.served, run.num - first, run.versions[first:], columns)
-        found.append(run)
-    return found[::-1]
+    for run in runs:
+        start, stop = max(0, first), min(run.num, last)
+        if start < stop:
+            found.append(run if stop - start == run.num else run.some(slice(start, stop)))
+        first, last = first - run.num, last - run.num
+    return found
 
 
-def _runs(chain: Sequence[Block], first: int, last: int, *, is_cut: bool) -> list[list[Run]]:
-    """Returns the runs of a chain, of the episode in each slot from `first` to `last`."""
-    runs: list[list[Run]] = [[] for _ in range(first, last)]
-    begin, num_acted = 0, len(chain) - (is_cut or chain[-1].chosen is None)
-    for end in range(1, len(chain) + 1):
-        if end < len(chain) and chain[end].served is chain[begin].served:
+def _runs(blocks: Sequence[Block], rows: Sequence[slice], num_acted: int) -> list[list[Run]]:
+    """Returns the runs of blocks, of each of some rows.
+
+    Args:
+        blocks: one after another.
+        rows: of each block, as many.
+        num_acted: in how many blocks there are actions.
+    """
+    num_rows = rows[0].stop - rows[0].start
+    runs: list[list[Run]] = [[] for _ in range(num_rows)]
+    begin = 0
+    for end in range(1, len(blocks) + 1):
+        if end < len(blocks) and blocks[end].served is blocks[begin].served:
             continue
-        blocks, served = chain[begin:end], chain[begin].served
-        versions = [one.weights_seq_no for one in chain[begin : min(end, num_acted)]]
-        rows = [slice(row, row + last - first) for row in [one.row_of(first) for one in blocks]]
+        own, served = blocks[begin:end], blocks[begin].served
+        versions = [one.weights_seq_no for one in blocks[begin : min(end, num_acted)]]
         parts = []
         for j, one in enumerate(served.parts):
-            columns = _columns(blocks, j, rows, len(versions))
-            parts.append([_by_episode(columns, i, last - first) for i in range(one.num_seats)])
-        for row, own in enumerate(runs):
+            columns = _columns(own, j, rows[begin:end], len(versions))
+            parts.append([_by_row(columns, i, num_rows) for i in range(one.num_seats)])
+        for row, found in enumerate(runs):
             of_parts = [[seat[row] for seat in part] for part in parts]
-            own.append(Run(served, len(blocks), versions, of_parts))
+            found.append(Run(served, len(own), versions, of_parts))
         begin = end
     return runs
 
@@ -189,15 +148,15 @@ def _columns(blocks: Sequence[Block], part: int, rows: Sequence[slice], num_acte
     return stack(seen), np.array(actions), np.array(paid), stack(outputs)
 
 
-def _by_episode(columns: Columns, seat: int, num: int) -> list[Columns]:
+def _by_row(columns: Columns, seat: int, num: int) -> list[Columns]:
     """Returns what a seat has of columns ``[T, E, S, ...]``, of each of so many episodes."""
-    return list(zip(*(_by_row(at(one, (_ALL, _ALL, seat)), num) for one in columns), strict=True))
+    return list(zip(*(_views(at(one, (_ALL, _ALL, seat)), num) for one in columns), strict=True))
 
 
-def _by_row(columns: Any, num: int) -> Iterable[Any]:
+def _views(columns: Any, num: int) -> Iterable[Any]:
     """Returns columns ``[T, E, ...]`` of each episode, ``[T, ...]``; they are views."""
     if isinstance(columns, dict) and columns:
-        parts = zip(*(_by_row(one, num) for one in columns.values()), strict=True)
+        parts = zip(*(_views(one, num) for one in columns.values()), strict=True)
         return [dict(zip(columns, part, strict=True)) for part in parts]
     if columns is None or isinstance(columns, dict):
         return itertools.repeat(columns, num)
@@ -205,92 +164,78 @@ def _by_row(columns: Any, num: int) -> Iterable[Any]:
 
 
 class Track:
-    """The record of one seat in one life; its columns are in pieces, arrays ``[n, ...]``."""
+    """The record of one seat in one life, with a row for each block in which it acts.
 
-    __slots__ = ("actions", "awaits_first", "is_terminated", "is_truncated", "key", "num_before",
-                 "num_steps", "observations", "open", "outputs", "rewards", "seat_id")  # fmt: skip
+    The columns are in pieces, arrays ``[n, ...]``: what it observed, what it did then, and what had
+    followed from its action before, which the first row is not asked for.
+    """
+
+    __slots__ = ("actions", "is_terminated", "is_truncated", "key", "num_before", "observations",
+                 "outputs", "rewards", "seat_id")  # fmt: skip
 
     def __init__(self, seat_id: str, key: str) -> None:
         self.seat_id = seat_id
         self.key = key
-        self.observations: list[Any] = []
-        self.actions: list[np.ndarray] = []
-        self.rewards: list[np.ndarray] = []
-        self.outputs: list[Any] = []
-        self.open: tuple[np.ndarray, Any] | None = None
-        """The last action and its outputs, ``[1, ...]``, until its next observation comes."""
-        self.awaits_first = True
-        """Whether the next observation follows from no action that is recorded here."""
-        self.num_steps = 0
-        """Transitions since the last cut."""
+        self._empty()
         self.num_before = 0
         """Transitions cut off already."""
         self.is_terminated = False
         self.is_truncated = False
 
+    def _empty(self) -> None:
+        self.observations: list[Any] = []
+        self.actions: list[np.ndarray] = []
+        self.rewards: list[np.ndarray] = []
+        self.outputs: list[Any] = []
+
     @property
     def is_done(self) -> bool:
         return self.is_terminated or self.is_truncated
 
-    def extend(
-        self, observations: Any, actions: Any, rewards: np.ndarray, outputs: Any, num_acted: int
-    ) -> None:
-        """Adds what a run of blocks has of the seat, ``[T, ...]``.
+    @property
+    def num_steps(self) -> int:
+        """Transitions since the last cut."""
+        return max(0, sum(map(len, self.rewards)) - 1)
 
-        Args:
-            observations: of each block.
-            actions: of the first `num_acted` of them; so have `outputs`.
-            rewards: of each block: what followed from the action before.
-            outputs: see `Chosen`.
-            num_acted: T, or T - 1 where the last one waits for its actions.
-        """
-        num = len(rewards)
-        if self.awaits_first:
-            self.awaits_first = False
-            rewards = rewards[1:]
-        elif self.open is not None:
-            self.actions.append(self.open[0])
-            self.outputs.append(self.open[1])
+    def extend(self, observations: Any, actions: Any, rewards: np.ndarray, outputs: Any) -> None:
+        """Adds what a run of blocks has of the seat, ``[T, ...]``; of the last one perhaps without
+        an action and its outputs."""
         self.observations.append(observations)
-        self.num_steps += len(rewards)
-        if len(rewards):
-            self.rewards.append(rewards)
-        taken = num - 1
-        self.open = None
-        if num_acted > taken:
-            last = slice(taken, num)
-            self.open = actions[last], at(outputs, last)
-            actions, outputs = actions[:taken], at(outputs, slice(taken))
-        if taken:
+        self.rewards.append(rewards)
+        if actions is not None:
             self.actions.append(actions)
             self.outputs.append(outputs)
 
-    def end(self, observation: Any, reward: float) -> None:
-        """Adds the observation ``[1, ...]`` that follows from the open action, if there is one."""
-        if self.open is None:
-            return
-        self.observations.append(self.last_observation() if observation is None else observation)
-        self.actions.append(self.open[0])
-        self.outputs.append(self.open[1])
-        self.rewards.append(np.array([reward]))
-        self.open = None
-        self.num_steps += 1
+    def end(self, observation: Any, reward: float, *, is_truncated: bool) -> None:
+        """Adds what followed from the last action.
 
-    def last_observation(self) -> Any:
-        """Returns it, ``[1, ...]``."""
-        return at(self.observations[-1], slice(-1, None))
+        Args:
+            observation: ``[1, ...]``; None: the last one once more.
+            reward: what it was paid.
+            is_truncated: whether it was cut short, else it has terminated.
+        """
+        self.observations.append(
+            self._last(self.observations) if observation is None else observation
+        )
+        self.rewards.append(np.array([reward]))
+        self.is_truncated, self.is_terminated = is_truncated, not is_truncated
+
+    @staticmethod
+    def _last(pieces: list[Any]) -> Any:
+        return at(pieces[-1], slice(-1, None))
 
     def trajectory(self, episode_id: str, policy_id: str) -> Trajectory:
         """Returns all that there is."""
+        followed = slice(self.num_steps)
         return Trajectory(
             id=f"{episode_id}_{self.key}",
             episode_id=episode_id,
             seat_id=self.seat_id,
             policy_id=policy_id,
             observations=_one(self.observations),
-            actions=_one(self.actions),
-            rewards=_one(self.rewards),
-            outputs=_one(self.outputs),
+            actions=_one(self.actions)[followed],
+            rewards=_one(self.rewards)[1:],
+            outputs=at(_one(self.outputs), followed),
             t=self.num_before,
             is_terminated=self.is_terminated,
             is_truncated=self.is_truncated,
@@ -300,37 +245,48 @@ class Track:
         """Continues behind what has been handed over.
 
         Args:
-            comes_again: whether the last observation is that of a block whose actions were left
-                out, so that it is the first of the next piece.
+            comes_again: whether the last row is that of a block whose actions were left out; else
+                its action is open, and the first of the next piece.
         """
         self.num_before += self.num_steps
-        self.num_steps = 0
-        self.awaits_first = comes_again
-        # Copied, so that the rows beside it are not kept.
-        self.observations = [] if comes_again else [each_array(np.copy, self.last_observation())]
-        self.actions, self.rewards, self.outputs = [], [], []
+        if comes_again:
+            self._empty()
+            return
+        for pieces in (self.observations, self.actions, self.rewards, self.outputs):
+            # Copied, so that the rows beside it are not kept.
+            pieces[:] = [each_array(np.copy, self._last(pieces))]
 
 
-def _one(fragments: list[Any]) -> Any:
-    return fragments[0] if len(fragments) == 1 else concatenated(fragments)
+def _one(pieces: list[Any]) -> Any:
+    return pieces[0] if len(pieces) == 1 else concatenated(pieces)
 
 
 class Record:
     """One training episode.
 
     Attributes:
+        episode_id: unique.
+        slot: of the episode.
+        blocks: that it was in since it was put together last.
         paid_late: who was paid after its end, so that no action learns from it; "": nobody was.
+        is_terminated, is_truncated: whether it is over.
 
     Args:
-        episode_id: unique.
+        episode_id: see above.
         seats: who may appear, by seat id.
     """
 
     def __init__(self, episode_id: str, seats: Mapping[str, Seat]) -> None:
-        self._episode_id = episode_id
-        self._seats = seats
+        self.episode_id = episode_id
+        self.slot = 0
+        self.blocks: list[Block] = []
         self.paid_late = ""
-        self.tracks: dict[str, Track] = {}
+        self.is_terminated = False
+        self.is_truncated = False
+        self._seats = seats
+        self._changes: list[tuple[int, Callable[[], None]]] = []
+        """What changes behind so many of the blocks."""
+        self._tracks: dict[str, Track] = {}
         """By seat id, those of the lives that seats lead now."""
         self._lives: dict[str, int] = {}
         """By seat that has come back after its end, which of its lives this is; others have one."""
@@ -338,43 +294,61 @@ class Record:
         """Of lives before, until the next cut."""
         self._versions: list[int] = []
         """Of the weights, at each env step since the last cut."""
-        self.open_version: int | None = None
+        self._open_version: int | None = None
         """Of the last actions, until an env step follows from them."""
         self._num_cut_steps = 0
-        self.is_terminated = False
-        self.is_truncated = False
 
-    def extend(self, head: Block, num: int, slot: int, *, is_cut: bool = False) -> None:
-        """Adds the last blocks of the episode, of which the newest may wait for its actions.
+    def after(self, change: Callable[[], None]) -> None:
+        """Has a change of it made as soon as the blocks so far have been put together."""
+        if self.blocks:
+            self._changes.append((len(self.blocks), change))
+        else:
+            change()
 
-        Args:
-            head, num, slot, is_cut: see `put_together`.
-        """
-        tracks = self.tracks
-        for run in put_together(head, num, slot, is_cut=is_cut):
-            num_acted = len(run.versions)
+    def take(self, runs: list[Run], num: int) -> None:
+        """Takes in what its first `num` blocks have of it, and what has changed between them."""
+        first = 0
+        for last, change in self._changes:
+            self._extend(_between(runs, first, last))
+            change()
+            first = last
+        self._extend(_between(runs, first, num))
+        self._changes = []
+
+    def _extend(self, runs: list[Run]) -> None:
+        for run in runs:
             for one, columns in zip(run.served.parts, run.columns, strict=True):
                 for seat, own in zip(one.seats, columns, strict=True):
-                    track = tracks.get(seat.seat_id)
+                    track = self._tracks.get(seat.seat_id)
                     if track is None:
                         key = self._key(seat.seat_id)
-                        track = tracks[seat.seat_id] = Track(seat.seat_id, key)
-                    track.extend(*own, num_acted)
+                        track = self._tracks[seat.seat_id] = Track(seat.seat_id, key)
+                    track.extend(*own)
             # An env step has followed from the actions of each block that another one came after.
-            if self.open_version is not None:
-                self._versions.append(self.open_version)
+            self.note_env_step()
             self._versions += run.versions[: run.num - 1]
-            self.open_version = run.versions[-1] if num_acted == run.num else None
+            self._open_version = run.versions[-1] if len(run.versions) == run.num else None
 
     def note_env_step(self) -> None:
-        """Notes an env step after which nobody acts."""
-        if self.open_version is not None:
-            self._versions.append(self.open_version)
-            self.open_version = None
+        """Notes that an env step has followed from the last actions."""
+        if self._open_version is not None:
+            self._versions.append(self._open_version)
+            self._open_version = None
+
+    def note_none(self) -> None:
+        """Notes that none follows from them: all had ended before."""
+        self._open_version = None
+
+    def end_seat(
+        self, seat_id: str, observation: Any, reward: float, *, is_truncated: bool
+    ) -> None:
+        """Ends the life of a seat; see `Track.end`."""
+        if seat_id in self._tracks:
+            self._tracks[seat_id].end(observation, reward, is_truncated=is_truncated)
 
     def begin_again(self, seat_id: str) -> None:
         """Begins a new life of a seat that comes back after its end."""
-        before = self.tracks.pop(seat_id, None)
+        before = self._tracks.pop(seat_id, None)
         if before is not None and before.num_steps:
             self._ended.append(before)
         self._lives[seat_id] = self._lives.get(seat_id, 1) + 1
@@ -384,26 +358,16 @@ class Record:
         life = self._lives.get(seat_id)
         return seat_id if life is None else f"{seat_id}~{life}"
 
-    @property
-    def has_more(self) -> bool:
-        """Whether anything was put together since the last cut."""
-        return bool(self._versions) or self.open_version is not None
-
-    def cut(self, coming: Collection[str] = ()) -> Chunk | None:
-        """Returns what was put together since the last cut, None if no step was; it continues.
-
-        Args:
-            coming: seats in the last block, which comes once more, with its actions.
-        """
+    def cut(self) -> Chunk | None:
+        """Returns what was put together since the last cut, None if no step was; it continues."""
+        coming: Collection[str] = self.blocks[-1].served.seat_ids if self.blocks else ()
         if not self._versions:
             for seat_id in coming:
-                self.tracks[seat_id].go_on(comes_again=True)
+                self._tracks[seat_id].go_on(comes_again=True)
             return None
         chunk = self._chunk()
-        for seat_id, track in list(self.tracks.items()):
-            if track.is_done:
-                del self.tracks[seat_id]
-                continue
+        self._tracks = {s: track for s, track in self._tracks.items() if not track.is_done}
+        for seat_id, track in self._tracks.items():
             track.go_on(comes_again=seat_id in coming)
         return chunk
 
@@ -413,21 +377,21 @@ class Record:
             return None
         if is_aborted and not self.is_terminated and not self.is_truncated:
             self.is_truncated = True
-            for track in self.tracks.values():
+            for track in self._tracks.values():
                 if not track.is_done:
                     track.is_truncated = True
         return self._chunk()
 
     def _chunk(self) -> Chunk:
-        found = [track for track in self.tracks.values() if track.num_steps]
+        found = [track for track in self._tracks.values() if track.num_steps]
         if self._ended:  # the lives of a seat one after another: RLlib batches them by seat
             order = list(self._seats)
             found = sorted([*self._ended, *found], key=lambda one: order.index(one.seat_id))
             self._ended = []
         chunk = Chunk(
-            self._episode_id,
+            self.episode_id,
             self._num_cut_steps,
-            [one.trajectory(self._episode_id, self._seats[one.seat_id].policy_id) for one in found],
+            [one.trajectory(self.episode_id, self._seats[one.seat_id].policy_id) for one in found],
             self._versions,
             self.is_terminated,
             self.is_truncated,

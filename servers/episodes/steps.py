@@ -6,7 +6,7 @@ refused step and send the same `t` again. A repeated step gets the answer that i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.blocks import Block, Logged, Seats, ServedLayout
 from muxrl.servers.episodes.ends import Ends
 from muxrl.servers.episodes.reading import Reading
+from muxrl.servers.episodes.record import Record
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.step_check import (
     MAX_RETURN,
@@ -34,10 +35,9 @@ from muxrl.servers.episodes.step_check import (
     StepCheck,
 )
 from muxrl.servers.episodes.table import EpisodeTable
-from muxrl.servers.episodes.trajectories import Chunk
 
-_MOST_LINKED = 256
-"""Blocks until a record is put together: each holds the rows of other episodes, too."""
+_MOST_BLOCKS = 256
+"""Until a record is put together: each holds the rows of other episodes, too."""
 
 
 class Mode(NamedTuple):
@@ -115,6 +115,8 @@ class Steps:
         limit = plan.limits.max_abs_reward
         self._has_large_rewards = limit is None or limit > SMALL_REWARD
         self._ends = Ends(table, reward_scales, agents_return=plan.agents_return)
+        self.long: list[Record] = []
+        """That have so many blocks that they are to be put together."""
         self._has_pending = False
         """Whether a seat was ever paid while it did not act."""
 
@@ -150,18 +152,17 @@ class Steps:
             agents = tuple(a for a in table.agents if a in seen_agents)
             served = seats.layout(agents, mode.untrained)
         is_rare = bool(step.terminated or step.truncated or (done and done & seen_agents.keys()))
-        change = self._ends.find(slot, seats, step) if is_rare else None
+        is_first, is_training = item.t == 0, mode.is_training
+        record = table.records[slot] if is_training and not is_first else None
+        change = None
+        if is_rare:
+            change = self._ends.find(slot, seats, step, is_recorded=record is not None)
         where = slice(slot, slot + 1)
         departed = table.done[where] if change is None else change.departed
         seen = seats.see(served, seen_agents, step.state, slot, departed)
         if change is not None:
             seen.back, seen.respawned = change.back, change.respawned
         observations = [one.observe(seen) for one in served.parts]
-        is_first, is_training = item.t == 0, mode.is_training
-        record = table.records[slot] if is_training and not is_first else None
-        if record is not None and change is not None:
-            self.put_together(slot)
-            self._ends.find_records(slot, seats, step, change, record)
         # Nothing can be refused any more.
         rewards = step.rewards
         self._sum(slot, step)
@@ -179,7 +180,7 @@ class Steps:
         if change is not None:
             is_env_step = self._ends.apply(slot, seats, step, change, record)
             if record is not None and not is_env_step:
-                record.open_version = None
+                record.after(record.note_none)
         elif record is not None and any(step.late_rewards.values()):
             record.paid_late = next(iter(step.late_rewards))
         if table.members[slot] is not None:
@@ -220,14 +221,11 @@ class Steps:
             raise OutOfOrder(unanswered(item.episode_id, t, "end"))
         step = self._check.end(item, table.done_agents(slot), partial(self._returns, slot))
         record = table.records[slot] if mode.is_training and t else None
-        change = self._ends.find(slot, mode.seats, step)
-        if record is not None:
-            self.put_together(slot)
-            self._ends.find_records(slot, mode.seats, step, change, record)
+        change = self._ends.find(slot, mode.seats, step, is_recorded=record is not None)
         self._sum(slot, step)
         is_env_step = self._ends.apply(slot, mode.seats, step, change, record, is_end=True)
         if record is not None and is_env_step:
-            record.note_env_step()
+            record.after(record.note_env_step)
         return table.returns_of(slot), is_env_step
 
     def _returns(self, slot: int) -> Mapping[str, float]:
@@ -385,22 +383,19 @@ class Steps:
             table.known[grid(where, block.served.places)] = True
             for one in block.served.parts:
                 block.seats.memory.began[grid(where, one.seat_places)] = True
-        is_recorded = block.is_training and self._records
+        if block.is_training and self._records:
+            for slot in slots:
+                record: Any = table.records[slot]
+                record.blocks.append(block)
+                if len(record.blocks) > _MOST_BLOCKS:
+                    self.long.append(record)
         if len(slots) == 1:  # a tenth of the time of arrays of one
             (slot,) = slots
-            if is_recorded:
-                if table.num_linked[slot] >= _MOST_LINKED:
-                    self.put_together(slot)
-                block.before = [table.last[slot]]
-                table.num_linked[slot] += 1
             table.last[slot] = block
             table.num_new[slot] += int(block.t[0] > 0)
             table.t[slot] += 1
             table.seen_at[slot] = now
             return
-        if is_recorded:
-            block.before = table.of(table.last, slots, where)
-            table.nums_linked[where] += 1
         if isinstance(where, slice):
             table.last[where] = [block] * len(slots)
         else:
@@ -441,59 +436,3 @@ class Steps:
                     rewards[at], discounted[at] = scaled
                 memory.discounted[index] = discounted
             block.rewards.append(rewards)
-
-    def long(self, block: Block) -> list[int]:
-        """Returns the rows of a block, not linked yet, whose records have to be put together."""
-        if len(block.slots) == 1 or not (block.is_training and self._records):
-            return []
-        num_linked = self._table.nums_linked[block.where]
-        return np.flatnonzero(num_linked >= _MOST_LINKED).tolist()
-
-    def put_together(self, slot: int) -> None:
-        """Puts the record of an episode together, as far as it goes."""
-        table = self._table
-        num, block, record = table.num_linked[slot], table.last[slot], table.records[slot]
-        if not num or record is None:
-            return
-        assert block is not None
-        record.extend(block, num, slot)
-        table.num_linked[slot] = 0
-
-    def cut(self, slot: int) -> Chunk | None:
-        """Returns what was recorded since the last cut, None if nothing was; recording goes on."""
-        table = self._table
-        record, last, num = table.records[slot], table.last[slot], table.num_linked[slot]
-        assert record is not None
-        table.num_new[slot] = 0
-        if not num:
-            return record.cut()
-        if num == 1 and not record.has_more:
-            return None
-        assert last is not None
-        record.extend(last, num, slot, is_cut=True)
-        table.num_linked[slot] = 1  # its actions begin the next piece
-        return record.cut(last.served.seat_ids)
-
-    def finish(self, slot: int, *, is_aborted: bool) -> Chunk | None:
-        """Returns the rest of an episode's record."""
-        record = self._table.records[slot]
-        if record is None:
-            return None
-        self.put_together(slot)
-        return record.finish(is_aborted=is_aborted)
-
-    def longest_first(self, slots: Sequence[int]) -> list[int]:
-        """Returns slots so that episodes in the same blocks share what is stacked."""
-        num_linked = self._table.num_linked.tolist()
-        for slot in slots:
-            last = self._table.last[slot]
-            if last is not None:
-                last.num_read += len(last.slots) > 1
-        return sorted(slots, key=lambda slot: -num_linked[slot])
-
-    def forget(self, slots: Iterable[int]) -> None:
-        """Forgets what was stacked of blocks that some episodes were in."""
-        for slot in slots:
-            last = self._table.last[slot]
-            if last is not None:
-                last.stacked, last.num_read = [], 0

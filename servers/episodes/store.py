@@ -33,13 +33,13 @@ from muxrl.protocol.messages import (
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Seats
+from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Seats
 from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.far_values import FarValues
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.ledger import Ledger
 from muxrl.servers.episodes.played import PlayedCheck, chosen_by_client
-from muxrl.servers.episodes.record import Record
+from muxrl.servers.episodes.record import Record, Stacks
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.steps import Mode, Rows, Steps
 from muxrl.servers.episodes.table import EpisodeTable, Member
@@ -132,6 +132,8 @@ class EpisodeStore:
             max(most_over, plan.limits.max_episodes),
         )
         self._logged_abort_at = -math.inf
+        self._over: dict[Record, bool] = {}
+        """Of episodes that have ended in this frame; whether they were aborted."""
         self._chunks: list[Chunk] = []
         self._num_new_steps = 0
         self.far_values = FarValues(self.warnings)
@@ -205,15 +207,9 @@ class EpisodeStore:
 
         What it has recorded since it was cut last is lost.
         """
-        slot = self._table.slot_of.get(episode_id)
-        if slot is None:
-            return
-        self.counts.num_aborted += self._table.modes[slot].is_training
-        seen_at = self._table.seen_at[slot]
-        self._table.close(episode_id)
-        reason = "cannot be processed and is closed, by an error in the server itself"
-        self._ledger.end(episode_id, Aborted(episode_id), f"it {reason}", seen_at)
-        self.warnings.add(BROKEN, f"episode {episode_id} {reason}: {error!r}", error=error)
+        if episode_id in self._table.slot_of:
+            with self._dropping(episode_id):
+                raise error
 
     @contextlib.contextmanager
     def _dropping(self, episode_id: str) -> Iterator[None]:
@@ -221,7 +217,14 @@ class EpisodeStore:
         try:
             yield
         except Exception as error:  # noqa: BLE001, it is logged
-            self.drop(episode_id, error)
+            reason = "cannot be processed and is closed, by an error in the server itself"
+            table, slot = self._table, self._table.slot_of.get(episode_id)
+            if slot is not None:  # else it has just ended
+                self.counts.num_aborted += table.modes[slot].is_training
+                table.close(episode_id)
+                aborted = Aborted(episode_id)
+                self._ledger.end(episode_id, aborted, f"it {reason}", table.seen_at[slot])
+            self.warnings.add(BROKEN, f"episode {episode_id} {reason}: {error!r}", error=error)
 
     # --- items --------------------------------------------------------------------------
 
@@ -285,8 +288,6 @@ class EpisodeStore:
         found = self._steps.read(item) if reading.check(item) else None
         if found is None:
             return reading.singles(item)
-        if not all(self._put_long_together(rows.block) for rows in found):
-            return reading.singles(item)
         recorded: list[Rows] = []
         for rows in found:
             if rows.newest:
@@ -294,16 +295,6 @@ class EpisodeStore:
             self._add_rows(rows, now, recorded)
             self._steps.observe(item, rows)
         return AwaitedRows([one.block for one in recorded], [one.places for one in recorded])
-
-    def _put_long_together(self, block: Block) -> bool:
-        """Puts records of many blocks together; returns whether none has failed and was dropped."""
-        num_open = self.num_open
-        if long := self._steps.long(block):
-            for row in long:
-                with self._dropping(block.ids[row]):
-                    self._steps.put_together(block.slots[row])
-            self._steps.forget(block.slots)
-        return self.num_open == num_open
 
     def _add_rows(self, rows: Rows, now: float, recorded: list[Rows]) -> None:
         """Records rows; where they complete a batch, this is cut before the others follow."""
@@ -331,9 +322,10 @@ class EpisodeStore:
         """Cuts episodes that are long enough to be learned in pieces."""
         if not self._needs_whole_episodes or self._max_sequence_steps == math.inf:
             return
-        for slot in slots:
-            if self._table.num_new[slot] >= self._max_sequence_steps:
-                self._keep_whole(self._steps.cut(slot))
+        table = self._table
+        long = [slot for slot in slots if table.num_new[slot] >= self._max_sequence_steps]
+        for chunk in self._cut([table.records[slot] for slot in long]):
+            self._keep_whole(chunk)
 
     def _play(self, item: PlayedSteps, now: float) -> Recorded:
         """Records the steps that are new, one by one: a refusal leaves those before it recorded."""
@@ -412,7 +404,7 @@ class EpisodeStore:
         slot = table.slot_of[episode_id]
         record, member = table.records[slot], table.members[slot]
         if record is not None:
-            self._keep_whole(self._steps.finish(slot, is_aborted=is_aborted))
+            self._over[record] = is_aborted
             if is_aborted:
                 self.counts.num_aborted += 1
             else:
@@ -436,16 +428,32 @@ class EpisodeStore:
             return
         if self._cuts_after_frames and not is_after_frame:
             return
-        table = self._table
-        training = {s: e for e, s in table.slot_of.items() if table.records[s] is not None}
-        cut: dict[int, Chunk | None] = {}
-        for slot in self._steps.longest_first(list(training)):
-            with self._dropping(training[slot]):
-                cut[slot] = self._steps.cut(slot)
-        for slot in training:  # in the order in which they began
-            self._keep(cut.get(slot))
-        self._steps.forget(training)
+        self._keep_ended()
+        for chunk in self._cut([self._table.records[s] for s in self._table.slot_of.values()]):
+            self._keep(chunk)
         self._deliver()
+
+    def _cut(self, records: Sequence[Record | None]) -> list[Chunk | None]:
+        """Returns what open training episodes have recorded since they were cut last."""
+        cut = self._put_together([one for one in records if one], goes_on=True, is_cut=True)
+        for record in cut:
+            self._table.num_new[record.slot] = 0
+        return [record.cut() for record in cut]
+
+    def _keep_ended(self) -> None:
+        """Keeps the rest of those that have ended in this frame: in lockstep they share blocks."""
+        over, self._over = self._over, {}
+        for record in self._put_together([*over]):
+            self._keep_whole(record.finish(is_aborted=over[record]))
+
+    def _put_together(self, records: Sequence[Record], **how: bool) -> list[Record]:
+        """Puts records together; returns those with which nothing has failed."""
+        stacks, sound = Stacks(records, **how), set()
+        for record in sorted(records, key=lambda one: -len(one.blocks)):
+            with self._dropping(record.episode_id):
+                stacks.put_together(record)
+                sound.add(record)
+        return [record for record in records if record in sound]
 
     def finish_frame(self) -> None:
         """Delivers what waits for the end of a frame; to be called when one was taken in.
@@ -453,6 +461,11 @@ class EpisodeStore:
         Simulations in lockstep end their episodes in one frame. Delivered one by one, these would
         hold the simulations at the gate until all but the last batch had been learned.
         """
+        if self._over:
+            self._keep_ended()
+        if long := self._steps.long:
+            self._put_together([one for one in long if len(one.blocks) > 1], goes_on=True)
+            long.clear()
         if self._cuts_after_frames:
             self._cut_if_due(is_after_frame=True)
         if self._needs_whole_episodes and self._num_new_steps >= self._batch_env_steps:

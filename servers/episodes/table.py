@@ -49,13 +49,11 @@ class EpisodeTable:
         done: bool likewise, agents that have ended and have not come back.
         num_done: how many of them are.
         num_new: env steps that were recorded since the last cut.
-        ts, seen_ats, nums_done, nums_new, nums_linked: the same memory as arrays. A number of one
-            slot takes an array of Python's a tenth of the time.
+        ts, seen_ats, nums_done, nums_new: the same memory as arrays. A number of one slot takes an
+            array of Python's a tenth of the time.
         modes: by slot, what is equal for episodes that can share a block: seats, whether they
             train, whether they explore, and who acts untrained.
         last: by slot, the newest block, which may wait for its actions.
-        num_linked: of how many blocks, the newest and those before it, the record was not put
-            together yet.
         records: by slot, what was recorded; None: nothing is.
         started: by slot, what opened the episode.
         members: by slot, who plays it, where the server draws.
@@ -110,7 +108,9 @@ class EpisodeTable:
         self.slot_of[item.episode_id] = slot
         self.started[slot], self.modes[slot], self.members[slot] = item, mode, member
         self.records[slot] = record
-        self.last[slot], self.num_linked[slot] = None, 0
+        if record is not None:
+            record.slot = slot
+        self.last[slot] = None
         self.t[slot] = self.num_new[slot] = self.num_done[slot] = 0
         self.seen_at[slot] = now
         self.returns[slot] = 0.0
@@ -126,19 +126,17 @@ class EpisodeTable:
 
     def _make_numbers(self, num: int) -> None:
         self.t, self.num_done = array("q", bytes(8 * num)), array("q", bytes(8 * num))
-        self.num_new, self.num_linked = array("q", bytes(8 * num)), array("q", bytes(8 * num))
-        self.seen_at = array("d", bytes(8 * num))
-        self.ts, self.nums_done, self.nums_new, self.nums_linked = (
-            np.frombuffer(one, np.int64)
-            for one in (self.t, self.num_done, self.num_new, self.num_linked)
+        self.num_new, self.seen_at = array("q", bytes(8 * num)), array("d", bytes(8 * num))
+        self.ts, self.nums_done, self.nums_new = (
+            np.frombuffer(one, np.int64) for one in (self.t, self.num_done, self.num_new)
         )
         self.seen_ats = np.frombuffer(self.seen_at)
 
     def _grow(self) -> None:
         num, before = 2 * len(self.last), len(self.last)
-        known = self.ts, self.nums_done, self.nums_new, self.nums_linked, self.seen_ats
+        known = self.ts, self.nums_done, self.nums_new, self.seen_ats
         self._make_numbers(num)
-        numbers = self.ts, self.nums_done, self.nums_new, self.nums_linked, self.seen_ats
+        numbers = self.ts, self.nums_done, self.nums_new, self.seen_ats
         for one, old in zip(numbers, known, strict=True):
             one[:before] = old
         self.returns, self.known = grown(self.returns, num), grown(self.known, num)

@@ -210,6 +210,7 @@ class ScriptedStore:
     @property
     def chunks(self) -> list[Chunk]:
         """All that was delivered, then all that waits for its batch to be complete."""
+        self.store._keep_ended()
         return [chunk for batch in self.feed.batches for chunk in batch] + self.store._chunks
 
     def trajectories(self, key: str) -> list[Trajectory]:

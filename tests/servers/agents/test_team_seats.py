@@ -37,40 +37,6 @@ def team_steps(store: ScriptedStore) -> Trajectory:
 # --- late members ---------------------------------------------------------------------------
 
 
-def test_a_late_member_is_an_empty_row_until_it_acts() -> None:
-    store = team_store()
-    assert store.step(0, "a").actions == {"a": 0}
-    assert store.step(1, "a", rewards={"a": 1.0}).actions == {"a": 1}
-    assert store.step(2, "ab", rewards={"a": 1.0}).actions == {"a": 2, "b": 2}
-    assert store.end(3, rewards={"a": 1.0, "b": 5.0}).returns == {"a": 3.0, "b": 5.0}
-    team = team_steps(store)
-    observed = each(team.parts)[:3]
-    assert [o["alive"].tolist() for o in observed] == [[1, 0], [1, 0], [1, 1]]
-    assert not observed[0]["obs"][1].any()
-    assert observed[2]["obs"][1].tolist() == [ord("b"), 2]
-    assert team.rewards.tolist() == [1.0, 1.0, 6.0]
-    assert team.is_terminated
-
-
-def test_members_in_turns_keep_their_last_actions() -> None:
-    store = team_store()
-    for t in range(4):
-        member = "ab"[t % 2]
-        rewards = {"a": 1.0, "b": 0.5} if t else {}
-        assert store.step(t, member, rewards=rewards).actions == {member: t % 3}
-    store.end(4, is_truncated=True, final_observations={"a": seen("a", 4), "b": seen("b", 4)})
-    team = team_steps(store)
-    observed = each(team.parts)
-    assert [o["alive"].tolist() for o in observed] == [[1, 0], [0, 1], [1, 0], [0, 1], [1, 1]]
-    # Of an absent member there is nothing; who comes again has its own last action before it.
-    assert [o["last_action"].tolist() for o in observed[:4]] == [
-        [-1, -1], [-1, -1], [0, -1], [-1, 1],
-    ]  # fmt: skip
-    assert observed[4]["last_action"].tolist() == [2, 0]
-    assert team.rewards.tolist() == [1.5, 1.5, 1.5, 0.0]
-    assert (team.is_terminated, team.is_truncated) == (False, True)
-
-
 def test_a_team_may_begin_when_all_missing_members_have_departed() -> None:
     store = ScriptedStore(replace(make_plan("abc", TEAM), late_members="refuse"))
     store.start()
@@ -137,20 +103,6 @@ def test_without_use_global_state_observations_stand_side_by_side() -> None:
     observed = each(team_steps(store).parts)[0]
     assert observed["state"].tolist()[:4] == [ord("a"), 3, ord("b"), 3]
     assert observed["obs"].shape == (2, 2)
-
-
-def test_with_late_members_the_state_marks_departed_members() -> None:
-    store = team_store("allow")
-    store.step(0, "a")
-    store.step(1, "b", terminations={"a": True})
-    store.step(2, "b")
-    store.end(3, is_truncated=True, final_observations={"b": seen("b", 3)})
-    states = team_steps(store).states.tolist()
-    assert states[0] == [ord("a"), 0, 0, 0, 0, 0]
-    assert states[1:3] == [[0, 0, ord("b"), t, 1, 0] for t in (1, 2)]
-    assert states[3] == [0, 0, ord("b"), 3, 1, 0], "who is cut short has not left"
-    together = TEAMS.make_seats(replace(make_plan("ab", TEAM), late_members="refuse"))["team"]
-    assert together.observation_space.spaces["state"].shape == (4,)  # type: ignore[union-attr]
 
 
 def test_a_state_of_another_shape_is_refused() -> None:

@@ -2,167 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 import tree
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.servers.scripted_store import ScriptedStore, make_plan, seen
+from tests.servers.scripted_store import ScriptedStore, make_plan
 
-from muxrl.protocol.messages import EndEpisode
 from muxrl.servers.episodes.far_values import FarValues
 from muxrl.servers.episodes.trajectories import Chunk, Trajectory, stack
 from muxrl.servers.episodes.warnings import Warnings
-
-EPISODES = "efg"
-ACTING = ("ab", "a", "b", "")
-LENGTHS = st.integers(1, 9)
-MOVES = st.lists(
-    st.tuples(st.sampled_from(EPISODES), st.sampled_from(("step",) * 6 + ("end", "cut", "abort"))),
-    max_size=60,
-)
-
-
-def batch_lengths(store: ScriptedStore) -> list[int]:
-    return [sum(chunk.num_env_steps for chunk in batch) for batch in store.feed.batches]
-
-
-class Simulations:
-    """Plays episodes, each started again when it is over, and remembers what it was paid."""
-
-    def __init__(self, store: ScriptedStore) -> None:
-        self.store = store
-        self.num_steps: dict[str, int] = {}
-        self.paid: dict[str, Counter[str]] = {}
-        self.acted: dict[str, Counter[str]] = {}
-        self.aborted: set[str] = set()
-        self._running: dict[str, str] = {}
-
-    def step(self, name: str, acting: str = "ab") -> None:
-        if name not in self._running:
-            episode_id = self._running[name] = f"{name}{len(self.num_steps)}"
-            self.num_steps[episode_id] = 0
-            self.paid[episode_id], self.acted[episode_id] = Counter(), Counter()
-            self.store.start(episode_id)
-            acting = "ab"
-        episode_id = self._running[name]
-        t = self.num_steps[episode_id]
-        self.store.step(t, acting, episode_id, rewards=self._rewards(episode_id))
-        self.acted[episode_id].update(acting)
-        self.num_steps[episode_id] += 1
-
-    def _rewards(self, episode_id: str) -> dict[str, float]:
-        t = self.num_steps[episode_id]
-        if t == 0:
-            return {}
-        self.paid[episode_id].update({"a": t, "b": 100 * t})
-        return {"a": float(t), "b": 100.0 * t}
-
-    def close(self, name: str, how: str) -> None:
-        episode_id = self._running.pop(name, None)
-        if episode_id is None:
-            return
-        t = self.num_steps[episode_id]
-        if how == "abort":
-            self.store.abort(episode_id)
-            self.aborted.add(episode_id)
-            return
-        finals = {agent: seen(agent, t) for agent in "ab"} if how == "cut" else {}
-        ended = self.store.store.accept(
-            EndEpisode(episode_id, t, how == "cut", self._rewards(episode_id),
-                       final_observations=finals),
-            0.0,
-        )  # fmt: skip
-        assert ended.returns == self.paid[episode_id]  # type: ignore[union-attr]
-
-    def play(self, moves: list[tuple[str, str]]) -> None:
-        for name, move in moves:
-            if move == "step":
-                self.step(name)
-            else:
-                self.close(name, move)
-
-    def close_all(self) -> None:
-        for name in EPISODES:
-            self.close(name, "end")
-
-
-@given(LENGTHS, MOVES)
-def test_every_recorded_transition_is_delivered_exactly_once(size: int, moves: list) -> None:
-    store = ScriptedStore(make_plan(), batch_env_steps=size)
-    played = Simulations(store)
-    played.play(moves)
-    assert all(length == size for length in batch_lengths(store))
-    played.close_all()
-    assert sum(c.num_env_steps for c in store.chunks) == store.store.counts.num_env_steps
-    for episode_id, num_steps in played.num_steps.items():
-        times, actions, _ = store.recorded("a", episode_id)
-        assert actions == [t % 3 for t in range(len(actions))]
-        assert times[: len(actions)] == [float(t) for t in range(len(actions))]
-        is_aborted = episode_id in played.aborted  # then nothing followed from its last action
-        assert len(actions) == max(0, num_steps - is_aborted)
-
-
-@given(LENGTHS, MOVES)
-def test_every_chunk_knows_the_weights_of_each_of_its_steps(size: int, moves: list) -> None:
-    store = ScriptedStore(make_plan(), batch_env_steps=size)
-    played = Simulations(store)
-    for i, move in enumerate(moves):
-        store.weights_seq_no = i
-        played.play([move])
-    for chunk in store.chunks:
-        assert len(chunk.weights_seq_nos) == chunk.num_env_steps > 0
-        assert chunk.weights_seq_nos == sorted(chunk.weights_seq_nos)
-
-
-@settings(max_examples=200)
-@given(LENGTHS, st.lists(st.sampled_from(ACTING), max_size=20), st.sampled_from(("end", "cut")))
-def test_agents_that_act_now_and_then(size: int, acting: list[str], how: str) -> None:
-    store = ScriptedStore(make_plan(), batch_env_steps=size)
-    played = Simulations(store)
-    played.step("e")
-    for agents in acting:
-        played.step("e", agents)
-    played.close("e", how)
-    for agent in "ab":
-        times, actions, rewards = store.recorded(agent, "e0")
-        expected = [0] + [t for t, agents in enumerate(acting, 1) if agent in agents]
-        assert times[:-1] == expected
-        assert actions == [t % 3 for t in expected]
-        assert sum(rewards) == played.paid["e0"][agent]
-
-
-@given(LENGTHS, MOVES)
-def test_whole_episodes_only(size: int, moves: list) -> None:
-    store = ScriptedStore(make_plan(), batch_env_steps=size, needs_whole_episodes=True)
-    played = Simulations(store)
-    played.play(moves)
-    assert all(length >= size for length in batch_lengths(store))
-    ids = [chunk.episode_id for chunk in store.chunks]
-    assert len(ids) == len(set(ids))
-    for chunk in store.chunks:
-        assert chunk.is_done
-        assert chunk.num_env_steps in (
-            played.num_steps[chunk.episode_id], played.num_steps[chunk.episode_id] - 1
-        )  # fmt: skip
-    played.close_all()
-    assert sum(c.num_env_steps for c in store.chunks) == store.store.counts.num_env_steps
-
-
-def test_one_open_episode_is_cut_and_goes_on() -> None:
-    store = ScriptedStore(make_plan(), batch_env_steps=3)
-    store.start()
-    for t in range(8):
-        store.step(t)
-    assert batch_lengths(store) == [3, 3]
-    assert not any(chunk.is_done for chunk in store.chunks)
-    store.end(8)
-    assert len(store.feed.batches) == 2
-    assert store.chunks[-1].is_terminated
-    assert store.recorded("a")[1] == [t % 3 for t in range(8)]
 
 
 def test_a_batch_may_hold_all_that_a_frame_brings() -> None:
@@ -179,19 +28,6 @@ def test_a_batch_may_hold_all_that_a_frame_brings() -> None:
         [1, 1, 1, 1],
         [1, 1, 1, 1],
     ]
-
-
-def test_an_aborted_episode_fills_no_batch_twice() -> None:
-    store = ScriptedStore(make_plan(), batch_env_steps=3)
-    store.start()
-    for t in range(3):
-        store.step(t)
-    store.abort()
-    store.start("f")
-    store.step(0, episode_id="f")
-    assert store.feed.batches == []
-    store.step(1, episode_id="f")
-    assert batch_lengths(store) == [3]
 
 
 def test_a_long_episode_that_is_learned_whole_comes_in_pieces() -> None:

@@ -23,48 +23,6 @@ def open_store(*, agents_return: bool = True, **kwargs: Any) -> ScriptedStore:
     return store
 
 
-def test_in_the_step_of_its_end() -> None:
-    store = open_store()
-    store.step(0)
-    store.step(1, terminations={"b": True}, rewards={"a": 1.0, "b": 5.0})
-    store.step(2, rewards={"a": 1.0, "b": 7.0})
-    ended = store.end(3, rewards={"a": 1.0, "b": 11.0}, terminations={"a": True, "b": True})
-    assert ended.returns == {"a": 3.0, "b": 23.0}
-    assert store.flags() == {"": TERMINATED, "a": TERMINATED, "b": TERMINATED, "b~2": TERMINATED}
-    # A life that terminates without a last observation ends with the one before.
-    assert store.recorded("b") == ([0.0, 0.0], [0], [5.0])
-    assert store.recorded("b~2") == ([1.0, 2.0, 2.0], [1, 2], [7.0, 11.0])
-
-
-def test_later_and_with_last_observations() -> None:
-    store = open_store()
-    store.step(0)
-    finals = {"b": seen("b", 90)}
-    store.step(1, "a", truncations={"b": True}, final_observations=finals, rewards={"b": 5.0})
-    store.step(2)
-    store.step(3, truncations={"b": True}, final_observations=finals, rewards={"b": 7.0})
-    store.end(4, is_truncated=True, final_observations={a: seen(a, 99) for a in "ab"})
-    assert store.flags()["b"] == store.flags()["b~2"] == store.flags()["b~3"] == TRUNCATED
-    assert store.recorded("b") == ([0.0, 90.0], [0], [5.0])
-    assert store.recorded("b~2") == ([2.0, 90.0], [2], [7.0])
-    assert store.recorded("b~3") == ([3.0, 99.0], [0], [0.0])
-    assert store.recorded("a")[0] == [0.0, 1.0, 2.0, 3.0, 99.0]
-
-
-def test_an_episode_goes_on_though_all_had_ended_and_over_cuts() -> None:
-    store = open_store(batch_env_steps=2)
-    store.step(0)
-    for t in range(1, 7):
-        store.step(t, terminations={"a": True, "b": True}, rewards={"a": 1.0, "b": 1.0})
-        store.store.finish_frame()
-    assert store.end(7, is_truncated=False).returns == {"a": 6.0, "b": 6.0}
-    assert [c.is_done for c in store.chunks] == [False] * (len(store.chunks) - 1) + [True]
-    parts = [one for chunk in store.chunks for one in chunk.trajectories]
-    assert len({one.id for one in parts}) == len(parts) == 14  # a replay joins none of them
-    assert all(one.is_terminated for one in parts)
-    assert {one.agent_id for one in parts} == {"a", "b"}
-
-
 def test_a_saved_chunk_keeps_the_lives_apart() -> None:
     store = open_store()
     store.step(0)
@@ -100,88 +58,6 @@ def test_measured_too() -> None:
     store.step(1, terminations={"b": True}, rewards={"b": 5.0})
     assert store.step(2, rewards={"b": 7.0}).actions.keys() == {"a", "b"}
     assert store.end(3).returns == {"a": 0.0, "b": 12.0}
-
-
-def test_a_life_begins_without_the_frames_of_the_one_before() -> None:
-    plan = replace(make_plan(), agents_return=True, frame_stack=2, late_members="allow")
-    store = ScriptedStore(plan, seating=Seating())
-    store.start()
-    for t in range(2):
-        store.step(t)
-    finals = {"b": seen("b", 90)}
-    store.step(2, truncations={"b": True}, final_observations=finals)
-    store.step(3)
-    store.end(4, is_truncated=True, final_observations={a: seen(a, 99) for a in "ab"})
-    frames = {key: stacks_of(store, key) for key in ("b", "b~2")}
-    assert frames == {"b": [(0, 0), (0, 1), (1, 90)], "b~2": [(2, 2), (2, 3), (3, 99)]}
-
-
-def stacks_of(store: ScriptedStore, key: str) -> list[tuple[float, ...]]:
-    """Returns at which t each frame was seen, of every stack."""
-    (one,) = store.trajectories(key)
-    return [tuple(stack[1::2]) for stack in one.observations]
-
-
-# --- teams ----------------------------------------------------------------------------------
-
-
-def open_team(seating: Seating | None = None) -> ScriptedStore:
-    plan = replace(make_plan(groups={"team": ("a", "b")}), agents_return=True)
-    store = ScriptedStore(plan, seating=seating)
-    store.start()
-    return store
-
-
-def alive(store: ScriptedStore, key: str, part: str = "alive") -> list[list[float]]:
-    (one,) = store.trajectories(key)
-    found: list[list[float]] = one.observations[part].tolist()
-    return found
-
-
-def test_a_member_that_comes_back_to_its_team_was_absent() -> None:
-    store = open_team()
-    store.step(0)
-    store.step(1, "a", terminations={"b": True}, rewards={"a": 1.0, "b": 5.0})
-    store.step(2, "a", rewards={"a": 1.0})
-    store.step(3, rewards={"a": 1.0})
-    store.step(4, terminations={"b": True}, rewards={"b": 7.0})  # and observes at once
-    store.step(5)
-    ended = store.end(6, rewards={"a": 1.0}, terminations={"a": True, "b": True})
-    assert ended.returns == {"a": 4.0, "b": 12.0}
-    assert store.flags() == {"": TERMINATED, "team": TERMINATED}
-    assert alive(store, "team")[:6] == [[1, 1], [1, 0], [1, 0], [1, 1], [1, 1], [1, 1]]
-    last = alive(store, "team", "last_action")
-    assert last[:6] == [[-1, -1], [0, -1], [1, -1], [2, -1], [0, -1], [1, 1]]
-    (one,) = store.trajectories("team")
-    assert [float(r) for r in one.rewards] == [6.0, 1.0, 1.0, 7.0, 0.0, 1.0]
-
-
-def test_a_team_of_which_nobody_is_left_ends_and_begins_anew() -> None:
-    store = open_team()
-    store.step(0)
-    store.step(1, "a", terminations={"b": True}, rewards={"b": 5.0})
-    store.step(2, "", terminations={"a": True}, rewards={"a": 3.0})
-    store.step(3, "a")
-    store.step(4, rewards={"a": 2.0})
-    store.end(5, is_truncated=True, final_observations={a: seen(a, 99) for a in "ab"})
-    assert store.flags() == {"": TRUNCATED, "team": TERMINATED, "team~2": TRUNCATED}
-    assert alive(store, "team")[:2] == [[1, 1], [1, 0]]
-    assert alive(store, "team~2") == [[1, 0], [1, 1], [1, 1]]
-    assert alive(store, "team~2", "last_action")[0] == [-1, -1]
-    rewards = [store.trajectories(key)[0].rewards for key in ("team", "team~2")]
-    assert [list(map(float, r)) for r in rewards] == [[5.0, 3.0], [2.0, 0.0]]
-
-
-def test_critics_see_who_has_come_back() -> None:
-    store = open_team(CENTRAL)
-    store.step(0)
-    store.step(1, "a", terminations={"b": True})
-    store.step(2)
-    store.end(3, is_truncated=True, final_observations={a: seen(a, 99) for a in "ab"})
-    assert store.flags() == {"": TRUNCATED, "a": TRUNCATED, "b": TRUNCATED}
-    assert alive(store, "b") == [[1], [0], [1], [1]]
-    (one,) = store.trajectories("a")
-    assert one.observations["state"][:, 3].tolist() == [0.0, 0.0, 2.0, 99.0]  # b's t
 
 
 def test_without_a_group_each_life_is_one_of_its_own_to_a_central_critic_too() -> None:

@@ -103,17 +103,6 @@ def test_modes_share_a_message_and_evaluations_are_in_no_statistics() -> None:
     assert counts == [2 * 2 * 3], "of a and c, who observe numbers, in two episodes of three"
 
 
-def test_a_batch_that_is_complete_in_the_middle_of_rows_is_cut_there() -> None:
-    player = Player(ScriptedStore(make_plan("ac"), 5, seating=Seating()))
-    names = [f"e{i}" for i in range(7)]
-    player.tell([StartEpisode(e) for e in names])
-    for t in range(12):
-        player.tell([step_of(player, e, t) for e in names])
-    sizes = [sum(c.num_env_steps for c in batch) for batch in player.store.feed.batches]
-    assert sizes == [5] * (7 * 11 // 5)
-    assert player.num_in_rows == 7 * 12
-
-
 # --- slots ----------------------------------------------------------------------------------
 
 

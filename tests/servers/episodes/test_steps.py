@@ -205,37 +205,6 @@ def test_logged_actions_reach_inference() -> None:
 # --- rewards --------------------------------------------------------------------------------
 
 
-def test_rewards_add_up_until_an_agent_acts_again(store: ScriptedStore) -> None:
-    store.step(0)
-    store.step(1, "a", rewards={"a": 1.0, "b": 10.0})
-    store.step(2, "a", rewards={"a": 1.0, "b": 20.0})
-    store.step(3, rewards={"a": 1.0, "b": 30.0})
-    assert store.end(4, rewards={"b": 1.0}).returns == {"a": 3.0, "b": 61.0}
-    assert store.recorded("a")[2] == [1.0, 1.0, 1.0, 0.0]
-    times, actions, rewards = store.recorded("b")
-    assert times[:2] == [0.0, 3.0]
-    assert (actions, rewards) == ([0, 0], [60.0, 1.0])
-
-
-def test_agents_that_act_in_turns(store: ScriptedStore) -> None:
-    for t in range(6):
-        store.step(t, "ab"[t % 2], rewards={"a": 1.0, "b": 1.0} if t else {})
-    store.end(6, rewards={"a": 1.0, "b": 1.0})
-    assert store.recorded("a")[1] == [0, 2, 1]
-    assert store.recorded("b")[1] == [1, 0, 2]
-    assert sum(store.recorded("a")[2]) == 6.0
-    # What b got before its first action is in its return, and credited to no action.
-    assert sum(store.recorded("b")[2]) == 5.0
-
-
-def test_a_reward_after_the_end_of_an_agent_counts_in_its_return(store: ScriptedStore) -> None:
-    store.step(0)
-    store.step(1, "a", terminations={"b": True}, rewards={"b": 1.0})
-    store.step(2, "a", rewards={"a": 1.0, "b": 7.0})
-    assert store.end(3).returns == {"a": 1.0, "b": 8.0}
-    assert store.recorded("b")[2] == [1.0]
-
-
 @pytest.mark.parametrize("how", ["rewards", "late_rewards"])
 def test_what_no_action_learns_from_is_said_once(
     store: ScriptedStore, caplog: pytest.LogCaptureFixture, how: str
@@ -251,23 +220,6 @@ def test_what_no_action_learns_from_is_said_once(
         store.end(2, episode_id, **{how: {"b": 7.0}})
     assert caplog.text.count("'b' was paid after its end") == 1
     assert "in episode late for the first time" in caplog.text
-
-
-def test_a_late_reward_does_not_count_for_what_came_before_the_end(store: ScriptedStore) -> None:
-    store.step(0)
-    ends = {"terminations": {"b": True}, "rewards": {"b": 1.0}, "late_rewards": {"b": 7.0}}
-    store.step(1, "a", **ends)
-    store.step(2, "a", late_rewards={"b": 0.5})
-    ends = {"terminations": {"a": True}, "rewards": {"a": 2.0}, "late_rewards": {"a": 4.0}}
-    assert store.end(3, **ends).returns == {"a": 6.0, "b": 8.5}
-    assert store.recorded("a")[2] == [0.0, 0.0, 2.0]
-    assert store.recorded("b")[2] == [1.0]
-    store.start("f")
-    refusal = store.refused(Step("f", 0, GOOD, late_rewards={"b": 1.0}), ValueMismatch)
-    assert refusal.expected == "late_rewards of agents that are done"
-    assert "a late reward of agent 'b' came, who is not done in this episode" in refusal.message
-    store.step(0, "a", episode_id="f", terminations={"b": True}, late_rewards={"b": 3.0})
-    assert store.end(1, "f").returns == {"a": 0.0, "b": 3.0}
 
 
 def test_a_servers_return_is_the_mean_over_the_agents_that_were_there(store: ScriptedStore) -> None:

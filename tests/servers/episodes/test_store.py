@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.servers.episodes.test_rows import EPISODES, played, rows_of, step_of
+from tests.servers.episodes.test_rows import EPISODES, played, step_of
 from tests.servers.scripted_store import ScriptedStore, make_plan, open_store, seen
 
 from muxrl.protocol.errors import EpisodeGone, NotServing, OutOfOrder, TooManyEpisodes
@@ -120,11 +120,11 @@ def test_an_episode_that_cannot_be_processed_harms_no_other(
 ) -> None:
     """It is closed and named: else every client's step, and every expiry, would fail on it."""
     if how == "long":
-        monkeypatch.setattr("muxrl.servers.episodes.steps._MOST_LINKED", 3)
+        monkeypatch.setattr("muxrl.servers.episodes.steps._MOST_BLOCKS", 3)
     player = played(3)
     store = player.store.store
     record = store._table.records[store._table.slot_of["e1"]]
-    monkeypatch.setattr(record, "extend", lambda *_, **__: {}["its record"])
+    monkeypatch.setattr(record, "take", lambda *_: {}["its record"])
     if how == "expire":
         assert store.expire(1e6) == list(EPISODES)
     elif how == "abort_all":
@@ -134,12 +134,7 @@ def test_an_episode_that_cannot_be_processed_harms_no_other(
             store._batch_env_steps = store._num_new_steps + 1
             player.tell([step_of(player, "e0", 3)])
         else:
-            item = rows_of(player, [step_of(player, e, 3) for e in EPISODES])
-            steps = store.accept_rows(item, 0.0)
-            assert isinstance(steps, list), "they are read one by one"
-            with pytest.raises(EpisodeGone):
-                player.accept(steps[1])
-            player.accept(steps[0])
+            player.tell([step_of(player, e, 3) for e in EPISODES])
         assert store.num_open == 2
         player.tell([step_of(player, "e2", 3)])
         for episode_id in ("e0", "e2"):

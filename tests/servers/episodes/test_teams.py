@@ -10,7 +10,7 @@ import pytest
 from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 
 from muxrl.protocol.errors import ValueMismatch
-from muxrl.protocol.messages import AbortEpisode, EndEpisode, Step
+from muxrl.protocol.messages import EndEpisode, Step
 from muxrl.servers.agents.seating import TEAMS, Seating
 from muxrl.servers.algorithms.settings.actor_critic import CENTRAL
 from muxrl.servers.episodes.trajectories import at
@@ -41,53 +41,6 @@ def test_a_member_that_never_appeared_is_missed_by_name() -> None:
     assert store.step(1, "abc").actions == {"a": 1, "b": 1, "c": 1}
 
 
-def test_a_dead_member_is_padded_and_the_team_goes_on() -> None:
-    store = team_store()
-    store.step(0, "abc")
-    reply = store.step(1, "bc", terminations={"a": True}, rewards={"a": 1.0, "b": 1.0})
-    assert reply.actions.keys() == {"b", "c"}
-    store.step(2, "c", terminations={"b": True}, rewards={"a": 5.0, "b": 1.0})
-    ended = store.end(3, rewards={"a": 7.0})
-    assert ended.returns == {"a": 13.0, "b": 2.0, "c": 0.0}
-    (team,) = store.trajectories("team")
-    assert (team.is_terminated, team.is_truncated, len(team)) == (True, False, 2)
-    assert team.rewards.tolist() == [2.0, 6.0]
-    assert team.observations["alive"][:2].tolist() == [[1.0, 1.0], [0.0, 1.0]]
-    assert store.trajectories("c")[0].is_terminated
-
-
-def test_a_team_is_truncated_if_its_last_members_are() -> None:
-    store = team_store()
-    store.step(0, "abc")
-    store.step(1, "bc", terminations={"a": True})
-    store.end(2, is_truncated=True, final_observations={m: seen(m, 2) for m in "bc"})
-    (team,) = store.trajectories("team")
-    assert (team.is_terminated, team.is_truncated) == (False, True)
-    assert last_team_observation(store)["alive"].tolist() == [0.0, 1.0]
-
-
-@pytest.mark.parametrize("sent", ["abc", "bc"])
-def test_a_member_that_terminates_in_the_step_that_cuts_its_team_short(sent: str) -> None:
-    store = team_store()
-    store.step(0, "abc")
-    finals = {m: seen(m, 1) for m in sent}
-    store.end(1, is_truncated=True, terminations={"a": True}, final_observations=finals)
-    team = store.trajectories("team")[0]
-    assert (team.is_terminated, team.is_truncated) == (False, True)
-    # As if it had died a step earlier: no value of it is bootstrapped.
-    last = last_team_observation(store)
-    assert last["alive"].tolist() == [0.0, 1.0]
-    assert last["obs"].tolist() == [[0.0, 0.0], [ord("b"), 1.0]]
-    assert last["state"].tolist() == [0.0, 0.0, ord("b"), 1.0]
-
-
-def test_a_team_that_terminates_keeps_its_final_observation() -> None:
-    store = team_store()
-    store.step(0, "abc")
-    store.end(1, final_observations={m: seen(m, 1) for m in "ab"})
-    assert last_team_observation(store)["alive"].tolist() == [1.0, 1.0]
-
-
 @pytest.mark.parametrize("sent", ["c", "ac"])
 def test_a_truncated_team_without_final_observations(sent: str) -> None:
     store = team_store()
@@ -96,15 +49,6 @@ def test_a_truncated_team_without_final_observations(sent: str) -> None:
     ends = {"a": True} if "a" in sent else {}
     item = EndEpisode("e", 1, True, terminations=ends, final_observations=finals)
     assert store.refused(item, ValueMismatch).agent_id in {"a", "b"} - ends.keys()
-
-
-@pytest.mark.parametrize(("how", "expected"), [("sum", 4.0), ("mean", 2.0)])
-def test_the_team_s_reward(how: Any, expected: float) -> None:
-    store = team_store(team_reward=how)
-    store.step(0, "abc")
-    store.step(1, "abc", rewards={"a": 1.0, "b": 3.0})
-    store.end(2, rewards={"a": 4.0})
-    assert store.trajectories("team")[0].rewards.tolist() == [expected, expected]
 
 
 @pytest.mark.parametrize("state", [None, [1.0, 2.0], [1.0, 2.0, float("nan")], "three"])
@@ -120,15 +64,6 @@ def test_a_team_s_state_is_checked(state: Any) -> None:
     assert "global state" in store.refused(end, ValueMismatch).message
     store.end(2, is_truncated=True, final_observations=observations, state=good)
     assert last_team_observation(store)["state"].tolist() == good
-
-
-def test_abort_of_an_aborted_episode_with_a_team() -> None:
-    store = team_store()
-    store.step(0, "abc")
-    store.step(1, "abc")
-    store.store.accept(AbortEpisode("e"), 0.0)
-    (team,) = store.trajectories("team")
-    assert (team.is_terminated, team.is_truncated, len(team)) == (False, True, 1)
 
 
 # --- truncated without a final observation ----------------------------------------------------
@@ -165,24 +100,6 @@ def test_a_member_that_acted_is_not_truncated_without_its_final_observation(
     finals = {**item.final_observations, "b": seen("b", 1)}
     store.store.accept(msgspec.structs.replace(item, final_observations=finals), 0.0)
     store.store.accept(msgspec.structs.replace(item, episode_id="measured"), 0.0)
-
-
-@pytest.mark.parametrize("seating", [TEAMS, CENTRAL])
-def test_a_member_that_did_not_act_last_is_truncated_as_absent(seating: Seating) -> None:
-    store = ScriptedStore(make_plan("ab", TEAM), seating=seating)
-    store.start()
-    store.step(0)
-    store.step(1, "a")
-    store.end(2, is_truncated=True, final_observations={"a": seen("a", 2)})
-    assert all(ends == (False, True) for ends in store.flags().values())
-
-
-def test_a_dead_members_flags_said_again_do_not_cut_its_team_short() -> None:
-    store = team_store()
-    store.step(0, "abc")
-    store.step(1, "bc", truncations={"a": True}, final_observations={"a": seen("a", 1)})
-    store.end(2, truncations={"a": True}, terminations={"b": True})
-    assert store.flags()["team"] == (True, False)
 
 
 def test_no_state_is_needed_where_everybody_terminates() -> None:
