@@ -75,6 +75,9 @@ def _row(
     judged = broken(judgement or MISSING, _VERDICT_WIDTH)
     if num_seeds > 1 and final is not None and isinstance(judgement, Verdict):
         judged.append(f"({final.num_seeds_above} of {num_seeds} seeds above)")
+    if server.over_acting is not None and server.over_acting.advantage is not None:
+        difference, of_difference = signed_lines(server.over_acting.advantage)
+        judged += [f"(over {server.shadow}: {difference}", f"{of_difference})"]
     return {
         "name": name,
         "algorithm": server.trained_by,

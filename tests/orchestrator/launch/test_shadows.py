@@ -16,6 +16,7 @@ from muxrl.orchestrator.config import ConfigError, ExperimentConfig, StopConfig,
 from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.launch.resuming import find_checkpoint
 from muxrl.orchestrator.launch.whole_run import run_experiment
+from muxrl.orchestrator.measure.number_text import signed_lines
 from muxrl.orchestrator.measure.results import results_of
 from muxrl.orchestrator.measure.statistics import mean_interval
 from muxrl.orchestrator.records.frames import evaluation_frame
@@ -70,7 +71,7 @@ def test_a_shadow_learns_is_measured_and_acts_once_it_is_promoted(
 ) -> None:
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     folder = tmp_path / "run"
-    launched(host, str(tmp_path / "config.yaml"), "--run-dir", str(folder))
+    said = launched(host, str(tmp_path / "config.yaml"), "--run-dir", str(folder))
     run = RecordedRun.read(folder)
     assert run.assignment == "dqn:agent_0,agent_1|random:agent_2"
     assert run.server_of == {"agent_0": "dqn", "agent_1": "dqn", "agent_2": "rest"}
@@ -100,6 +101,9 @@ def test_a_shadow_learns_is_measured_and_acts_once_it_is_promoted(
     assert final.untrained.mean == pytest.approx(returns("dqn=sac:untrained").mean())
     expected = mean_interval([returns("dqn=sac") - returns("")])
     assert over.advantage == expected
+    difference = " ".join(signed_lines(expected))
+    assert f"(over dqn: {difference})" in (folder / "summary.md").read_text()
+    assert "(over dqn: " in said
     assert any(
         line.startswith("sac (SAC) learned from the steps of dqn; in its place, after 400 env step")
         for line in results_of([run]).headline
