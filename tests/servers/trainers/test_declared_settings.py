@@ -236,6 +236,7 @@ def test_every_setting_has_its_default() -> None:
 
 def test_a_preset_is_the_class_s_own_affair() -> None:
     assert "mixer" not in entry_of(Variant).settings()
+    assert entry_of(Variant).meanings() == entry_of(Toy).meanings()
     assert problems(Variant, {"mixer": "qmix"}) == [
         "Variant is ToySettings with mixer='vdn'; to set 'mixer' yourself use Toy"
     ]
