@@ -87,8 +87,10 @@ class TrainerEntry(Algorithm):
         declared = getattr(self.make, "Settings", None)
         if not (isinstance(declared, type) and issubclass(declared, Settings)):
             return None
-        preset = getattr(self.make, "preset", None)
-        return type(declared.__name__, (declared,), {"preset": preset}) if preset else declared
+        if not (preset := getattr(self.make, "preset", None)):
+            return declared
+        where = {name: getattr(declared, name) for name in ("__module__", "__qualname__")}
+        return type(declared.__name__, (declared,), {**where, "preset": preset})
 
     def _declared(self, name: str, default: Any = None) -> Any:
         """Returns what the class declares besides its settings; of muxrl's own these do it, and who

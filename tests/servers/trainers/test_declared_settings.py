@@ -42,6 +42,8 @@ class ToyModel(Settings):
     """Units of each layer."""
     fcnet_activation: Literal["relu", "tanh"] = "tanh"
     """Between them."""
+    num_heads: Count = 1
+    """Side by side."""
     use_lstm: bool = False
     """Whether it is recurrent."""
 
@@ -191,6 +193,7 @@ def test_each_unknown_name_is_told() -> None:
         (Toy, {"fcnet_hiddens": [8.0]}, ""),
         (Toy, {"fcnet_hiddens": 8}, "Toy's model setting 'fcnet_hiddens' must be a list of integ"),
         (Toy, {"fcnet_hidden": [8]}, "Toy has no model setting 'fcnet_hidden'; did you mean"),
+        (Toy, {"num_heads": 0}, "Toy: num_heads=0 must be a whole number of at least 1"),
         (Toy, {"use_lstm": True}, "the model setting 'use_lstm': it draws single steps"),
         (OfTeams, {"x": 1}, "no separate model settings ('x' was given): its networks are set by"),
     ],
@@ -223,7 +226,7 @@ def test_every_setting_has_its_default() -> None:
         "target_update_freq": 200,
         "train_batch_size_per_learner": 8,
     }
-    model = {"fcnet_activation": "relu", "fcnet_hiddens": [64, 64]}
+    model = {"fcnet_activation": "relu", "fcnet_hiddens": [64, 64], "num_heads": 1}
     assert entry.model_settings() == model
     assert entry.memory() == ""
     assert default_settings(plan_of(Toy, {}))["model"] == model
@@ -233,6 +236,7 @@ def test_every_setting_has_its_default() -> None:
 
 def test_a_preset_is_the_class_s_own_affair() -> None:
     assert "mixer" not in entry_of(Variant).settings()
+    assert entry_of(Variant).meanings() == entry_of(Toy).meanings()
     assert problems(Variant, {"mixer": "qmix"}) == [
         "Variant is ToySettings with mixer='vdn'; to set 'mixer' yourself use Toy"
     ]

@@ -51,8 +51,11 @@ def test_resumed_at_the_end_of_an_episode_it_ends_bit_for_bit_alike(
     second.end()
     assert_same(second.state(), expected)
     assert second.policies.acting.weights_seq_no > first.policies.acting.weights_seq_no
-    times = [row["time_s"] for one in (first, second) for row in one.policies.drain_records()]
+    records = [row for one in (first, second) for row in one.policies.drain_records()]
+    times = [row["time_s"] for row in records]
     assert times == sorted(times)
+    ends = [row["env_steps"] for row in whole.policies.drain_records()]
+    assert [row["env_steps"] for row in records] == ends, "an iteration goes on, too"
 
 
 @pytest.mark.parametrize(

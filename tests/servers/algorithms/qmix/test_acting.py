@@ -122,6 +122,7 @@ def test_acting_step_by_step_is_what_is_learned_from(settings: dict[str, Any]) -
     trainer, rng = make(**settings), np.random.default_rng(0)
     steps = [observe(4, rng, last) for last in ((-1, -1), (1, -1), (0, 3), (1, 1))]
     agent = trainer.net.agent
+    assert (LAST_ACTION in trainer.acting_keys) == settings["obs_last_action"]
     with torch.no_grad():
         together = {key: np.stack([step[key] for step in steps], 1) for key in steps[0]}
         expected = agent.values(agent.inputs_of(tensors_of(together))).numpy()
