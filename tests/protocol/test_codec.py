@@ -76,15 +76,11 @@ def test_byte_order_and_memory_layout_do_not_matter(array: NDArray[Any]) -> None
         big_endian,
         np.asfortranarray(array),
         np.repeat(array[..., None], 2, -1)[..., 0],
+        np.flip(np.flip(array[None]).copy())[0, ...],
     ):
         back = travelled(version)
         assert back.dtype == array.dtype
         np.testing.assert_array_equal(back, array)
-
-
-def test_every_second_row_of_an_array() -> None:
-    whole = np.arange(24, dtype=np.float32).reshape(6, 4)
-    np.testing.assert_array_equal(travelled(whole[::2, ::-1]), whole[::2, ::-1])
 
 
 def test_arrays_inside_dicts_and_lists() -> None:

@@ -187,36 +187,23 @@ def test_an_id_of_gymnasium_with_arrays_inside() -> None:
     assert vector.step({"agent": np.ones(5, np.int64)}).rewards["agent"].tolist() == [1.0] * 5
 
 
-def test_dicts_by_agent_are_the_simulation_in_copies() -> None:
+def test_an_only_copy_with_dicts_by_agent_is_the_simulation() -> None:
     one = make_simulation(ZERO_COST, {"num_steps": 6})
-    many = make_vector_simulation(f"{ZERO_COST}Vector", {"num_steps": 6}, 3)
     only = make_simulation(f"{ZERO_COST}Vector", {"num_steps": 6}, vector_env=True)
     assert isinstance(only, OnlyCopy)
-    assert one.possible_agents == many.possible_agents == only.possible_agents
-    assert one.observation_spaces == many.observation_spaces
-    assert one.state_size == many.state_size == only.state_size
-    seen, _ = one.reset()
-    rows = many.reset()
-    assert only.reset()[0].keys() == seen.keys()
+    assert one.possible_agents == only.possible_agents
+    assert one.observation_spaces == only.observation_spaces
+    assert one.state_size == only.state_size
+    np.testing.assert_equal(only.reset()[0], one.reset()[0])
     rng = np.random.default_rng(0)
     for _ in range(6):
-        assert {a: r[0].tolist() for a, r in rows.items()} == {
-            a: o.tolist() for a, o in seen.items()
-        }
-        assert np.array_equal(many.state()[0], one.state())  # type: ignore[index]
+        np.testing.assert_equal(only.state(), one.state())
         actions = {a: int(rng.integers(5)) for a in one.possible_agents}
-        result = one.step(actions)
-        step = many.step({a: np.full(3, action) for a, action in actions.items()})
-        mine = only.step(actions)
-        assert {a: r[0] for a, r in step.rewards.items()} == result.rewards == mine.rewards
-        assert mine.is_over == result.is_over == step.truncated[0].all()
-        seen, rows = result.observations, step.observations
-    assert mine.truncations == result.truncations
-    for agent, last in result.final_observations.items():
-        assert np.array_equal(step.final_observations[0][agent], last)
-        assert np.array_equal(mine.final_observations[agent], last)
-    assert np.array_equal(step.final_states[0], one.state())  # type: ignore[arg-type]
-    assert np.array_equal(only.state(), one.state())  # type: ignore[arg-type]
+        mine, result = only.step(actions), one.step(actions)
+        assert mine.is_over == result.is_over
+        np.testing.assert_equal(mine[:5], result[:5])
+    assert result.is_over
+    np.testing.assert_equal(only.state(), one.state())
     look(only)
 
 
