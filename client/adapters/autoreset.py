@@ -315,8 +315,8 @@ class AutoresetEnv:
             raise SimulationError(
                 f"step() gave a {what} of {unknown}; the agents are {list(self._ids)}"
             )
-        nobody = np.zeros(self.num_copies, bool)
-        flags = [self._vector(named.get(a, nobody), what, a) for a in self.possible_agents]
+        unset = np.zeros(self.num_copies, bool)
+        flags = [self._vector(named.get(a, unset), what, a) for a in self.possible_agents]
         # So laid out, it is faster to ask of each copy about all of its agents.
         return np.array(flags, bool).T
 

@@ -1,7 +1,7 @@
 """Sides that swap: in an episode each side's agents may act in place of another one's.
 
-Agents at the same place of all sides change places with each other; they are a *ring*. An episode's
-parameter says by how many sides each one moves on.
+Agents at the same place of all sides swap with each other. An episode's parameter says by how many
+sides each one moves on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from muxrl.protocol.rows import put
 from muxrl.protocol.suggestions import listed
 
 T = TypeVar("T")
-Ring = tuple[str, ...]
+Swap = tuple[str, ...]
 """Agents that act in place of each other, in the order of their sides."""
 
 
@@ -39,14 +39,14 @@ def with_sides(simulation: Any, parameters: Mapping[str, Any], *, is_vector: boo
     has_more = len(sides) < len(parameters)
     for name, given in sides.items():
         try:
-            rings = _find_rings(simulation, given)
+            swaps = _find_swaps(simulation, given)
         except SimulationError:
             simulation.close()
             raise
         if is_vector:
-            simulation = SwappedVector(simulation, name, rings, has_more=has_more)
+            simulation = SwappedVector(simulation, name, swaps, has_more=has_more)
         else:
-            simulation = Swapped(simulation, name, rings)
+            simulation = Swapped(simulation, name, swaps)
     return simulation
 
 
@@ -54,9 +54,9 @@ def _has_sides(given: Any) -> bool:
     return isinstance(given, Mapping) and "sides" in given
 
 
-def _find_rings(
+def _find_swaps(
     simulation: Simulation | VectorSimulation, sides: Sequence[str | Sequence[str]]
-) -> list[Ring]:
+) -> list[Swap]:
     """Returns who swaps, of sides that are agents, or patterns.
 
     Raises:
@@ -83,9 +83,9 @@ def _find_rings(
     return list(zip(*teams, strict=True))
 
 
-def _agents_in(rings: Iterable[Ring], by: int) -> dict[str, str]:
+def _agents_in(swaps: Iterable[Swap], by: int) -> dict[str, str]:
     """Returns who acts in each place, if all sides move on by so many."""
-    return {ring[(i + by) % len(ring)]: agent for ring in rings for i, agent in enumerate(ring)}
+    return {swap[(i + by) % len(swap)]: agent for swap in swaps for i, agent in enumerate(swap)}
 
 
 class Swapped(Around):
@@ -96,18 +96,18 @@ class Swapped(Around):
     Args:
         simulation: what is played.
         parameter: of the episode: by how many sides each one moves on; it has none: 0.
-        rings: who swaps.
+        swaps: who swaps.
     """
 
-    def __init__(self, simulation: Simulation, parameter: str, rings: Sequence[Ring]) -> None:
+    def __init__(self, simulation: Simulation, parameter: str, swaps: Sequence[Swap]) -> None:
         super().__init__(simulation)
-        self._parameter, self._rings = parameter, rings
+        self._parameter, self._swaps = parameter, swaps
 
     def reset(
         self, seed: int | None = None, options: Mapping[str, float] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         options = dict(options or {})
-        self._agent_in = _agents_in(self._rings, int(options.pop(self._parameter, 0)))
+        self._agent_in = _agents_in(self._swaps, int(options.pop(self._parameter, 0)))
         self._place_of = {agent: place for place, agent in self._agent_in.items()}
         observations, infos = self._inside.reset(seed, options or None)
         return self._named(observations), self._named(infos)
@@ -133,15 +133,15 @@ class SwappedVector(Around):
     """The copies of a `VectorSimulation`, whose sides change places in each as its episode says.
 
     Args:
-        simulation, parameter, rings: see `Swapped`.
+        simulation, parameter, swaps: see `Swapped`.
         has_more: whether episodes have other parameters, too, for the simulation inside.
     """
 
     def __init__(
-        self, simulation: VectorSimulation, parameter: str, rings: list[Ring], *, has_more: bool
+        self, simulation: VectorSimulation, parameter: str, swaps: list[Swap], *, has_more: bool
     ) -> None:
         super().__init__(simulation)
-        self._parameter, self._rings, self._has_more = parameter, rings, has_more
+        self._parameter, self._swaps, self._has_more = parameter, swaps, has_more
         self._by = np.zeros(simulation.num_copies, np.int64)
         """``[N]``: by how many sides each has moved on."""
         self._given: Mapping[str, Rows] = {}
@@ -170,14 +170,14 @@ class SwappedVector(Around):
         by = int(options.get(self._parameter, 0))
         if by != self._by[copy]:
             self._by[copy] = by
-            for place, agent in _agents_in(self._rings, by).items():
+            for place, agent in _agents_in(self._swaps, by).items():
                 put(self._seen[agent], copy, row(self._given[place], copy))
 
     def step(self, actions: Mapping[str, Rows]) -> VectorStep:
         step: VectorStep = self._inside.step(self._moved(actions, -self._by))
         finals: dict[int, dict[str, Any]] = {}
         for copy, by_place in step.final_observations.items():
-            agent_in = _agents_in(self._rings, int(self._by[copy]))
+            agent_in = _agents_in(self._swaps, int(self._by[copy]))
             finals[copy] = {agent_in.get(place, place): last for place, last in by_place.items()}
         return step._replace(
             observations=self._observe(step.observations),
@@ -202,20 +202,20 @@ class SwappedVector(Around):
         moved = dict(given)
         if by.any():
             nothing = np.zeros(len(by))  # of a reward that is left out
-            for ring in self._rings:
-                rows = [given.get(agent, nothing) for agent in ring]
-                for i, agent in enumerate(ring):
-                    moved[agent] = _picked(rows, (i + by) % len(ring))
+            for swap in self._swaps:
+                rows = [given.get(agent, nothing) for agent in swap]
+                for i, agent in enumerate(swap):
+                    moved[agent] = _picked(rows, (i + by) % len(swap))
         return moved
 
     def _infos(self, infos: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
         """Returns infos by agent; where several places share an agent's copies, row by row."""
         moved = dict(infos)
-        for ring in self._rings:
-            for i, agent in enumerate(ring):
+        for swap in self._swaps:
+            for i, agent in enumerate(swap):
                 found: dict[str, Any] = {}
-                for j, place in enumerate(ring):
-                    _merge(found, infos.get(place, {}), (i + self._by) % len(ring) == j)
+                for j, place in enumerate(swap):
+                    _merge(found, infos.get(place, {}), (i + self._by) % len(swap) == j)
                 moved[agent] = found
         return moved
 

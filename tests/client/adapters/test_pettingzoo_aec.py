@@ -34,12 +34,13 @@ class LastCoin(AECEnv):
         self.num_coins, self.limit = num_coins, limit
         self.render_mode = None
         observation = {
-            "observation": spaces.Box(0, num_coins, (1,), np.float32),
+            "observation": spaces.Box(0, 99, (2,), np.float32),
             "action_mask": spaces.Box(0, 1, (3,), np.int8),
         }
         self.observation_spaces = {a: spaces.Dict(observation) for a in self.possible_agents}
         self.action_spaces = {a: spaces.Discrete(3) for a in self.possible_agents}
         self.ends_abruptly = False
+        self.buffer = np.zeros(2, np.float32)  # of whoever observed last
 
     def observation_space(self, agent: str) -> spaces.Space:
         return self.observation_spaces[agent]
@@ -49,7 +50,8 @@ class LastCoin(AECEnv):
 
     def observe(self, agent: str) -> dict[str, Any]:
         mask = (np.arange(3) < max(self.coins, 1)).astype(np.int8)
-        return {"observation": np.array([self.coins], np.float32), "action_mask": mask}
+        self.buffer[:] = self.coins, self.possible_agents.index(agent)
+        return {"observation": self.buffer, "action_mask": mask}
 
     def reset(self, seed: int | None = None, options: Any = None) -> None:
         self.agents = list(self.possible_agents)
@@ -113,6 +115,9 @@ def test_every_reward_is_routed_once_and_every_agent_is_done_once(
     assert set(played.terminated + played.truncated) == set(env.possible_agents)
     if env.coins:
         assert not played.terminated
+    for result in played.results:
+        for agent, seen in (result.observations | result.final_observations).items():
+            assert seen["observation"][1] == env.possible_agents.index(agent), "not aliased"
 
 
 @pytest.mark.parametrize("ends_abruptly", [False, True])
@@ -158,7 +163,7 @@ def test_an_agent_that_leaves_is_done_at_once_and_the_game_goes_on() -> None:
     result = simulation.step({"player_0": 2})
     assert result.truncations == {"player_0": True}
     assert result.rewards == {"player_0": 3.0, "player_1": -1.5}
-    assert result.final_observations["player_0"]["observation"].tolist() == [6.0]
+    assert result.final_observations["player_0"]["observation"].tolist() == [6.0, 0.0]
     assert result.observations.keys() == {"player_1"}
     assert not result.is_over
 
