@@ -17,7 +17,7 @@ import numpy as np
 
 from muxrl.client.adapters.simulation import Simulation
 from muxrl.client.adapters.vector_simulation import VectorSimulation
-from muxrl.client.copies import Copies, Over, SimulationFailed, SingleCopies, VectorCopies
+from muxrl.client.copies import Copies, Over, SimulationFailed
 from muxrl.client.episode import Episode
 from muxrl.client.episode_metrics import EPISODE_LENGTH, TRUNCATED, EpisodeMetrics
 from muxrl.client.episode_parameters import Parameters, as_metrics, draw
@@ -25,6 +25,8 @@ from muxrl.client.errors import ClientError, EpisodeLost, RefusedByServer, RunIs
 from muxrl.client.held_loop import HeldLoop
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
+from muxrl.client.single_copies import SingleCopies
+from muxrl.client.vector_copies import VectorCopies
 from muxrl.protocol.messages import Mode
 
 __all__ = ["EnvLoop", "EpisodeResult", "SimulationFailed"]

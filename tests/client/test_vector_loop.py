@@ -159,7 +159,7 @@ def test_a_copy_with_a_bad_value_is_out_until_its_episode_is_over(
 
 
 def test_copies_that_are_all_out_for_ever_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muxrl.client.copies._MOST_IDLE", 10)
+    monkeypatch.setattr("muxrl.client.vector_copies._MOST_IDLE", 10)
     world = World(NumberServer, script=unsound(t=1))
     with pytest.raises(SimulationFailed, match="all 1 copies had a bad value"):
         world.play(copies(999), on_bad_value="episode")
