@@ -322,10 +322,10 @@ class EpisodeStore:
         """Cuts episodes that are long enough to be learned in pieces."""
         if not self._needs_whole_episodes or self._max_sequence_steps == math.inf:
             return
-        table = self._table
-        long = [slot for slot in slots if table.num_new[slot] >= self._max_sequence_steps]
-        for chunk in self._cut([table.records[slot] for slot in long]):
-            self._keep_whole(chunk)
+        table, most = self._table, self._max_sequence_steps
+        if long := [table.records[slot] for slot in slots if table.num_new[slot] >= most]:
+            for chunk in self._cut(long):
+                self._keep_whole(chunk)
 
     def _play(self, item: PlayedSteps, now: float) -> Recorded:
         """Records the steps that are new, one by one: a refusal leaves those before it recorded."""
