@@ -50,12 +50,12 @@ class FarValues:
         self, what: str, played: Sequence[Trajectory], values: Sequence[Sequence[np.ndarray]]
     ) -> None:
         leaves = [leaf.reshape(-1) for of_one in values for leaf in of_one]
-        if not leaves or _farthest(np.concatenate(leaves))[0] <= abs(self._largest[what][0]):
+        if not leaves or _largest_of(np.concatenate(leaves))[0] <= abs(self._largest[what][0]):
             return
         num = self._num
         for one, of_one in zip(played, values, strict=True):
             for leaf in of_one:
-                size, number = _farthest(leaf)
+                size, number = _largest_of(leaf)
                 if size > (before := abs(self._largest[what][0])):
                     where = f"{what} of {one.seat_id!r} in episode {one.episode_id}"
                     self._largest[what] = number, f"the {where}"
@@ -72,7 +72,7 @@ class FarValues:
         )
 
 
-def _farthest(values: np.ndarray) -> tuple[float, float]:
+def _largest_of(values: np.ndarray) -> tuple[float, float]:
     """Returns how far the farthest of some numbers is from 0, and that number."""
     low, high = float(values.min()), float(values.max())
     return max(high, -low), high if high >= -low else low

@@ -58,15 +58,15 @@ class Stacks:
 
     Args:
         records: all of them, from the longest on.
-        goes_on: whether the newest block of each stays its first, to be put together with its
+        continues: whether the newest block of each stays its first, to be put together with its
             actions later.
         is_cut: whether it is what the seats in it observe last until then.
     """
 
     def __init__(
-        self, records: Iterable[Record], *, goes_on: bool = False, is_cut: bool = False
+        self, records: Iterable[Record], *, continues: bool = False, is_cut: bool = False
     ) -> None:
-        self._goes_on, self._is_cut = goes_on, is_cut
+        self._continues, self._is_cut = continues, is_cut
         self._num_of = Counter(one.blocks[-1] for one in records if one.blocks)
         """How many records end with a block."""
         self._known: dict[Block, tuple[list[Block], int, list[list[Run]]]] = {}
@@ -75,9 +75,9 @@ class Stacks:
 
     def put_together(self, record: Record) -> None:
         """Moves what the blocks of one of the records have of it into its tracks."""
-        blocks = record.blocks[:-1] if self._goes_on and not self._is_cut else record.blocks
+        blocks = record.blocks[:-1] if self._continues and not self._is_cut else record.blocks
         record.take(self._runs_of(blocks, record.slot) if blocks else [], len(blocks))
-        record.blocks = record.blocks[-1:] if self._goes_on else []
+        record.blocks = record.blocks[-1:] if self._continues else []
 
     def _runs_of(self, blocks: list[Block], slot: int) -> list[Run]:
         newest, num = blocks[-1], len(blocks)

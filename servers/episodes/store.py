@@ -435,7 +435,7 @@ class EpisodeStore:
 
     def _cut(self, records: Sequence[Record | None]) -> list[Chunk | None]:
         """Returns what open training episodes have recorded since they were cut last."""
-        cut = self._put_together([one for one in records if one], goes_on=True, is_cut=True)
+        cut = self._put_together([one for one in records if one], continues=True, is_cut=True)
         for record in cut:
             self._table.num_new[record.slot] = 0
         return [record.cut() for record in cut]
@@ -464,7 +464,7 @@ class EpisodeStore:
         if self._over:
             self._keep_ended()
         if long := self._steps.long:
-            self._put_together([one for one in long if len(one.blocks) > 1], goes_on=True)
+            self._put_together([one for one in long if len(one.blocks) > 1], continues=True)
             long.clear()
         if self._cuts_after_frames:
             self._cut_if_due(is_after_frame=True)
