@@ -33,7 +33,6 @@ class Seen(msgspec.Struct):
         where: the episodes' slots in it.
         departed: bool ``[E, agents of the server]``, those that are done by now.
         back: agents that begin a new life: what they did in the one before is forgotten.
-        respawned: seats of which this begins a new life.
         is_final: whether seats see this at their end and do not act on it: no mask is needed there.
         newest: what was stacked of it, by index; see `Frames.advance`.
     """
@@ -46,7 +45,6 @@ class Seen(msgspec.Struct):
     where: Slots
     departed: np.ndarray
     back: frozenset[str] = frozenset()
-    respawned: frozenset[str] = frozenset()
     is_final: bool = False
     newest: list[tuple[Any, np.ndarray]] = []
 
@@ -296,8 +294,6 @@ class Part:
         departed = self.by_seat(seen.departed[:, self.places])
         for i, seat in enumerate(self.seats):
             has_begun = seen.memory.began[seen.where, seen.memory.places[seat.seat_id]]
-            if seat.seat_id in seen.respawned:
-                has_begun = np.zeros_like(has_begun)
             waits_for = (~has_begun[:, None] & ~departed[:, i] & ~is_here[i]).any(axis=0)
             if waits_for.any():
                 who = seat.members[int(np.argmax(waits_for))]

@@ -100,6 +100,10 @@ def part_reader(whole: plain.Space, part: plain.Space) -> Callable[[Any], Any]:
     own = next((name for name, sub in whole.spaces.items() if sub is part), None)
     if own is not None:
         return lambda value: value[own]
+    rest, _ = split_state(whole)
+    if any(sub is rest for sub in whole.spaces.values()):  # with its mask in it
+        read = part_reader(rest, part)
+        return lambda value: read(without(value, STATE))
     assert isinstance(part, plain.DictSpace)
     names = tuple(part.spaces)
     return lambda value: {name: value[name] for name in names}

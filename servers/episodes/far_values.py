@@ -29,59 +29,53 @@ class FarValues:
     """
 
     def __init__(self, warnings: Warnings) -> None:
-        self._rewards = _Largest(warnings, "reward", "is")
-        self._observations = _Largest(warnings, "observation", "holds")
+        self._warnings = warnings
+        self._num = 0
+        """Agents' steps so far."""
+        self._largest = {"reward": (0.0, ""), "observation": (0.0, "")}
 
     def largest(self) -> list[tuple[float, str]]:
         """Returns the largest reward and observation, with whose each is."""
-        return [self._rewards.largest, self._observations.largest]
+        return [*self._largest.values()]
 
     def look_at(self, chunks: Iterable[Chunk]) -> None:
         """Receives the rewards and observations of a batch."""
         played = [one for chunk in chunks for one in chunk.trajectories if len(one)]
-        if not played:
-            return
-        self._rewards.look_at(played, [[one.rewards] for one in played])
-        self._observations.look_at(played, [list(_numbers(one.observations)) for one in played])
+        rewards = [[one.rewards] for one in played]
+        self._look_at("reward", played, rewards)
+        self._look_at("observation", played, [[*_numbers(one.observations)] for one in played])
+        self._num += sum(map(len, played))
 
-
-class _Largest:
-    def __init__(self, warnings: Warnings, what: str, verb: str) -> None:
-        self.num = 0
-        """Agents' steps so far."""
-        self._warnings, self._what, self._verb = warnings, what, verb
-        self._size = 0.0
-        self.largest = (0.0, "")
-
-    def look_at(self, played: Sequence[Trajectory], values: Sequence[Sequence[np.ndarray]]) -> None:
-        """Receives the arrays of each trajectory."""
+    def _look_at(
+        self, what: str, played: Sequence[Trajectory], values: Sequence[Sequence[np.ndarray]]
+    ) -> None:
         leaves = [leaf.reshape(-1) for of_one in values for leaf in of_one]
-        if leaves:
-            together = np.concatenate(leaves)
-            if max(float(together.max()), -float(together.min())) > self._size:
-                for one, of_one in zip(played, values, strict=True):
-                    for leaf in of_one:
-                        self._look_at(one, leaf)
-                    self.num += len(one)
-                return
-        self.num += sum(map(len, played))
-
-    def _look_at(self, one: Trajectory, values: np.ndarray) -> None:
-        low, high = float(values.min()), float(values.max())
-        size = max(high, -low)
-        if size <= self._size:
+        if not leaves or _largest_of(np.concatenate(leaves))[0] <= abs(self._largest[what][0]):
             return
-        number = high if high >= -low else low
-        where = f"{self._what} of {one.seat_id!r} in episode {one.episode_id}"
-        self.largest = number, f"the {where}"
-        if self.num >= _NUM_KNOWN and size > max(_LARGE, _FAR * self._size):
-            self._warnings.add(
-                f"far {self._what}s",
-                f"{'an' if where[0] == 'o' else 'a'} {where} {self._verb} {number:.3g}, and the "
-                f"largest of the {self.num} before it was {self._size:.3g}: is it a mistake? "
-                f"limits.max_abs_{self._what} refuses larger ones",
-            )
-        self._size = size
+        num = self._num
+        for one, of_one in zip(played, values, strict=True):
+            for leaf in of_one:
+                size, number = _largest_of(leaf)
+                if size > (before := abs(self._largest[what][0])):
+                    where = f"{what} of {one.seat_id!r} in episode {one.episode_id}"
+                    self._largest[what] = number, f"the {where}"
+                    if num >= _NUM_KNOWN and size > max(_LARGE, _FAR * before):
+                        self._say(what, where, number, num, before)
+            num += len(one)
+
+    def _say(self, what: str, where: str, number: float, num: int, before: float) -> None:
+        a, verb = ("an", "holds") if what == "observation" else ("a", "is")
+        self._warnings.add(
+            f"far {what}s",
+            f"{a} {where} {verb} {number:.3g}, and the largest of the {num} before it was "
+            f"{before:.3g}: is it a mistake? limits.max_abs_{what} refuses larger ones",
+        )
+
+
+def _largest_of(values: np.ndarray) -> tuple[float, float]:
+    """Returns how far the farthest of some numbers is from 0, and that number."""
+    low, high = float(values.min()), float(values.max())
+    return max(high, -low), high if high >= -low else low
 
 
 def _numbers(rows: Any) -> Iterator[np.ndarray]:

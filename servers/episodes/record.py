@@ -58,40 +58,42 @@ class Stacks:
 
     Args:
         records: all of them, from the longest on.
-        goes_on: whether the newest block of each stays its first, to be put together with its
+        continues: whether the newest block of each stays its first, to be put together with its
             actions later.
         is_cut: whether it is what the seats in it observe last until then.
     """
 
     def __init__(
-        self, records: Iterable[Record], *, goes_on: bool = False, is_cut: bool = False
+        self, records: Iterable[Record], *, continues: bool = False, is_cut: bool = False
     ) -> None:
-        self._goes_on, self._is_cut = goes_on, is_cut
+        self._continues, self._is_cut = continues, is_cut
         self._num_of = Counter(one.blocks[-1] for one in records if one.blocks)
         """How many records end with a block."""
-        self._known: dict[Block, tuple[list[Block], list[list[Run]]]] = {}
-        """By their newest block, blocks that were stacked, and the runs of each of their rows."""
+        self._known: dict[Block, tuple[list[Block], int, list[list[Run]]]] = {}
+        """By their newest block, blocks that were stacked, and the runs of each slot that follows a
+        first one."""
 
     def put_together(self, record: Record) -> None:
         """Moves what the blocks of one of the records have of it into its tracks."""
-        blocks = record.blocks[:-1] if self._goes_on and not self._is_cut else record.blocks
+        blocks = record.blocks[:-1] if self._continues and not self._is_cut else record.blocks
         record.take(self._runs_of(blocks, record.slot) if blocks else [], len(blocks))
-        record.blocks = record.blocks[-1:] if self._goes_on else []
+        record.blocks = record.blocks[-1:] if self._continues else []
 
     def _runs_of(self, blocks: list[Block], slot: int) -> list[Run]:
         newest, num = blocks[-1], len(blocks)
-        longer, of_rows = self._known.get(newest, ([], []))
-        row = newest.row_of(slot)
-        if longer[-num:] == blocks:
-            return _between(of_rows[row], len(longer) - num, len(longer))
-        num_acted = num - (self._is_cut or newest.chosen is None)
-        if self._num_of[newest] > 1 and all(one.slots == newest.slots for one in blocks):
-            of_rows = _runs(blocks, [slice(0, len(newest))] * num, num_acted)
-            self._known[newest] = blocks, of_rows
-            return of_rows[row]
-        rows = [one.row_of(slot) for one in blocks]
-        (own,) = _runs(blocks, [slice(row, row + 1) for row in rows], num_acted)
-        return own
+        longer, first, of_rows = self._known.get(newest, ([], 0, []))
+        if longer[-num:] == blocks and first <= slot < first + len(of_rows):
+            return _between(of_rows[slot - first], len(longer) - num, len(longer))
+        first, last = slot, slot + 1
+        where: list[Any] = [one.where for one in blocks]
+        if self._num_of[newest] > 1 and all(isinstance(one, slice) for one in where):
+            first, last = max(one.start for one in where), min(one.stop for one in where)
+        begins = [one.row_of(first) for one in blocks]
+        rows = [slice(begin, begin + last - first) for begin in begins]
+        of_rows = _runs(blocks, rows, num - (self._is_cut or newest.chosen is None))
+        if len(of_rows) > 1:
+            self._known[newest] = blocks, first, of_rows
+        return of_rows[slot - first]
 
 
 def _between(runs: list[Run], first: int, last: int) -> list[Run]:
@@ -170,38 +172,33 @@ class Track:
     followed from its action before, which the first row is not asked for.
     """
 
-    __slots__ = ("actions", "is_terminated", "is_truncated", "key", "num_before", "observations",
-                 "outputs", "rewards", "seat_id")  # fmt: skip
+    __slots__ = ("actions", "is_terminated", "is_truncated", "key", "num_before", "num_rows",
+                 "observations", "outputs", "rewards", "seat_id")  # fmt: skip
 
     def __init__(self, seat_id: str, key: str) -> None:
         self.seat_id = seat_id
         self.key = key
-        self._empty()
+        self.observations: list[Any] = []
+        self.actions: list[np.ndarray] = []
+        self.rewards: list[np.ndarray] = []
+        self.outputs: list[Any] = []
+        self.num_rows = 0
+        """Since the last cut."""
         self.num_before = 0
         """Transitions cut off already."""
         self.is_terminated = False
         self.is_truncated = False
 
-    def _empty(self) -> None:
-        self.observations: list[Any] = []
-        self.actions: list[np.ndarray] = []
-        self.rewards: list[np.ndarray] = []
-        self.outputs: list[Any] = []
-
     @property
     def is_done(self) -> bool:
         return self.is_terminated or self.is_truncated
-
-    @property
-    def num_steps(self) -> int:
-        """Transitions since the last cut."""
-        return max(0, sum(map(len, self.rewards)) - 1)
 
     def extend(self, observations: Any, actions: Any, rewards: np.ndarray, outputs: Any) -> None:
         """Adds what a run of blocks has of the seat, ``[T, ...]``; of the last one perhaps without
         an action and its outputs."""
         self.observations.append(observations)
         self.rewards.append(rewards)
+        self.num_rows += len(rewards)
         if actions is not None:
             self.actions.append(actions)
             self.outputs.append(outputs)
@@ -218,6 +215,7 @@ class Track:
             self._last(self.observations) if observation is None else observation
         )
         self.rewards.append(np.array([reward]))
+        self.num_rows += 1
         self.is_truncated, self.is_terminated = is_truncated, not is_truncated
 
     @staticmethod
@@ -226,16 +224,18 @@ class Track:
 
     def trajectory(self, episode_id: str, policy_id: str) -> Trajectory:
         """Returns all that there is."""
-        followed = slice(self.num_steps)
+        actions, outputs, num = _one(self.actions), _one(self.outputs), self.num_rows - 1
+        if len(actions) > num:  # nothing has followed from the last one
+            actions, outputs = actions[:num], at(outputs, slice(num))
         return Trajectory(
             id=f"{episode_id}_{self.key}",
             episode_id=episode_id,
             seat_id=self.seat_id,
             policy_id=policy_id,
             observations=_one(self.observations),
-            actions=_one(self.actions)[followed],
+            actions=actions,
             rewards=_one(self.rewards)[1:],
-            outputs=at(_one(self.outputs), followed),
+            outputs=outputs,
             t=self.num_before,
             is_terminated=self.is_terminated,
             is_truncated=self.is_truncated,
@@ -248,13 +248,11 @@ class Track:
             comes_again: whether the last row is that of a block whose actions were left out; else
                 its action is open, and the first of the next piece.
         """
-        self.num_before += self.num_steps
-        if comes_again:
-            self._empty()
-            return
+        self.num_before += self.num_rows - 1
+        self.num_rows = int(not comes_again)
         for pieces in (self.observations, self.actions, self.rewards, self.outputs):
             # Copied, so that the rows beside it are not kept.
-            pieces[:] = [each_array(np.copy, self._last(pieces))]
+            pieces[:] = [] if comes_again else [each_array(np.copy, self._last(pieces))]
 
 
 def _one(pieces: list[Any]) -> Any:
@@ -349,7 +347,7 @@ class Record:
     def begin_again(self, seat_id: str) -> None:
         """Begins a new life of a seat that comes back after its end."""
         before = self._tracks.pop(seat_id, None)
-        if before is not None and before.num_steps:
+        if before is not None and before.num_rows > 1:
             self._ended.append(before)
         self._lives[seat_id] = self._lives.get(seat_id, 1) + 1
 
@@ -366,9 +364,11 @@ class Record:
                 self._tracks[seat_id].go_on(comes_again=True)
             return None
         chunk = self._chunk()
-        self._tracks = {s: track for s, track in self._tracks.items() if not track.is_done}
-        for seat_id, track in self._tracks.items():
-            track.go_on(comes_again=seat_id in coming)
+        for seat_id, track in [*self._tracks.items()]:
+            if track.is_done:
+                del self._tracks[seat_id]
+            else:
+                track.go_on(comes_again=seat_id in coming)
         return chunk
 
     def finish(self, *, is_aborted: bool) -> Chunk | None:
@@ -383,7 +383,7 @@ class Record:
         return self._chunk()
 
     def _chunk(self) -> Chunk:
-        found = [track for track in self._tracks.values() if track.num_steps]
+        found = [track for track in self._tracks.values() if track.num_rows > 1]
         if self._ended:  # the lives of a seat one after another: RLlib batches them by seat
             order = list(self._seats)
             found = sorted([*self._ended, *found], key=lambda one: order.index(one.seat_id))

@@ -161,7 +161,7 @@ class Steps:
         departed = table.done[where] if change is None else change.departed
         seen = seats.see(served, seen_agents, step.state, slot, departed)
         if change is not None:
-            seen.back, seen.respawned = change.back, change.respawned
+            seen.back = change.back
         observations = [one.observe(seen) for one in served.parts]
         # Nothing can be refused any more.
         rewards = step.rewards

@@ -322,10 +322,10 @@ class EpisodeStore:
         """Cuts episodes that are long enough to be learned in pieces."""
         if not self._needs_whole_episodes or self._max_sequence_steps == math.inf:
             return
-        table = self._table
-        long = [slot for slot in slots if table.num_new[slot] >= self._max_sequence_steps]
-        for chunk in self._cut([table.records[slot] for slot in long]):
-            self._keep_whole(chunk)
+        table, most = self._table, self._max_sequence_steps
+        if long := [table.records[slot] for slot in slots if table.num_new[slot] >= most]:
+            for chunk in self._cut(long):
+                self._keep_whole(chunk)
 
     def _play(self, item: PlayedSteps, now: float) -> Recorded:
         """Records the steps that are new, one by one: a refusal leaves those before it recorded."""
@@ -435,7 +435,7 @@ class EpisodeStore:
 
     def _cut(self, records: Sequence[Record | None]) -> list[Chunk | None]:
         """Returns what open training episodes have recorded since they were cut last."""
-        cut = self._put_together([one for one in records if one], goes_on=True, is_cut=True)
+        cut = self._put_together([one for one in records if one], continues=True, is_cut=True)
         for record in cut:
             self._table.num_new[record.slot] = 0
         return [record.cut() for record in cut]
@@ -464,7 +464,7 @@ class EpisodeStore:
         if self._over:
             self._keep_ended()
         if long := self._steps.long:
-            self._put_together([one for one in long if len(one.blocks) > 1], goes_on=True)
+            self._put_together([one for one in long if len(one.blocks) > 1], continues=True)
             long.clear()
         if self._cuts_after_frames:
             self._cut_if_due(is_after_frame=True)

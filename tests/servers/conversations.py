@@ -26,12 +26,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import yaml
+from tests.servers.packing import answers_of
 
 from muxrl.orchestrator.config import from_yaml, probe, resolve
 from muxrl.protocol.codec import decode_batch, decode_batch_reply, encode, encode_batch
 from muxrl.protocol.messages import (
     AbortEpisode,
-    Actions,
     AnyItem,
     AnyReply,
     Batch,
@@ -41,7 +41,7 @@ from muxrl.protocol.messages import (
     Step,
     StepRows,
 )
-from muxrl.protocol.rows import Layout, row_of, stack
+from muxrl.protocol.rows import Layout, stack
 from muxrl.protocol.spaces import (
     Box,
     DictSpace,
@@ -52,6 +52,7 @@ from muxrl.protocol.spaces import (
     TupleSpace,
 )
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.server import PolicyServer
 
 BOX = {"type": "box", "shape": [3]}
@@ -324,7 +325,7 @@ def frames_of(name: str, plan: ServerPlan, seed: int, num_frames: int) -> list[b
 def play(
     plan: ServerPlan, frames: list[bytes], batch_env_steps: int = 40
 ) -> tuple[list[AnyReply], list[dict[str, Any]]]:
-    """Returns a server's answers to some frames, item by item, and the trajectories it recorded.
+    """Returns a server's answers to some frames, step by step, and the trajectories it recorded.
 
     Args:
         plan: the server; it neither listens nor learns.
@@ -340,9 +341,10 @@ def play(
         policies.feed.put = lambda batch: recorded.extend(map(plain_chunk, batch))  # type: ignore[method-assign]
         for frame in frames:
             answer: list[AnyReply] = []
-            server._app.answer(decode_batch(frame).items, answer.extend, is_alone=True)
+            items = decode_batch(frame).items
+            server._app.answer(items, answer.extend, is_alone=True)
             sent = encode(BatchReply(answer)).replace(server.address.encode(), b"127.0.0.1:00000")
-            replies += decode_batch_reply(sent).replies
+            replies += answers_of(plan.agents, items, decode_batch_reply(sent).replies)
     finally:
         server.stop()
     return replies, recorded
@@ -359,52 +361,17 @@ def as_dicts(answer: Any) -> Any:
     return answer
 
 
-def plain_chunk(chunk: Any) -> dict[str, Any]:
-    """Returns a chunk as dicts and arrays, however its rows are kept."""
-    return {
-        "episode": chunk.episode_id,
-        "trajectories": [
-            {
-                f.name: _stacked(getattr(one, f.name))
-                for f in dataclasses.fields(one)
-                if getattr(one, f.name) is not None
-            }
-            for one in chunk.trajectories
-        ],
-    }
+def plain_chunk(chunk: Chunk) -> dict[str, Any]:
+    """Returns a chunk as dicts and arrays."""
+    trajectories = [dict(each_field(one)) for one in chunk.trajectories]
+    return {"episode": chunk.episode_id, "trajectories": trajectories}
 
 
-def _stacked(rows: Any) -> Any:
-    if isinstance(rows, Mapping):
-        return {key: _stacked(part) for key, part in rows.items()}
-    if not isinstance(rows, list):
-        return rows
-    if rows and isinstance(rows[0], Mapping):
-        return {key: _stacked([row[key] for row in rows]) for key in rows[0]}
-    return np.array(rows)
-
-
-def by_step(plan: ServerPlan, frames: list[bytes], answers: list[Any]) -> list[Any]:
-    """Returns answers in which that to rows is one of each row, however a server gave it."""
-    items = [item for frame in frames for item in decode_batch(frame).items]
-    found: list[Any] = []
-    for item, answer in zip(items, answers, strict=True):
-        if answer["type"] != "ActionRows":
-            found.append(answer)
-        elif answer["replies"]:
-            found += answer["replies"]
-        else:
-            assert isinstance(item, StepRows)
-            layout = Layout(tuple(item.agents) or tuple(plan.agents), plan.agents)
-            for row, episode_id in enumerate(item.episode_ids):
-                actions = {
-                    agent_id: row_of(kind.space, rows, (row, i))
-                    for kind, rows in zip(layout.acted, answer["actions"], strict=True)
-                    for i, agent_id in enumerate(kind.agents)
-                }
-                one = Actions(episode_id, int(item.t[row]), actions, answer["weights_seq_no"])
-                found.append(as_dicts(one))
-    return found
+def each_field(one: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the fields of a dataclass that are there."""
+    for field in dataclasses.fields(one):
+        if getattr(one, field.name) is not None:
+            yield field.name, getattr(one, field.name)
 
 
 def differences(a: Any, b: Any, at: str = "") -> Iterator[str]:
@@ -447,8 +414,6 @@ def _main() -> int:
         (args.folder / file).write_bytes(pickle.dumps(now))
         said = f"{name}: {len(answers)} answers, {len(recorded)} pieces of episodes"
         if args.compare:
-            for one in (then, now):
-                one["answers"] = by_step(plan, frames, one["answers"])
             for what in ("answers", "recorded"):
                 found = list(differences(then[what], now[what], what))
                 num_different += len(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.servers.conversations import KINDS, as_dicts, differences, frames_of, plan_of, play
-from tests.servers.packing import answers_of
+from tests.servers.packing import unpacked
 
 from muxrl.protocol.codec import decode_batch
 from muxrl.protocol.messages import Refused
@@ -19,7 +19,7 @@ def test_every_item_is_answered_once_and_alike(name: str) -> None:
     before, was = b"", []
     for frame in frames:
         items = decode_batch(frame).items
-        now = answers_of(plan.agents, items, [next(left) for _ in items])
+        now = [next(left) for _ in unpacked(plan.agents, items)]
         assert {one.code for one in now if isinstance(one, Refused)} <= {409, 410, 422}
         for old, new in zip(was, now, strict=True) if frame == before else ():
             # What began in a frame and has gone on since cannot begin again.

@@ -17,6 +17,7 @@ from tests.servers.trainers.brought import Counting
 
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.config import ServerConfig
+from muxrl.servers.declared import bare
 from muxrl.servers.fixed_policies.entry import PoolAlgorithm
 from muxrl.servers.lookup import find, own_algorithms
 from muxrl.servers.setting_values import AlgorithmProblem, kind_of, read_as
@@ -146,6 +147,8 @@ def test_every_setting_of_every_algorithm_is_judged(entry: Any) -> None:
     declared = entry.kinds()
     for name, default in entry.settings().items():
         assert read_as(name, default, declared[name]) == default
+        if type(default) is int and bare(declared[name]) is int:
+            assert type(getattr(set_in(entry.name, {name: float(default)}), name)) is int
         for wrong in (some_mapping_or_text(declared[name]), "1e-3"):
             with pytest.raises(AlgorithmProblem, match=f"^{entry.name}'s setting '{name}' must be"):
                 set_in(entry.name, {name: wrong})
@@ -167,43 +170,6 @@ def test_no_value_of_a_setting_is_a_traceback(entry: Any) -> None:
             plan = dataclasses.replace(make_plan("ab"), settings={name: value})
             for problem in (*entry.find_config_problems(plan), *entry.find_problems(plan)):
                 assert len(problem.splitlines()) == 1, problem
-
-
-@pytest.mark.parametrize("name", ["PPO", "MAPPO", "HAPPO"])
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"minibatch_size": "500"}, "'500' is text; leave out the quotes: 500"),
-        ({"minibatch_size": 0}, "minibatch_size=0 must be a whole number of at least 1"),
-        ({"grad_clip": "0.5"}, "'0.5' is text; leave out the quotes: 0.5"),
-        ({"grad_clip": -1}, "grad_clip=-1 must be above 0, or None"),
-        ({"train_batch_size_per_learner": 0}, "must be a whole number of at least 1"),
-    ],
-)
-def test_what_would_fail_while_learning_is_refused(
-    name: str, given: dict[str, Any], sentence: str
-) -> None:
-    config = ServerConfig(name, settings=given)
-    (problem,) = find(name).find_config_problems(config)
-    assert problem.endswith(sentence)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "given", "type_of"),
-    [
-        ("PPO", {"minibatch_size": 5e1, "train_batch_size_per_learner": 1e2}, int),
-        ("MAPPO", {"minibatch_size": 5e2}, int),
-        ("DQN", {"num_atoms": 1e1, "target_network_update_freq": 2e2, "n_step": 3.0}, int),
-        ("QMIX", {"hidden_dim": 3.2e1, "buffer_capacity_episodes": 1e2}, int),
-        ("SAC", {"target_entropy": -1e0}, float),
-    ],
-)
-def test_learners_get_whole_numbers(algorithm: str, given: dict[str, Any], type_of: type) -> None:
-    config = set_in(algorithm, given)
-    for name, value in given.items():
-        found = getattr(config, name)
-        assert found == value
-        assert type(found) is type_of
 
 
 def test_what_is_within_a_setting_is_whole_too() -> None:

@@ -218,3 +218,19 @@ def test_statistics_of_other_observations_are_refused_by_name() -> None:
     count(one, {"a": np.array([3.0, 6.0])})
     third.set_state(one.get_state(), names={"q": "p"}, has_states=False)
     assert read(np.array([3.0, 4.0])).tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("more", [{}, {"y": Box((1,))}])
+def test_a_mask_beside_numbers_beside_a_state_is_not_counted(more: dict[str, Space]) -> None:
+    seen_alone = {"x": Box((2,)), **more}
+    inner = DictSpace({**seen_alone, "action_mask": Box((3,), "int8", 0, 1)})
+    told = DictSpace({"obs": inner, "state": Box((2,))})
+    plan = normalizing(make_plan(dict.fromkeys("ab", told), {"team": ("a", "b")}))
+    store = ScriptedStore(plan)
+    store.start()
+    for t in range(3):
+        numbers = {key: np.full(box.shape, t, np.float32) for key, box in seen_alone.items()}
+        value = {"obs": {**numbers, "action_mask": np.ones(3, np.int8)}, "state": np.zeros(2)}
+        store.step(t, observations=dict.fromkeys("ab", value), rewards={})
+    (state,) = store.observing.get_state()["policies"]["team"].values()
+    assert (state["count"], set(state["mean"])) == (6, {1.0})

@@ -102,6 +102,18 @@ def test_a_member_that_acted_is_not_truncated_without_its_final_observation(
     store.store.accept(msgspec.structs.replace(item, episode_id="measured"), 0.0)
 
 
+def test_a_team_whose_acting_member_terminates_is_not_cut_short_unseen() -> None:
+    store = ScriptedStore(make_plan("ab", TEAM))
+    store.start()
+    store.step(0)
+    store.step(1, "a")
+    item = EndEpisode("e", 2, terminations={"a": True}, truncations={"b": True})
+    assert store.refused(item, ValueMismatch).agent_id == "b"
+    store.end(2, terminations={"a": True}, truncations={"b": True},
+              final_observations={"b": seen("b", 2)})  # fmt: skip
+    assert store.flags()["team"] == (False, True)
+
+
 def test_no_state_is_needed_where_everybody_terminates() -> None:
     for seating in (TEAMS, CENTRAL):
         store = ScriptedStore(make_plan("abc", TEAM, state_size=3), seating=seating)
