@@ -161,7 +161,6 @@ class OpenEpisodes(Protocol):
     """Whose episodes a block is of: see `muxrl.servers.episodes.table.EpisodeTable`."""
 
     started: list[StartEpisode | None]
-    modes: list[Any]
 
     def act(self, block: Block) -> None: ...
 
@@ -179,6 +178,7 @@ class Block(msgspec.Struct, eq=False):
         rewards: of each part, ``[E, S]``: what followed from its seats' last actions.
         is_training, should_explore: of all its episodes.
         untrained: ids of the seats that act with the weights that the server began with.
+        wants_log_probs: whether its answers have those of the actions.
         members: who plays each episode, where a server draws; None: it does not.
         logged: of each part; None: no action was chosen elsewhere.
         chosen: of each part; None: it waits for its actions.
@@ -198,6 +198,7 @@ class Block(msgspec.Struct, eq=False):
     is_training: bool = False
     should_explore: bool = False
     untrained: frozenset[str] = frozenset()
+    wants_log_probs: bool = False
     logged: list[list[Logged]] | None = None
     rewards: list[np.ndarray] = []
     chosen: Sequence[Chosen] | None = None
@@ -248,7 +249,7 @@ class Block(msgspec.Struct, eq=False):
     def log_probs(self) -> np.ndarray | None:
         """Those with which policies drew its actions, ``[E, A]``, NaN where one is not known; None:
         its episodes do not want them, or none is."""
-        if self.table is None or not self.table.modes[self.slots[0]].wants_log_probs:
+        if not self.wants_log_probs:
             return None
         agents, found = self.served.layout.agents, None
         for one, own in zip(self.served.parts, self.chosen or (), strict=True):
@@ -285,6 +286,7 @@ class Block(msgspec.Struct, eq=False):
             is_training=self.is_training,
             should_explore=self.should_explore,
             untrained=self.untrained,
+            wants_log_probs=self.wants_log_probs,
         )  # fmt: skip
         some.members = None if self.members is None else self.members[where]
         return some

@@ -171,6 +171,7 @@ class Steps:
             is_training=is_training,
             should_explore=mode.should_explore,
             untrained=mode.untrained,
+            wants_log_probs=mode.wants_log_probs,
             logged=self._logged(step, served) if step.logged_actions else None,
         )  # fmt: skip
         if is_training and self._records:
@@ -347,7 +348,7 @@ class Steps:
             return None
         block = Block(
             table, mode.seats, served, ids, slots, where, t, observations,
-            mode.is_training, mode.should_explore, mode.untrained,
+            mode.is_training, mode.should_explore, mode.untrained, mode.wants_log_probs,
         )  # fmt: skip
         if table.members[slots[0]] is not None:
             block.members = [table.members[slot] for slot in slots]

@@ -106,7 +106,7 @@ PROMISES: dict[str, dict[str, list[str]]] = {
     },
     "docs/security.md": {
         "A server that other machines can reach needs a token": [
-            "tests/orchestrator/config/test_checks.py::test_a_reachable_host_demands_a_token",
+            "tests/orchestrator/config/test_checks.py::test_what_is_refused",
         ],
         "All others are plain values and arrays": [
             f"{SERVERS}/checkpoints/test_state_file.py::test_a_pickle_in_its_place_is_not_loaded",

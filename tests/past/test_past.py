@@ -55,7 +55,8 @@ def test_a_server_describes_itself_as_it_did() -> None:
     described = decode_json(now.content, ServerSpec)
     assert described.takes_rows  # a script did not, then
     assert described.takes_seed
-    before = replace(described, takes_rows=False, takes_seed=False)
+    assert described.gives_log_probs
+    before = replace(described, takes_rows=False, takes_seed=False, gives_log_probs=False)
     assert decode_json(text.encode(), ServerSpec) == before
     assert_alike(now.json(), json.loads(text), "")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.client.scripted_servers import World
 from tests.client.test_lockstep import NUM, Restless, everything_heard, rows_in
-from tests.client.test_vector_loop import CountingVector, NumberServer, RowServer
+from tests.client.test_vector_loop import NumberServer, RowServer, copies
 from tests.compliance.test_exactly_once import GatewayServer, HostileTransport
 from tests.servers.packing import answers_of, packed
 
@@ -92,12 +92,11 @@ def test_servers_hear_through_a_gateway_what_they_hear_without(kind: type[Number
 
 
 def test_a_vector_s_steps_stay_one_item_a_server() -> None:
-    lengths = [3] * NUM
-    mine, direct = CountingVector(lengths), CountingVector(lengths)
-    through = play(RowServer, mine, through=True)
-    without = play(RowServer, direct, through=False)
+    through, without = (
+        play(RowServer, copies(*[3] * NUM), through=through) for through in (True, False)
+    )
     assert rows_in(through) == rows_in(without) == [NUM] * 9
-    assert mine.actions == direct.actions
+    assert everything_heard(through.left) == everything_heard(without.left)
 
 
 class Talk:

@@ -115,6 +115,7 @@ def test_what_a_client_played_is_recorded_as_the_servers_own(
     reply = store.accept(played, 0.0)
     assert isinstance(reply, Recorded)
     store.accept(EndEpisode("e", 3, terminations=dict.fromkeys("ab", True)), 0.0)
+    store.finish_frame()
     (chunk,) = policies.store.pending
     for one in chunk.trajectories:
         assert one.outputs[IS_LOGGED].tolist() == [is_stale] * 3
