@@ -230,7 +230,7 @@ def test_a_server_s_refusal_of_a_row_closes_its_episode_alone() -> None:
     )
     (reply,) = behind.say([rows(0, "good", "bad")])
     good, bad = reply.replies  # type: ignore[union-attr]
-    assert good == Actions("good", 0, {"a": 0, "b": 0})
+    assert good == Actions("good", 0, {"a": 7, "b": 8})
     assert isinstance(bad, Refused)
     assert "closed on every server" in bad.message
     assert list(behind.world.left.open) == ["good"]
