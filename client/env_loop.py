@@ -340,7 +340,7 @@ class EnvLoop(HeldLoop):
         try:
             self._client.tell_played()
         except ClientError as error:  # the next step meets it again
-            logger.warning("what was played could not be told: %s", error)
+            logger.warning("what was played could not be sent: %s", error)
 
     # --- what servers do wrong ------------------------------------------------------------
 

@@ -110,7 +110,7 @@ class Episode:
         return {name: returns for name, returns in against.items() if returns}
 
     def start_on(self, server_id: str) -> StartEpisode:
-        """Returns the start that a server is told."""
+        """Returns the start that a server is sent."""
         explore = self._should_explore
         return StartEpisode(
             self.episode_id,

@@ -38,7 +38,7 @@ class EpisodeColumns:
         self._sent_at: NDArray[np.float64] = np.zeros((num_servers, 0))
         """``[S, N]``: when (monotonic)."""
         self._rewards: NDArray[np.float64] = np.zeros((0, num_agents))
-        """``[N, A]``: sums since the agent's server was told."""
+        """``[N, A]``: sums that have not been sent to the agent's server."""
         self._is_paid: NDArray[np.bool_] = np.zeros((0, num_agents), bool)
         """``[N, A]``: whether there was any."""
         self._returns: NDArray[np.float64] = np.zeros((0, num_agents))
@@ -104,7 +104,7 @@ class EpisodeColumns:
         truncations: Mapping[str, Any] = NONE,
         final_observations: Mapping[str, Any] = NONE,
     ) -> None:
-        """Keeps what followed from the last actions until its server is told.
+        """Keeps what followed from the last actions until it is sent to its server.
 
         A reward that is no number is kept as it is: its server refuses it, as any wrong value.
 

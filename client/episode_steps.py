@@ -38,7 +38,7 @@ from muxrl.protocol.messages import AnyItem, Step, StepRows
 from muxrl.protocol.rows import Layout, NotInRows, each_array, empty
 
 _SENT_PER_TIMEOUT = 3
-"""How often a server is told of an open episode, at least, in its `episode_timeout_s`."""
+"""How often a server is sent something of an open episode, at least, in its `episode_timeout_s`."""
 
 Logged = tuple[Mapping[str, Any], Mapping[str, float]]
 """Actions that were chosen elsewhere, and their log-probabilities, by agent."""
@@ -215,7 +215,7 @@ class EpisodeSteps(EpisodeColumns):
         self._ask(outbox, split, slots, where, values, NONE, paid)
 
     def _is_plain_on(self, split: Split) -> bool:
-        """Whether steps after equal ones are rows on all servers, with all that they are told."""
+        """Whether steps after equal ones are rows on all servers, with all that they are sent."""
         takes_rows = (self._transports[part.place].takes_rows for part in split.parts)
         return split.is_of_all and not self._pending and all(takes_rows)
 

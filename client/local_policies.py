@@ -3,7 +3,7 @@
 Actions are chosen as the server chooses them: drawn from logits, or the highest value but for
 exploration; all agents that share a policy in one pass. An agent alone is read as a team of one.
 What a member reads is made as the server makes it (`muxrl.servers.agents.teams`), and its recurrent
-state is kept here. The server is told that state with what was played, and continues from it.
+state is kept here. The server is sent that state with what was played, and continues from it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class LocalPolicies:
         self._team_of = {a: name for name, members in self._members.items() for a in members}
         self._policy_of = {n: spec.agents[m[0]].policy_id for n, m in self._members.items()}
         self.has_memory = bool(spec.groups)
-        """Whether `follow` has to be told of steps."""
+        """Whether `follow` has to be called with steps."""
         self._readers: dict[str, Callable[[Any], np.ndarray]] = {}
         self._masks: dict[str, np.ndarray | None] = {}
         """Of agents that may not do all that their network knows; None: as they observe."""

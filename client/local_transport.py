@@ -2,10 +2,10 @@
 
 It pulls the server's networks (`LocalPolicies`), answers steps with them, and keeps what was played
 until the server is spoken to: with a start, an end or an abort, with the step that completes the
-server's next batch, and after a fraction of a second. Then it is told all, and chooses the actions
+server's next batch, and after a fraction of a second. Then it is sent all, and chooses the actions
 of that message's steps, as without local inference. A server that learns holds these messages as it
 holds others, and the first step after an update is its own. Nothing is dropped in silence: steps
-that could not be told are counted, logged, and refused where their episode continues.
+that could not be sent are counted, logged, and refused where their episode continues.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ InferenceMode = Literal["remote", "local"]
 logger = logging.getLogger(__name__)
 
 _MOST_STEPS = 256
-"""Told at once: a server takes some 10 ms to record them, in which it hears nobody else."""
+"""Sent at once: a server takes some 10 ms to record them, in which it hears nobody else."""
 _LONGEST_S = 0.2
-"""Until what was played is told, if steps are slow."""
+"""Until what was played is sent, if steps are slow."""
 _MOST_BYTES = 1 << 20
 """Likewise: half of what a server reads that is not one array (`MAX_PLAIN_BYTES` there)."""
 _AGENT_BYTES = 200
@@ -63,7 +63,7 @@ _AGENT_BYTES = 200
 
 
 class _Played:
-    """An open episode, and what its server has not been told of it."""
+    """An open episode, and what has not been sent of it."""
 
     __slots__ = ("logits", "memory", "should_explore", "steps", "t")
 
@@ -216,7 +216,7 @@ class LocalTransport(Around):
         if time.monotonic() - self._pulled_at >= interval_s:
             self._pull()
 
-    # --- what the server is told --------------------------------------------------------
+    # --- what the server is sent --------------------------------------------------------
 
     def _acts_on(self, item: AnyItem) -> TypeGuard[Step]:
         """Whether this is a step to act in: new, and nobody else has chosen its actions."""
@@ -226,7 +226,7 @@ class LocalTransport(Around):
         return episode is not None and item.t == episode.t and item.episode_id not in self._refused
 
     def _is_due(self, num_transitions: int) -> bool:
-        """Whether the server is to be told, and asked, with so many transitions more."""
+        """Whether it is to be sent, and the server asked, with so many transitions more."""
         if self._num_wanted is None:
             return self._num_kept > 0
         return (
@@ -275,7 +275,7 @@ class LocalTransport(Around):
         logger.warning("up to %d steps are not recorded: %s", len(item.steps), refusal.message)
 
     def _sort(self, replies: Sequence[AnyReply]) -> list[AnyReply]:
-        """Receives the replies to what was told; returns those to items that were not made here.
+        """Receives the replies to what was sent; returns those to items that were not made here.
 
         Where what was played was refused, so is the next item of its episode.
         """
@@ -323,7 +323,7 @@ class LocalTransport(Around):
     # --- acting -------------------------------------------------------------------------
 
     def _act(self) -> list[AnyReply]:
-        """Returns the answers to steps; those that it acts in are kept until they are told."""
+        """Returns the answers to steps; those that it acts in are kept until they are sent."""
         outcomes: list[Step | Refused] = []
         asked: list[Asked] = []
         for item in self._items:

@@ -21,7 +21,7 @@ class Outbox:
         self.handlers: dict[str, list[Handler]] = {}
         """Who gets the answers to these."""
         self.ended: list[Episode] = []
-        """Episodes of which the servers are told the end."""
+        """Episodes of which the servers are sent the end."""
         self.asked: list[Callable[[], None]] = []
         """Notes that answers to steps never came."""
 

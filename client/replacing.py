@@ -1,6 +1,6 @@
 """Transports to a server that has some of its agents act otherwise, for evaluations.
 
-The server is told everything and acts for all the others, as they have learned.
+The server is sent everything and acts for all the others, as they have learned.
 """
 
 from __future__ import annotations

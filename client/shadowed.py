@@ -1,4 +1,4 @@
-"""A transport that tells a second server what the first has chosen, so that it learns from that."""
+"""A transport that sends a second server what the first has chosen, so that it learns from that."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Shadowed(Around):
         """Whether the server, and the shadow, is sent the global state."""
         self._items: Sequence[AnyItem] = ()
         self._episodes: set[str] = set()
-        """Those that the shadow is told of."""
+        """Those that the shadow is sent."""
         self._sent: list[AnyItem] = []
         """To the shadow, which has not answered yet."""
         self._refused: dict[str, Refused] = {}

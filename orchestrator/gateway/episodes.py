@@ -60,7 +60,7 @@ _SILENT_S = 30.0
 """As long as a client's patience: after that a simulation is thought to be lost, unless the steps
 of its episode take long."""
 _MAX_REASON_CHARS = 500
-"""Of why one is over, which is told again where the first answer was lost."""
+"""Of why one is over, which is said again where the first answer was lost."""
 
 
 class GatewayEpisodes:
@@ -101,9 +101,9 @@ class GatewayEpisodes:
         self._reading = Reading(spec.agents, spec.state_size, max_abs_reward=SMALL_REWARD)
         self._max_forwarded = needed_items(spec.max_episodes)  # which a server takes in one frame
         self._num_ending = 0
-        """Open episodes whose ends the servers are told in this round."""
+        """Open episodes whose ends the servers are sent in this round."""
         self._num_stepping = 0
-        """Training steps that they are told."""
+        """Training steps that they are sent."""
         self._received: set[str] = set()
         """Episodes of which the items that are being answered are."""
         self._open: dict[str, OpenEpisode] = {}
@@ -200,7 +200,7 @@ class GatewayEpisodes:
         return left
 
     def _is_beyond(self, item: AnyItem) -> bool:
-        """Whether a step has to wait, since with those that are told all is played."""
+        """Whether a step has to wait, since with those that are sent all is played."""
         if self.counts.num_env_steps + self._num_stepping < self.most_env_steps:  # nearly always
             return False
         episode = self._open.get(item.episode_id)
@@ -213,7 +213,7 @@ class GatewayEpisodes:
     def _prepare(
         self, asked: Asked, item: StartEpisode | Step | EndEpisode | PlayedSteps, now: float
     ) -> Forwarded | None:
-        """Receives an item; returns what the servers have to be told, None if it is answered.
+        """Receives an item; returns what the servers have to be sent, None if it is answered.
 
         Raises:
             ProtocolError: it is refused, and nothing of it is kept.

@@ -82,7 +82,7 @@ class Evaluation:
 
 @dataclass(eq=False)
 class OpenEpisode:
-    """An open episode: what the simulation has said of it, and what the servers are to be told."""
+    """An open episode: what the simulation has said of it, and what the servers are to be sent."""
 
     started_by: StartEpisode
     is_training: bool
@@ -170,7 +170,7 @@ class Forwarded:
     answered: Callable[[], AnyReply | ProtocolError]
     outbox: Outbox = field(default_factory=Outbox)
     step: CheckedStep | None = None
-    """Told with those of other episodes."""
+    """Sent with those of other episodes."""
     rows: tuple[Layout, list[Any]] | None = None
     """Of steps in rows, and where their actions are put."""
 

@@ -3,7 +3,7 @@
 Runs of one contestant differ in nothing but the seed; contestants differ in which label plays which
 role. A label is the algorithm's name, or what a sweep calls it; settings are added only where two
 servers of one label differ in them. Returns are measured of roles, teams, single agents, and all
-agents together: the subjects. Settings and software are told of, too.
+agents together: the subjects. Settings and software are described, too.
 """
 
 from __future__ import annotations
