@@ -34,7 +34,7 @@ SIMULATION = CountingSimulation("abcd")
 FACTS = SimulationFacts({agent: (SIMULATION.observation_spaces[agent],
                                  SIMULATION.action_spaces[agent]) for agent in "abcd"})  # fmt: skip
 OWN = "muxrl.experiments.examples.own_trainer.joint_bandit:JointBandit"
-TEAMS = ("QMIX", "VDN", "QPLEX", "MASAC", "MADDPG", OWN)
+TEAMS = ("QMIX", "VDN", "QPLEX", "MASAC", "MADDPG", "HAPPO", OWN)
 CONTINUOUS = SimulationFacts(
     {agent: (seen, Box((2,), "float32", -1.0, 1.0)) for agent, (seen, _) in FACTS.agents.items()}
 )
