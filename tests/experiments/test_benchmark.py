@@ -87,7 +87,7 @@ def test_shares_of_truncated_episodes_stay_within_0_and_1(
 
 def test_what_is_stored_is_small_and_names_no_machine() -> None:
     files = [path for path in RESULTS.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 3_000_000
+    assert sum(path.stat().st_size for path in files) < 450_000 * len(TASKS)
     of_runs = {"/".join(path.relative_to(RESULTS).parts[3:]) for path in files} - {""}
     assert of_runs == {*FILES}
     for path in files:
