@@ -273,7 +273,7 @@ def batch_ours(case: Case) -> Iterator[float]:
             policies.store.finish_frame()
             t += 1
         before = case.clock()
-        policies.thread._learning.train()
+        policies._learning.train()
         yield 1e3 * (case.clock() - before)
 
 

@@ -61,10 +61,10 @@ def team_update_ours(case: str) -> Iterator[float]:
         while True:
             _play(policies, work.num_episodes, rng)
             before = time.process_time()
-            policies.thread._learning.train()
+            policies._learning.train()
             yield 1e3 * (time.process_time() - before)
     _play(policies, work.num_stored, rng)
-    policies.thread._learning.train()
+    policies._learning.train()
     (trainer,) = policies.acting.learners.values()
     while True:
         before = time.process_time()
