@@ -339,13 +339,13 @@ class AwaitedRows(Awaited):
 
     def answer(self) -> ActionRows:
         first = self.blocks[0]
-        actions, log_probs = first.actions, first.log_probs
+        actions, known = first.actions, [block.log_probs for block in self.blocks]
+        log_probs = known[0]
         if len(self.blocks) > 1:
             lead = sum(map(len, self.blocks))
             actions = [kind.empty(lead) for kind in first.served.acted]
             for block, places in zip(self.blocks, self.places, strict=True):
                 put(actions, places, block.actions)
-            known = [block.log_probs for block in self.blocks]
             if any(one is not None for one in known):
                 log_probs = np.full((lead, len(first.served.layout.agents)), np.nan)
                 for own, places in zip(known, self.places, strict=True):
