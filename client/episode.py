@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from muxrl.client.errors import EpisodeLost
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
@@ -83,6 +84,8 @@ class Episode:
         self.is_truncated = False
         """Whether an agent was truncated, rather than terminated; its end may say more."""
         self.mismatches: list[str] = []
+        self.closed_early: EpisodeLost | None = None
+        """Of a server that had closed it when its end came; others have recorded that end."""
         self._specs = specs
         self._mode: Mode = mode
         self._should_explore = should_explore
@@ -153,10 +156,12 @@ class Episode:
             self._compare(server_id, item.t, reply)
         elif isinstance(reply, Aborted):  # the answer to an end that came too late
             self._over_on.add(server_id)
-            self.mismatches.append(
-                f"server {server_id!r} had closed episode {self.episode_id} early when the client "
-                "ended it, so its last steps are not recorded there; was it idle for more than "
-                "limits.episode_timeout_s, or is training over?"
+            self.closed_early = EpisodeLost(
+                f"server {server_id!r} had closed episode {self.episode_id} before its end came, "
+                "so its last steps are not recorded there; was it idle for more than "
+                "limits.episode_timeout_s, or is training over?",
+                episode_id=self.episode_id,
+                server_id=server_id,
             )
         return None
 

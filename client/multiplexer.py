@@ -311,18 +311,22 @@ class MultiplexingClient:
                 (``{"travel_s": {"driver_0": 310}}``), for the gateway of a run, which records it.
 
         Raises:
-            As `get_action`.
+            EpisodeLost: a server had closed it before, and has not recorded its last steps; the
+                others have.
+            ClientError: as `get_action`.
         """
-        outbox = Outbox()
+        outbox, episode = Outbox(), self._find(episode_id)
         self.table.end(
             outbox,
-            self._find(episode_id).slot,
+            episode.slot,
             given_by_agent("observations", observations),
             is_truncated=truncated,
             state=state,
             metrics=given_by_agent("metrics", metrics),
         )
         self._send(outbox)
+        if episode.closed_early is not None:
+            raise episode.closed_early
 
     def abort_episode(self, episode_id: EpisodeId | Sequence[EpisodeId], reason: str = "") -> None:
         """Closes an episode, or several, early everywhere; servers keep them as truncated."""
@@ -428,10 +432,11 @@ class MultiplexingClient:
                 self._abort(self._open_among(failures), reason)
             for episode in outbox.ended:
                 self._episodes.pop(episode.episode_id, None)
-                if episode.mismatches:
-                    self.num_mismatches += 1
-                    for text in episode.mismatches:
-                        logger.error("counts differ: %s", text)
+                self.num_mismatches += bool(episode.mismatches or episode.closed_early)
+                for text in episode.mismatches:
+                    logger.error("counts differ: %s", text)
+                if episode.closed_early is not None:  # which `end_episode` raises
+                    logger.info("%s", episode.closed_early)
             if self._servers.pending_aborts:
                 self._servers.send_pending(outbox.items)
             return failures

@@ -159,15 +159,19 @@ def test_all_servers_lost(client: MultiplexingClient, left: Server, right: Serve
 
 
 def test_a_server_that_closed_the_episode_itself(
-    client: MultiplexingClient, left: Server, right: Server, caplog: pytest.LogCaptureFixture
+    client: MultiplexingClient, left: Server, right: Server
 ) -> None:
     left.script = lambda item: Aborted("e") if isinstance(item, EndEpisode) else None
     client.start_episode("e")
     client.get_action("e", ALL)
-    client.end_episode("e")
+    with pytest.raises(EpisodeLost, match="'left' had closed episode e before its end") as lost:
+        client.end_episode("e")
+    assert (lost.value.episode_id, lost.value.server_id) == ("e", "left")
     assert right.open == {}
     assert client.num_mismatches == 1, "what came after its last step is not recorded there"
-    assert "'left' had closed episode e early" in caplog.text
+    with pytest.raises(EpisodeMisuse, match="is not open"):
+        client.end_episode("e")
+    client.start_episode("f")
 
 
 def test_an_answer_without_an_agents_action_closes_the_episode(
