@@ -55,6 +55,7 @@ from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.orchestrator.storage.versions import software_versions
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import ServerConfig
+from muxrl.servers.fixed_names import POOL, is_fixed
 from muxrl.servers.training.policies import ServerProblem
 
 Game = tuple[Mapping[str, Player], range]
@@ -167,9 +168,20 @@ def play_head_to_head(
             interchangeable=tuple(interchangeable),
             should_explore=should_explore,
             snapshots=tuple(snapshots or ()),
+            players={role: _players(profiles, role) for role in roles},
         ),
         notes,
     )
+
+
+def _players(profiles: Sequence[Profile], role: str) -> list[dict[str, Any]]:
+    """Returns a row for each player of a role that a POOL can have; see `HeadToHead.players`."""
+    seated = (players[role] for p in profiles for players in p.players if role in players)
+    return [
+        {"player": who.label, "algorithm": who.server.algorithm, "settings": who.server.settings}
+        for who in dict.fromkeys(seated)
+        if is_fixed(who.server.algorithm) and who.server.algorithm.upper() != POOL
+    ]
 
 
 def cycle_notes(tables: Sequence[CrossPlay]) -> Iterator[str]:

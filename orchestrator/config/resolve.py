@@ -19,6 +19,7 @@ from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.config.shadows import acting, find_learning_problems, shadows
+from muxrl.orchestrator.config.solved_pools import solved
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.patterns import match, similar_pattern
@@ -69,6 +70,7 @@ def resolve(
 
     problems = find_problems(config, needs_stop=needs_stop)
     agents_of = _assign_agents(config, facts, problems)
+    config = solved(config, agents_of, problems)
     plans = {
         server_id: ServerResolver(
             server_id,

@@ -25,10 +25,10 @@ from muxrl.orchestrator.comparisons.matches import play, scored
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.population import Entry, League
-from muxrl.orchestrator.measure.meta_game import MetaGame
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.protocol.patterns import match
+from muxrl.servers.fixed_policies.meta_game import MetaGame
 
 logger = logging.getLogger(__name__)
 

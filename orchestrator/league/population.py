@@ -19,7 +19,6 @@ from muxrl.orchestrator.config.load import set_values
 from muxrl.orchestrator.config.merge import diff, flat
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.schema import LeagueConfig
-from muxrl.orchestrator.measure.meta_game import ALPHA_RANK, NASH, alpha_rank_problem
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 from muxrl.orchestrator.sweeps.parameters import draw, find_problems, given
 from muxrl.orchestrator.sweeps.plan import agents_of_roles, make_plan, role_problems
@@ -29,6 +28,7 @@ from muxrl.protocol.suggestions import listed, similar_or_known
 from muxrl.servers.config import EXTERNAL as OWN_PROCESS
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_names import is_fixed
+from muxrl.servers.fixed_policies.meta_game import ALPHA_RANK, NASH, alpha_rank_problem
 from muxrl.servers.lookup import find
 from muxrl.servers.setting_values import AlgorithmProblem
 

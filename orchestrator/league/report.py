@@ -20,7 +20,6 @@ from muxrl.orchestrator.config.merge import diff, flat
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.games import meet, solve
 from muxrl.orchestrator.league.population import League
-from muxrl.orchestrator.measure.meta_game import ALPHA_RANK, NASH
 from muxrl.orchestrator.measure.number_text import MISSING
 from muxrl.orchestrator.reports.pages import from_folder, write_page
 from muxrl.orchestrator.reports.plain_table import grid_table
@@ -28,6 +27,7 @@ from muxrl.orchestrator.reports.plots import Picture
 from muxrl.orchestrator.reports.table import Column, Columns, Grid, grid, markdown, spread
 from muxrl.orchestrator.storage.json_files import finite, write_bytes, write_json, write_text
 from muxrl.orchestrator.sweeps.schema import SweepConfig
+from muxrl.servers.fixed_policies.meta_game import ALPHA_RANK, NASH
 
 _CAPTION = (
     "Rating: Elo points above random actions, of games of all rounds; 400 are odds of 10 to 1"

@@ -21,7 +21,6 @@ from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.games import heads, meet, solve
 from muxrl.orchestrator.league.population import POOL_PREFIX, Entry, League
-from muxrl.orchestrator.measure.meta_game import ALPHA_RANK, NASH
 from muxrl.orchestrator.sweeps.parameters import draw, given
 from muxrl.orchestrator.sweeps.plan import needs_teams
 from muxrl.orchestrator.sweeps.schema import (
@@ -32,6 +31,7 @@ from muxrl.orchestrator.sweeps.schema import (
     SweepConfig,
 )
 from muxrl.protocol.patterns import match
+from muxrl.servers.fixed_policies.meta_game import ALPHA_RANK, NASH
 
 _FACTORS = (0.8, 1.25)
 """Of a step: those of Jaderberg et al. are 0.8 and 1.2, which do not undo each other."""

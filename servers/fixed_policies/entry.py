@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerConfig, ServerPlan
 from muxrl.servers.fixed_names import FROZEN, POOL, RANDOM, SCRIPTED
+from muxrl.servers.fixed_policies.meta_game import KINDS
 from muxrl.servers.setting_values import (
     AlgorithmProblem,
     check_kind,
@@ -255,6 +256,7 @@ class PoolAlgorithm(FixedAlgorithm):
     defaults: ClassVar[Mapping[str, Any]] = {
         "members": {},
         "draw": "weights",
+        "games": "",
         "win_above": 0.0,
         "should_explore": True,
     }
@@ -263,6 +265,11 @@ class PoolAlgorithm(FixedAlgorithm):
         if self.given["draw"] not in _DRAWS:
             raise AlgorithmProblem(
                 f"POOL's setting 'draw' is one of {', '.join(_DRAWS)}, not {self.given['draw']!r}"
+            )
+        if (self.given["draw"] in KINDS) != bool(self.given["games"]):
+            raise AlgorithmProblem(
+                f"POOL's draws {' and '.join(KINDS)}, and no others, need the setting 'games': "
+                "the folder that 'muxrl compare --head-to-head --out FOLDER' has written"
             )
         if not self.given["members"]:
             raise AlgorithmProblem(
@@ -342,7 +349,7 @@ class PoolAlgorithm(FixedAlgorithm):
         return FrozenAlgorithm(settings, {})
 
 
-_DRAWS = ("weights", "recency", "hard", "even")
+_DRAWS = ("weights", "recency", "hard", "even", *KINDS)
 _FROM = ("live", "snapshots")
 FIXED: tuple[type[FixedAlgorithm], ...] = (
     RandomAlgorithm,

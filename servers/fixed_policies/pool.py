@@ -25,7 +25,8 @@ from muxrl.servers.fixed_policies.alike import Alike, form_of
 from muxrl.servers.fixed_policies.policies import FixedPolicies
 from muxrl.servers.training.policies import Record
 
-Draw = Literal["weights", "recency", "hard", "even"]
+Draw = Literal["weights", "recency", "hard", "even", "nash", "alpha_rank"]
+"""The last two are weights that a run has worked out before."""
 _WINDOW = 100
 """A win rate is a mean over about so many episodes, since who learns changes."""
 _LEAST = 0.001

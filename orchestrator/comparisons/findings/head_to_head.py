@@ -113,6 +113,8 @@ class HeadToHead:
         interchangeable: roles whose seats were rotated.
         should_explore: whether stochastic policies were sampled.
         snapshots: env steps of the checkpoints of each run that met, () if its last alone did.
+        players: role to a row for each that played it: ``player``, and the ``algorithm`` and
+            ``settings`` by which a POOL has it.
     """
 
     by_label: tuple[CrossPlay, ...]
@@ -124,6 +126,7 @@ class HeadToHead:
     interchangeable: tuple[str, ...]
     should_explore: bool
     snapshots: tuple[int, ...] = ()
+    players: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
     def stage_of(self, player: str) -> tuple[str, int | None]:
         """Returns a player's label without the env steps of its snapshot, and these."""

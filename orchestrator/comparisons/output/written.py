@@ -9,7 +9,7 @@ section, which asks `tables` and `figures` for what it shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -80,6 +80,11 @@ def write_payoffs(tables: Sequence[CrossPlay], folder: Path) -> None:
 
 
 def _about(found: Findings, folder: Path) -> dict[str, Any]:
+    def placed(settings: Mapping[str, Any]) -> dict[str, Any]:
+        at = settings.get("checkpoint")
+        return {**settings, **({"checkpoint": from_folder(Path(at), folder)} if at else {})}
+
+    played = found.head_to_head.players if found.head_to_head else {}
     return {
         "format": _FORMAT,
         "simulation": {"env": found.simulation.env, "kwargs": found.simulation.kwargs},
@@ -100,6 +105,10 @@ def _about(found: Findings, folder: Path) -> dict[str, Any]:
         "thresholds": found.thresholds,
         "measures": found.measures,
         "notes": found.notes,
+        "players": {
+            role: [{**one, "settings": placed(one["settings"])} for one in players]
+            for role, players in played.items()
+        },
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from datetime import datetime
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.orchestrator.trained_here import train_here
 
 from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare
+from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.servers.config import ServerConfig
 
@@ -128,3 +130,29 @@ def test_the_command_writes_a_report_that_stands_alone(
     assert {(out / m["run"]).resolve() for m in matches if m["run"]} == {r.resolve() for r in runs}
     for file in out.iterdir():
         assert str(out.parent.resolve()).encode() not in file.read_bytes(), file.name
+
+
+def test_a_pool_is_drawn_by_the_games_that_were_played(
+    runs: list[Path], tmp_path: Path, muxrl: Muxrl
+) -> None:
+    muxrl("compare", *map(str, runs), "--episodes", "2", "--head-to-head", "--out", str(tmp_path))
+    hunters = {
+        run.name: {"algorithm": "FROZEN", "checkpoint": str(run / "checkpoints/last/predators")}
+        for run in runs
+    }
+    pool = {"draw": "alpha_rank", "games": str(tmp_path), "members": hunters}
+    servers = {
+        "pool": ServerConfig("POOL", PREDATORS, groups=PACK, settings=pool),
+        "prey": ServerConfig("SCRIPTED", PREY, settings=FLEE),
+    }
+    config = ExperimentConfig("pooled", simulation=CHASE, servers=servers)
+    drawn = prepare(config, needs_stop=False).servers["pool"].settings["members"]
+    assert sum(member["weight"] for member in drawn.values()) == pytest.approx(len(runs))
+    by_label = {name.split("-")[0]: member["weight"] for name, member in drawn.items()}
+    for name, member in drawn.items():  # runs of one label are drawn alike
+        assert member["weight"] == by_label[name.split("-")[0]]
+    last = runs[0] / "checkpoints/last"
+    earlier = shutil.copytree(last / "predators", tmp_path / "earlier")
+    hunters[runs[0].name]["checkpoint"] = str(earlier)
+    with pytest.raises(ConfigError, match=f"has no games of {runs[0].name} as predator, of that"):
+        prepare(config, needs_stop=False)

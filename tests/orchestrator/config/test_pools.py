@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, resolve
+from muxrl.orchestrator.config import (
+    ExperimentConfig,
+    SimulationConfig,
+    from_yaml,
+    resolve,
+    to_yaml,
+)
 from muxrl.orchestrator.config.facts import SimulationFacts
 from muxrl.orchestrator.config.schema import CheckpointConfig
 from muxrl.orchestrator.errors import ConfigError
@@ -115,3 +126,150 @@ def test_without_a_run_members_are_its_checkpoints(tmp_path: Path) -> None:
     assert [one["checkpoint"] for one in earlier.values()] == [
         str(tmp_path / f"checkpoints/{env_steps}/main") for env_steps in (210, 100, 210)
     ]
+
+
+# --- drawn as a game is solved ----------------------------------------------------------------
+
+HAND = "tests.servers.fixed_policies.test_fixed_policies:make_constant"
+HANDS = ("rock", "paper", "scissors")
+ROCK_PAPER_SCISSORS = [[0, -1, 1], [1, 0, -1], [-1, 1, 0]]
+DOMINATED = [[1, -1], [-2, -2], [-1, 1]]
+"""The second one loses to all."""
+Written = Callable[..., Path]
+
+
+def hand(action: int, **more: Any) -> dict[str, Any]:
+    return {"algorithm": "SCRIPTED", "policy": HAND, "kwargs": {"action": action}, **more}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """Writes games as `muxrl compare` does, of zero sum unless the second payoffs are given."""
+
+    def write(payoffs: Any, second: Any = None, names: Sequence[str] = HANDS, **more: Any) -> Path:
+        first = np.asarray(payoffs, float)  # [of "b", of "a"]
+        second = -first if second is None else np.asarray(second, float)
+        others = [f"other {j}" for j in range(first.shape[1])]
+        rows = []
+        for (i, j), value in np.ndenumerate(first):
+            own = {"player": names[i], "others": others[j], "return": value}
+            met = {"player": others[j], "others": names[i], "return": second[i, j]}
+            rows += [{"role": "rivals", **own}, {"role": "main", **met}]
+        served = [{"policy": HAND, "kwargs": {"action": i}} for i in range(len(names))]
+        table = {
+            "simulation": {"env": "gymnasium:CartPole-v1", "kwargs": {}},
+            "roles": {"main": ["a"], "rivals": ["b"]},
+            "players": {
+                "main": [],
+                "rivals": [
+                    {"player": name, "algorithm": "SCRIPTED", "settings": settings}
+                    for name, settings in zip(names, served, strict=True)
+                ],
+            },
+            "tables": {"payoffs": rows},
+            **more,
+        }
+        folder = tmp_path_factory.mktemp("games")
+        (folder / "comparison.json").write_text(json.dumps(table))
+        return folder
+
+    return write
+
+
+def drawn(games: Path, members: dict[str, Any] | None = None, draw: str = "nash") -> Any:
+    """Returns the experiment of a pool that is drawn as these games are solved."""
+    asked = config(members or {name: hand(i) for i, name in enumerate(HANDS)})
+    asked.servers["rivals"].settings |= {"draw": draw, "games": str(games)}
+    return resolve(asked, FACTS, needs_stop=False)
+
+
+def weights(experiment: Any) -> dict[str, float]:
+    members = experiment.servers["rivals"].settings["members"]
+    return {name: member["weight"] for name, member in members.items()}
+
+
+@pytest.mark.parametrize("draw", ["nash", "alpha_rank"])
+def test_a_pool_is_drawn_as_its_games_are_solved(written: Written, draw: str) -> None:
+    if draw == "alpha_rank":
+        pytest.importorskip("open_spiel")
+    found = weights(drawn(written(ROCK_PAPER_SCISSORS), draw=draw))
+    assert found == pytest.approx(dict.fromkeys(HANDS, 1.0), abs=1e-5)
+    found = weights(drawn(written(DOMINATED), draw=draw))
+    assert ("paper" in found) == (draw == "alpha_rank")  # which has noise
+    expected = {"rock": 1.5, "paper": 0.0, "scissors": 1.5}
+    assert {"paper": 0.0, **found} == pytest.approx(expected, abs=0.01)
+
+
+@given(st.lists(st.lists(st.integers(-5, 5), min_size=3, max_size=3), min_size=3, max_size=3))
+def test_a_solution_s_weights_sum_to_its_members_and_secure_the_game_s_value(
+    written: Written, payoffs: list[list[int]]
+) -> None:
+    found = weights(drawn(written(payoffs)))
+    assert sum(found.values()) == pytest.approx(3)
+    assert min(found.values()) > 0
+    mixed = np.array([found.get(name, 0.0) / 3 for name in HANDS])
+    table = np.array(payoffs, float)
+    assert (mixed @ table).min() >= table.min(axis=1).max() - 1e-4  # as any of them alone
+
+
+def test_members_of_one_player_share_its_weight_and_others_keep_their_own(
+    written: Written,
+) -> None:
+    games = written(ROCK_PAPER_SCISSORS)
+    members = {
+        **{name: hand(i) for i, name in enumerate(HANDS)},
+        "rock-again": hand(0),
+        "now": {"live": "main", "weight": 2},
+        "chance": {"algorithm": "RANDOM", "weight": 0.5},
+    }
+    found = weights(drawn(games, members))
+    assert (found.pop("now"), found.pop("chance")) == (2, 0.5)
+    thirds = {"rock": 2 / 3, "rock-again": 2 / 3, "paper": 4 / 3, "scissors": 4 / 3}
+    assert found == pytest.approx(thirds, abs=1e-4)
+
+
+def test_a_run_goes_on_with_its_weights_without_the_games(written: Written) -> None:
+    games = written(DOMINATED)
+    first = drawn(games)
+    (games / "comparison.json").unlink()
+    again = resolve(from_yaml(to_yaml(first.config), "config.yaml"), FACTS, needs_stop=False)
+    assert again.servers == first.servers
+    assert "paper" not in weights(again)
+    assert again.config.servers["rivals"].settings["games"] == str(games)
+
+
+@pytest.mark.parametrize(
+    ("changes", "members", "story"),
+    [
+        ({}, {"rock": hand(0), "well": hand(3)}, "has no games of well as rivals, of that"),
+        ({}, {"now": {"live": "main"}}, "no games of now as rivals"),
+        ({}, {"chance": {"algorithm": "RANDOM"}}, "it has rock, paper, scissors"),
+        ({"players": {}}, None, "has no comparison.json with players who met; 'muxrl compare"),
+        (
+            {"simulation": {"env": "gymnasium:CartPole-v1", "kwargs": {"sutton": True}}},
+            None,
+            "are of {'env': 'gymnasium:CartPole-v1', 'kwargs': {'sutton': True}}, not of {'env'",
+        ),
+        (
+            {"roles": {"main": ["a"], "rivals": ["wide"]}},
+            None,
+            "needs games of two roles, one of them b; those of",
+        ),
+        (
+            {"roles": {"main": ["a"], "rivals": ["b"], "rest": ["wide"]}},
+            None,
+            "have main: a; rivals: b; rest: wide",
+        ),
+        (
+            {"second": ROCK_PAPER_SCISSORS},
+            None,
+            "have no constant sum, which alpha_rank does not need",
+        ),
+    ],
+)
+def test_games_that_tell_no_weights_are_refused(
+    written: Written, changes: dict[str, Any], members: Any, story: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"server 'rivals': POOL's draw nash: ") as refusal:
+        drawn(written(ROCK_PAPER_SCISSORS, **changes), members)
+    assert story in str(refusal.value)

@@ -14,7 +14,7 @@ from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.league.load import load_league, load_resumed_league
 from muxrl.orchestrator.league.population import make_league
 from muxrl.orchestrator.league.runner import check_league
-from muxrl.orchestrator.measure import meta_game
+from muxrl.servers.fixed_policies import meta_game
 
 pytestmark = pytest.mark.usefixtures("rllib")
 

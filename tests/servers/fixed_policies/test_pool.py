@@ -202,6 +202,8 @@ def test_episodes_of_several_members_share_a_frame() -> None:
     [
         ({"members": {}}, "needs the setting 'members'"),
         ({"members": {"a": always(1)}, "draw": "often"}, "one of weights, recency, hard, even"),
+        ({"members": {"a": always(1)}, "draw": "nash"}, "draws nash and alpha_rank, and no others"),
+        ({"members": {"a": always(1)}, "games": "folder"}, "need the setting 'games': the folder"),
         ({"members": {"a": {}}}, "member 'a': is {}; expected one of live"),
         ({"members": {"a": "random"}}, "member 'a': is 'random'; expected one of live"),
         ({"members": {"a": {"live": "x", "snapshots": "x"}}}, "expected one of live"),

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from muxrl.orchestrator.measure import meta_game
-from muxrl.orchestrator.measure.meta_game import ALPHA_RANK, NASH, MetaGame
+from muxrl.servers.fixed_policies import meta_game
+from muxrl.servers.fixed_policies.meta_game import ALPHA_RANK, NASH, MetaGame
 
 ROCK_PAPER_SCISSORS = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 
@@ -83,8 +83,8 @@ def test_alpha_rank_of_a_single_policy(shape: tuple[int, int]) -> None:
 
 def test_too_many_pairs_and_a_missing_package_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     large = of_zero_sum(np.zeros((40, 40)))
-    assert "more than 1,000 pairs would take too long; see opponents.last" in large.weights(
-        ALPHA_RANK
+    assert large.weights(ALPHA_RANK) == (
+        "more than 1,000 pairs would take too long; have fewer (of a league: opponents.last)"
     )
     monkeypatch.setattr(meta_game, "find_spec", lambda name: None)
     assert "comes with: pip install 'muxrl[open_spiel]'" in large.weights(ALPHA_RANK)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Weights = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Of the policies of both roles; each sums to 1."""
-NASH, ALPHA_RANK = "nash", "alpha_rank"
+KINDS = NASH, ALPHA_RANK = ("nash", "alpha_rank")
 _MOST_PAIRS = 1_000
 """Of two populations, about 4 s; the time of alpha-rank grows with the cube."""
 _NOISE = 0.001
@@ -58,7 +58,10 @@ class MetaGame:
         if problem := alpha_rank_problem():
             return problem
         if self._payoffs[0].size > _MOST_PAIRS and not self._is_symmetric:
-            return f"more than {_MOST_PAIRS:,} pairs would take too long; see opponents.last"
+            return (
+                f"more than {_MOST_PAIRS:,} pairs would take too long; have fewer (of a league: "
+                "opponents.last)"
+            )
         return self._alpha_rank()
 
     def _alpha_rank(self) -> Weights:
