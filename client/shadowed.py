@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 
+import numpy as np
 from msgspec.structs import replace
 
 from muxrl.client.transport import Around, Transport
@@ -103,9 +104,12 @@ class Shadowed(Around):
         answers = self._shadow.receive(patience_s)
         if len(answers) != len(sent):  # the frame was refused as a whole
             answers = answers * len(sent)
-        for item, one in zip(sent, answers, strict=True):
-            if isinstance(one, Refused) and item.episode_id in self._episodes:  # it goes on
-                self._refused[item.episode_id] = one
+        for item, answer in zip(sent, answers, strict=True):
+            ids = item.episode_ids if isinstance(item, StepRows) else [item.episode_id]
+            known = answer.replies if isinstance(answer, ActionRows) else [answer] * len(ids)
+            for episode_id, one in zip(ids, known, strict=False):  # () where all are rows
+                if isinstance(one, Refused) and episode_id in self._episodes:  # it goes on
+                    self._refused[episode_id] = one
 
     def _pass(self, item: AnyItem, reply: AnyReply, sent: list[AnyItem]) -> AnyReply:
         """Adds what the shadow is sent of an item; returns the answer to it."""
@@ -129,6 +133,13 @@ class Shadowed(Around):
         return reply
 
     def _pass_rows(self, item: StepRows, reply: ActionRows, sent: list[AnyItem]) -> ActionRows:
+        are_plain = not reply.replies and self._refused.keys().isdisjoint(item.episode_ids)
+        if are_plain and self._shadow.takes_rows and self._episodes.issuperset(item.episode_ids):
+            known = reply.log_probs
+            if known is not None:
+                known = np.where(known >= MIN_LOG_PROB, np.minimum(known, 0.0), np.nan)
+            sent.append(replace(item, logged_actions=reply.actions, logged_log_probs=known))
+            return reply
         layout = self._layout(tuple(item.agents or self._spec.agents))
         steps = singles(layout, item)
         known = [()] * len(steps) if reply.log_probs is None else reply.log_probs.tolist()

@@ -127,11 +127,13 @@ class PlayedSteps(Item, tag="played"):
 class StepRows(Item, tag="rows", kw_only=True):
     """The next steps of several episodes, in all of which the same agents act, as arrays.
 
-    It says what as many steps would say that have observations, rewards and a state, and nothing
-    else; in msgpack only, and to servers whose spec says `takes_rows`. Of ``E`` episodes and ``A``
-    agents: `t` is int64 ``[E]``; `observations` has rows for each kind of observation space (see
-    `muxrl.protocol.rows`); `rewards` float64 ``[E, A]``, None: there are none yet; `state` is
-    float32 ``[E, state_size]``. `agents` empty: all of the server's, in the order of its spec.
+    It says what as many steps would say that have observations, rewards, a state and logged
+    actions, and nothing else; in msgpack only, and to servers whose spec says `takes_rows`. Of
+    ``E`` episodes and ``A`` agents: `t` is int64 ``[E]``; `observations` has rows for each kind of
+    observation space (see `muxrl.protocol.rows`); `rewards` float64 ``[E, A]``, None: there are
+    none yet; `state` is float32 ``[E, state_size]``. `agents` empty: all of the server's, in the
+    order of its spec. `logged_actions` has rows for each kind of action space, `logged_log_probs`
+    is float64 ``[E, A]``, NaN where one is not known; None: no action was chosen elsewhere.
     """
 
     episode_id: str = ""
@@ -142,6 +144,8 @@ class StepRows(Item, tag="rows", kw_only=True):
     agents: list[str] = []
     rewards: Any = None
     state: Any = None
+    logged_actions: list[Any] | None = None
+    logged_log_probs: Any = None
 
 
 ItemInJson = StartEpisode | Step | EndEpisode | AbortEpisode | PlayedSteps

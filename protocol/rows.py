@@ -17,6 +17,7 @@ Tuple                       list of its parts
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -211,18 +212,17 @@ def singles(layout: Layout, item: StepRows) -> list[Step]:
         for kind, rows in zip(layout.observed, item.observations, strict=True):
             for i, agent_id in enumerate(kind.agents):
                 observations[agent_id] = row_of(kind.space, rows, (row, i))
-        rewards = {}
+        step = Step(episode_id, t, {a: observations[a] for a in layout.agents})
         if item.rewards is not None and (t or item.rewards[row].any()):
-            rewards = dict(zip(layout.agents, item.rewards[row].tolist(), strict=True))
-        steps.append(
-            Step(
-                episode_id,
-                t,
-                {a: observations[a] for a in layout.agents},
-                rewards,
-                state=None if item.state is None else item.state[row],
-            )
-        )
+            step.rewards = dict(zip(layout.agents, item.rewards[row].tolist(), strict=True))
+        if item.state is not None:
+            step.state = item.state[row]
+        if item.logged_actions is not None:
+            step.logged_actions = actions_of(layout, item.logged_actions, row)
+        if item.logged_log_probs is not None:
+            known = zip(layout.agents, item.logged_log_probs[row].tolist(), strict=True)
+            step.logged_log_probs = {a: one for a, one in known if not math.isnan(one)}
+        steps.append(step)
     return steps
 
 

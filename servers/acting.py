@@ -19,10 +19,9 @@ import msgspec
 import numpy as np
 
 from muxrl.protocol.rows import each_array
-from muxrl.protocol.spaces import Box, Discrete, Space
-from muxrl.servers.agents.keys import NO_ACTION
-from muxrl.servers.agents.parts import Part
-from muxrl.servers.episodes.blocks import Block, Chosen, Logged, shaped
+from muxrl.protocol.spaces import Space
+from muxrl.servers.agents.parts import Logged, Part
+from muxrl.servers.episodes.blocks import Block, Chosen, shaped
 from muxrl.servers.episodes.trajectories import concatenated, flat
 
 TORCH_DRAWS = threading.RLock()
@@ -60,7 +59,7 @@ class Asked(msgspec.Struct, gc=False):
         should_explore: whether actions are drawn as in training; else the best are wanted.
         is_training: whether the steps are learned from.
         is_untrained: whether the weights that the server began with are to act.
-        logged: actions that were chosen elsewhere, by row.
+        logged: actions that were chosen elsewhere, each ``[B, ...]``, and the first of their rows.
     """
 
     policy_id: str
@@ -69,7 +68,7 @@ class Asked(msgspec.Struct, gc=False):
     should_explore: bool = False
     is_training: bool = False
     is_untrained: bool = False
-    logged: Sequence[Logged] = ()
+    logged: Sequence[tuple[int, Logged]] = ()
 
     def __len__(self) -> int:
         return sum([len(block) * one.num_seats for block, one in self._each()])
@@ -123,15 +122,18 @@ class Asked(msgspec.Struct, gc=False):
             for _ in range(one.num_seats)
         ]
 
-    def put_logged(self, actions: Any) -> None:
+    def put_logged(self, actions: np.ndarray) -> None:
         """Replaces the policy's actions by those that were chosen elsewhere."""
-        for row, logged, _ in self.logged:
-            # A team's other members keep their own; elsewhere none of these is negative, or NaN.
-            if not isinstance(self.action_space, Discrete):
-                is_box = isinstance(self.action_space, Box)
-                is_own = np.isnan(logged) if is_box else logged == NO_ACTION
-                logged = np.where(is_own, actions[row], logged)
-            actions[row] = logged
+        for first, (logged, is_given, _) in self.logged:
+            rows = actions[first : first + len(logged)]
+            rows[is_given] = logged[is_given]
+
+    def are_logged(self, lead: tuple[int, ...]) -> np.ndarray:
+        """Returns whether each action was chosen elsewhere; of a team by member, ``lead`` so."""
+        found = np.zeros(lead, bool)
+        for first, (_, is_given, _) in self.logged:
+            found[first : first + len(is_given)] = is_given
+        return found
 
 
 def _repeated(states: Any, num: int) -> Any:
@@ -202,7 +204,7 @@ class Acting(ABC):
             block.should_explore,
             block.is_training,
             one.is_untrained,
-            () if block.logged is None else block.logged[number],
+            () if block.logged is None else [(0, _flat(block.logged[number]))],
         )
         return _chosen(self.answer(asked), None, (len(block.slots), one.num_seats))
 
@@ -227,13 +229,18 @@ def _chosen(acted: Acted, rows: slice | None, lead: tuple[int, int]) -> Chosen:
     )
 
 
+def _flat(logged: Logged) -> Logged:
+    """Returns what is ``[E, S, ...]`` as ``[B, ...]``."""
+    return Logged(*(None if one is None else flat(one) for one in logged))  # type: ignore[arg-type]
+
+
 def _asked(blocks: Sequence[Block], parts: Sequence[int]) -> Asked:
     """Returns what parts of blocks ask of one policy, all in one mode."""
     block, one = blocks[0], blocks[0].served.parts[parts[0]]
     mode = block.should_explore, block.is_training, one.is_untrained
     first, logged = 0, []
     for block, j in zip(blocks, parts, strict=True):
-        if block.logged is not None:  # of one episode
-            logged += [Logged(first + place, *own) for place, *own in block.logged[j]]
+        if block.logged is not None:
+            logged.append((first, _flat(block.logged[j])))
         first += len(block) * block.served.parts[j].num_seats
     return Asked(one.policy_id, blocks, parts, *mode, logged)

@@ -244,7 +244,7 @@ class GatewayEpisodes:
         Raises:
             MalformedMessage: they are no rows.
         """
-        if not self._reading.check(item) or self.refusal is not None:
+        if not self._reading.check(item) or self.refusal is not None or item.logged_actions:
             return None
         found = [self._open.get(episode_id) for episode_id in item.episode_ids]
         episodes = [one for one in found if one is not None]

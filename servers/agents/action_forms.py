@@ -111,20 +111,20 @@ class ActionForm:
             value = low + (value + 1.0) * (high - low) / 2.0
         return np.clip(value, low, high)
 
-    def read(self, value: Any) -> Any:
-        """Returns what a network would have chosen for a conforming action: undoes `write_rows`."""
-        if not self.choices:
-            value = np.ravel(value)
-            if not (self.is_scaled and self.has_bounds):
-                return value
-            low, high = self.bounds
-            return (value - low) * 2.0 / (high - low) - 1.0
+    def read_rows(self, rows: Any) -> np.ndarray:
+        """Returns what a network would have chosen: undoes `write_rows`."""
         if isinstance(self.kind, plain.Discrete):
-            return int(value) - self.kind.start
-        chosen = np.ravel(value).astype(np.int64) - self.first  # of uint64 it would be real
-        if not self.is_one_choice:
-            return chosen
-        return int(np.ravel_multi_index(tuple(chosen), self.choices))
+            return rows - self.kind.start if self.kind.start else rows
+        rows = np.stack(rows, -1) if isinstance(rows, list) else rows.reshape(*rows.shape[:2], -1)
+        if self.choices:
+            chosen = rows.astype(np.int64) - self.first  # of uint64 it would be real
+            if not self.is_one_choice:
+                return chosen
+            return np.ravel_multi_index(tuple(np.moveaxis(chosen, -1, 0)), self.choices)
+        if not (self.is_scaled and self.has_bounds):
+            return rows
+        low, high = self.bounds
+        return (rows - low) * 2.0 / (high - low) - 1.0
 
     # --- action masks -------------------------------------------------------------------
 

@@ -183,6 +183,17 @@ class Remembering(Input):
 _NOTHING: Mapping[str, Any] = {}
 
 
+class Logged(NamedTuple):
+    """Actions of a part's seats that were chosen elsewhere."""
+
+    actions: np.ndarray
+    """As the policy would have chosen them, ``[E, S, ...]``; anything where none is given."""
+    is_given: np.ndarray
+    """Bool ``[E, S]``, of teams ``[E, S, members]``."""
+    log_probs: np.ndarray | None
+    """With which they were chosen, ``[E, S]``, NaN where that is not known; None: of none is."""
+
+
 class Part:
     """Seats of one policy that act together.
 
@@ -327,6 +338,28 @@ class Part:
         for some, where, form in self._acts:
             own = actions if self._acts_alike else actions[:, where]
             some.write(self._actions.write(form, own), into)
+
+    def read_logged(
+        self, rows: Sequence[Any], is_given: np.ndarray, log_probs: np.ndarray | None
+    ) -> Logged:
+        """Returns actions that were chosen elsewhere as the policy chooses its own.
+
+        Args:
+            rows: of each kind of action space; anything where none is given.
+            is_given: bool ``[E, A]``, by agent of the layout.
+            log_probs: likewise, see `Logged`.
+        """
+        num, knows = len(is_given), log_probs is not None and self._actions.reads_log_probs
+        actions: Any = None
+        given, known = np.zeros((num, len(self.names)), bool), np.empty((num, len(self.names)))
+        for some, where, form in self._acts:
+            own, places = self._actions.read(form, some.of(rows)), some.of_kind.places[some.columns]
+            if actions is None:
+                actions = np.zeros((*given.shape, *own.shape[2:]), own.dtype)
+            actions[:, where], given[:, where] = own, is_given[:, places]
+            if knows:
+                known[:, where] = log_probs[:, places] + form.log_scale  # type: ignore[index]
+        return Logged(self.by_seat(actions), self.by_seat(given), known if knows else None)
 
     def remember(self, actions: np.ndarray, memory: Memory, where: Slots) -> None:
         """Keeps what is read of the actions at the next step, if `remembers_actions`."""

@@ -11,7 +11,6 @@ import numpy as np
 
 from muxrl.protocol.spaces import Discrete, MultiDiscrete, Space
 from muxrl.servers.agents.action_forms import ActionForm, counted_from_0
-from muxrl.servers.agents.keys import NO_ACTION
 from muxrl.servers.agents.spaces import flat_size
 
 
@@ -25,6 +24,7 @@ class SeatActions(ABC):
     Attributes:
         reads_masks: whether there are masks where no agent observes one.
         is_sent: whether plain actions are the simulation's as they are.
+        reads_log_probs: whether the log-probability of a logged action means something.
 
     Args:
         forms: how the actions of each agent become those of a network, in the order of the rows.
@@ -35,6 +35,7 @@ class SeatActions(ABC):
 
     reads_masks: ClassVar[bool] = False
     is_sent: ClassVar[bool] = False
+    reads_log_probs: ClassVar[bool] = False
 
     def __init__(self, forms: Mapping[str, ActionForm]) -> None:
         self.forms = forms
@@ -63,27 +64,23 @@ class SeatActions(ABC):
         """Of what a policy reads of masks."""
         return self.masks.shape
 
-    @abstractmethod
-    def read_logged(self, logged: Mapping[str, Any]) -> Any:
-        """See `muxrl.servers.agents.seats.Seat.read_logged`."""
-
-    def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
-        """See `Seat.read_log_prob`; of none by default."""
-        return None
-
     def write(self, form: ActionForm, actions: np.ndarray) -> Any:
         """Returns rows of the simulation's actions for a policy's of some agents of one form."""
         return form.write_rows(actions)
+
+    def read(self, form: ActionForm, rows: Any) -> np.ndarray:
+        """Returns a policy's actions for the simulation's: undoes `write`."""
+        return form.read_rows(rows)
 
 
 class OwnAction(SeatActions):
     """Those of one agent: its network's."""
 
-    is_sent = True
+    is_sent = reads_log_probs = True
 
     def __init__(self, forms: Mapping[str, ActionForm]) -> None:
         super().__init__(forms)
-        ((self._agent_id, self._form),) = forms.items()
+        (self._form,) = forms.values()
 
     @property
     def space(self) -> Space:
@@ -99,14 +96,6 @@ class OwnAction(SeatActions):
             raise TypeError(f"an action mask is for choices among actions, not for {self.space}")
         # RLlib's logits are those of the choices, one after another, as a mask's numbers are.
         return (flat_size(self.space),)
-
-    def read_logged(self, logged: Mapping[str, Any]) -> Any:
-        value = logged.get(self._agent_id)
-        return None if value is None else self._form.read(value)
-
-    def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
-        log_prob = log_probs.get(self._agent_id)
-        return None if log_prob is None else log_prob + self._form.log_scale
 
 
 class TeamActions(SeatActions):
@@ -135,14 +124,6 @@ class TeamActions(SeatActions):
         size = max(flat_size(form.space) for form in forms.values())
         return size, f"{size} actions"
 
-    def read_logged(self, logged: Mapping[str, Any]) -> Any:
-        read = {m: form.read(logged[m]) for m, form in self.forms.items() if m in logged}
-        return self.join(read) if read else None
-
-    @abstractmethod
-    def join(self, actions: Mapping[str, Any]) -> np.ndarray:
-        """Returns the team's action of some members', as their networks choose them."""
-
 
 class TeamChoices(TeamActions):
     """One of so many actions for each member, ``[n]`` int64.
@@ -166,9 +147,6 @@ class TeamChoices(TeamActions):
         masks = np.zeros(self.masks.shape, np.float32)
         masks[:, 0] = 1.0
         return masks
-
-    def join(self, actions: Mapping[str, Any]) -> np.ndarray:
-        return np.array([actions.get(m, NO_ACTION) for m in self.forms], np.int64)
 
 
 def no_choices(member: str, space: Space) -> TeamProblem:

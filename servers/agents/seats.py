@@ -7,7 +7,6 @@ read and write are arrays of many episodes, see `muxrl.servers.agents.parts`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -123,14 +122,3 @@ class Seat:
     def action_space(self) -> Space:
         """What its policy acts in."""
         return self.actions.space
-
-    def read_logged(self, logged: Mapping[str, Any]) -> Any:
-        """Returns the recorded form of actions that were chosen elsewhere, None if none were.
-
-        For a team it has `NO_ACTION`, or NaN in a Box, for every member without a logged action.
-        """
-        return self.actions.read_logged(logged)
-
-    def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
-        """Returns the log-probability of a logged action in its recorded form, None if unknown."""
-        return self.actions.read_log_prob(log_probs)

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 
 from muxrl.protocol.messages import ActionRows, Actions, StartEpisode
-from muxrl.protocol.rows import Layout, pick, put, row_of
+from muxrl.protocol.rows import Layout, each_array, pick, put, row_of
 from muxrl.protocol.spaces import Discrete, MultiDiscrete
 from muxrl.servers.agents.log_probs import LOG_PROB
 from muxrl.servers.agents.memory import Memory, Slots
-from muxrl.servers.agents.parts import Part, Seen, places_of
+from muxrl.servers.agents.parts import Logged, Part, Seen, places_of
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.episodes.reading import rows_of
 
@@ -49,6 +49,24 @@ class ServedLayout:
         self.places = places_of(layout.agents, layout)
         """Of its agents among all of the server."""
         self.is_all = layout.agents == tuple(layout.spaces)
+
+    def read_logged(self, given: Mapping[str, Any], log_probs: Mapping[str, float]) -> list[Logged]:
+        """Returns actions of one episode that were chosen elsewhere, of some agents, by part."""
+        rows = [each_array(np.zeros_like, kind.empty(1)) for kind in self.acted]
+        for kind, own in zip(self.acted, rows, strict=True):
+            for column, agent_id in enumerate(kind.agents):
+                if agent_id in given:
+                    put(own, (0, column), given[agent_id])
+        agents, known = self.layout.agents, None
+        if log_probs:
+            known = np.array([[log_probs.get(a, np.nan) for a in agents]])
+        return self.read_logged_rows(rows, np.array([[a in given for a in agents]]), known)
+
+    def read_logged_rows(
+        self, rows: Sequence[Any], is_given: np.ndarray, log_probs: np.ndarray | None
+    ) -> list[Logged]:
+        """Returns those of several; see `Part.read_logged`."""
+        return [one.read_logged(rows, is_given, log_probs) for one in self.parts]
 
 
 class Seats:
@@ -146,17 +164,6 @@ def shaped(columns: Any, rows: slice | None, lead: tuple[int, int]) -> Any:
     return {key: shaped(part, rows, lead) for key, part in columns.items()}
 
 
-class Logged(NamedTuple):
-    """An action that was chosen elsewhere."""
-
-    row: int
-    """Of its seat, in the part or the pass."""
-    action: Any
-    """As a network would have chosen it, see `Seat.read_logged`."""
-    log_prob: float | None
-    """With which it was chosen, if that is known."""
-
-
 class OpenEpisodes(Protocol):
     """Whose episodes a block is of: see `muxrl.servers.episodes.table.EpisodeTable`."""
 
@@ -199,7 +206,7 @@ class Block(msgspec.Struct, eq=False):
     should_explore: bool = False
     untrained: frozenset[str] = frozenset()
     wants_log_probs: bool = False
-    logged: list[list[Logged]] | None = None
+    logged: list[Logged] | None = None
     rewards: list[np.ndarray] = []
     chosen: Sequence[Chosen] | None = None
     weights_seq_no: int = 0
@@ -289,6 +296,8 @@ class Block(msgspec.Struct, eq=False):
             wants_log_probs=self.wants_log_probs,
         )  # fmt: skip
         some.members = None if self.members is None else self.members[where]
+        if self.logged is not None:
+            some.logged = [Logged(*pick(one, where)) for one in self.logged]
         return some
 
 

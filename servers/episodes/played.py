@@ -21,7 +21,6 @@ from muxrl.protocol.messages import MIN_LOG_PROB, PlayedSteps, Step
 from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.protocol.values import Mismatch, conform
-from muxrl.servers.agents.keys import NO_ACTION
 from muxrl.servers.agents.log_probs import DISTRIBUTION, IS_LOGGED, LOG_PROB, log_probs_of
 from muxrl.servers.episodes.blocks import Block, Chosen
 from muxrl.servers.episodes.trajectories import stack
@@ -229,18 +228,17 @@ def chosen_by_client(
     assert block.logged is not None
     chosen = []
     for one, logged in zip(block.served.parts, block.logged, strict=True):
-        actions = np.array([action for _, action, _ in logged])
+        actions = logged.actions
         kept = [states.get(seat.seat_id) for seat in one.seats]
         outputs: dict[str, Any] = {}
-        if actions.ndim > 1:  # of teams; members that were not asked do action 0
-            actions = np.where(actions == NO_ACTION, 0, actions)
-        elif own := [rows[s.seat_id] for s in one.seats if s.seat_id in rows]:
+        # Of teams, members that were not asked do action 0.
+        if own := [rows[s.seat_id] for s in one.seats if s.seat_id in rows]:
             logits, log_probs = (np.stack(part) for part in zip(*own, strict=True))
-            outputs[LOG_PROB] = log_probs[np.arange(len(actions)), actions][None]
+            outputs[LOG_PROB] = log_probs[np.arange(actions.shape[1]), actions[0]][None]
             outputs[DISTRIBUTION] = logits[None]
         if is_logged is not None:
-            outputs[IS_LOGGED] = np.full((1, *actions.shape), is_logged)
+            outputs[IS_LOGGED] = np.full(actions.shape, is_logged)
         have_all = all(state is not None for state in kept)
         after = stack(kept) if have_all else None
-        chosen.append(Chosen(actions[None], outputs, each_array(lambda x: x[None], after)))
+        chosen.append(Chosen(actions, outputs, each_array(lambda x: x[None], after)))
     return chosen

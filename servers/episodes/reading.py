@@ -7,6 +7,7 @@ wrong and whose it is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,8 +16,10 @@ import numpy as np
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.message_sizes import AgentSpaces
 from muxrl.protocol.messages import Step, StepRows
-from muxrl.protocol.rows import Kind, Layout, are_rows, leaves, singles, stack
+from muxrl.protocol.rows import Kind, Layout, are_rows, leaves, pick, singles, stack
+from muxrl.protocol.spaces import ACTION_MASK_KEY, Discrete
 from muxrl.protocol.values import within
+from muxrl.servers.episodes.step_check import log_prob_range
 
 _INT64 = np.dtype(np.int64)
 _LAST_T = np.iinfo(_INT64).max
@@ -63,11 +66,6 @@ class Reading:
     def _check_shapes(self, item: StepRows) -> None:
         lead = len(item.episode_ids)
         layout = self.layout(item)
-        if len(item.observations) != len(layout.observed):
-            raise MalformedMessage(
-                f"rows of {len(layout.observed)} kinds of observations are expected, of "
-                f"{len(item.observations)} came"
-            )
         _check_rows("t", item.t, (lead,))
         if item.t.dtype.kind not in "iu" or lead == 0:
             raise MalformedMessage("rows have an integer t for each of at least one episode")
@@ -79,20 +77,20 @@ class Reading:
             _check_rows("rewards", item.rewards, (lead, len(layout.agents)))
         if item.state is not None:
             _check_rows("state", item.state, (lead,), is_whole=False)
-        for kind, rows in zip(layout.observed, item.observations, strict=True):
-            for leaf in leaves(kind.space, rows):
-                shape = (lead, len(kind.agents))
-                _check_rows(f"observations of {kind.agents[0]!r}", leaf, shape, is_whole=False)
+        _check_kinds("observations", layout.observed, item.observations, lead)
+        if item.logged_actions is not None:
+            _check_kinds("logged actions", layout.acted, item.logged_actions, lead)
+        if item.logged_log_probs is not None:
+            _check_rows("logged_log_probs", item.logged_log_probs, (lead, len(layout.agents)))
 
     def _is_sound(self, item: StepRows) -> bool:
         layout, t, lead = self.layout(item), item.t, len(item.episode_ids)
         if type(t) is not np.ndarray or t.dtype != _INT64 or t.shape != (lead,) or not lead:
             return False
-        if len(item.observations) != len(layout.observed):
+        if not _are_all(layout.observed, item.observations, lead, self._max_observation):
             return False
-        for kind, rows in zip(layout.observed, item.observations, strict=True):
-            if not are_rows(kind, rows, lead, self._max_observation):
-                return False
+        if not _are_sound_actions(layout, item, lead):
+            return False
         rewards = item.rewards
         if rewards is not None:
             shape = lead, len(layout.agents)
@@ -148,6 +146,43 @@ def rows_of(kinds: Sequence[Kind], observations: Mapping[str, Any]) -> list[Any]
     return found
 
 
+def _are_all(kinds: Sequence[Kind], rows: Sequence[Any], lead: int, most: float) -> bool:
+    return len(rows) == len(kinds) and all(
+        are_rows(kind, own, lead, most) for kind, own in zip(kinds, rows, strict=True)
+    )
+
+
+def _are_sound_actions(layout: Layout, item: StepRows, lead: int) -> bool:
+    """Whether logged actions could have been chosen, with such probabilities."""
+    actions, log_probs = item.logged_actions, item.logged_log_probs
+    if actions is None or not _are_all(layout.acted, actions, lead, math.inf):
+        return actions is None and log_probs is None
+    shape = (lead, len(layout.agents))
+    if log_probs is not None and getattr(log_probs, "shape", ()) != shape:
+        return False
+    masks = {
+        agent_id: pick(rows[ACTION_MASK_KEY], (slice(None), column))
+        for kind, rows in zip(layout.observed, item.observations, strict=True)
+        if ACTION_MASK_KEY in getattr(kind.space, "spaces", ())
+        for column, agent_id in enumerate(kind.agents)
+    }
+    for kind, rows in zip(layout.acted, actions, strict=True):
+        if log_probs is not None:
+            low, high = log_prob_range(kind.space)
+            own = log_probs[:, kind.places]
+            if own.dtype != np.float64 or ((own < low) | (own > high)).any():  # no NaN is
+                return False
+        for column, agent_id in enumerate(kind.agents):
+            if agent_id not in masks:
+                continue
+            mask, space = masks[agent_id], kind.space
+            if not isinstance(space, Discrete) or getattr(mask, "shape", ()) != (lead, space.n):
+                return False  # each step alone says whether it is allowed
+            if not mask[np.arange(lead), rows[:, column] - space.start].all():
+                return False
+    return True
+
+
 def _are_floats(rows: Any, shape: Sequence[int], most: float, dtype: type) -> bool:
     return (
         type(rows) is np.ndarray
@@ -159,6 +194,18 @@ def _are_floats(rows: Any, shape: Sequence[int], most: float, dtype: type) -> bo
 
 def _limit(most: float | None) -> float:
     return float("inf") if most is None else most
+
+
+def _check_kinds(what: str, kinds: Sequence[Kind], rows: Sequence[Any], lead: int) -> None:
+    """Raises `MalformedMessage` unless these are rows of each kind."""
+    if len(rows) != len(kinds):
+        raise MalformedMessage(
+            f"rows of {len(kinds)} kinds of {what} are expected, of {len(rows)} came"
+        )
+    for kind, own in zip(kinds, rows, strict=True):
+        for leaf in leaves(kind.space, own):
+            shape = (lead, len(kind.agents))
+            _check_rows(f"{what} of {kind.agents[0]!r}", leaf, shape, is_whole=False)
 
 
 def _check_rows(what: str, rows: Any, shape: tuple[int, ...], *, is_whole: bool = True) -> None:

@@ -229,17 +229,14 @@ class StepCheck:
                     expected=f"logged_actions[{agent_id!r}]",
                     got="none",
                 )
-            space = self._action_spaces[agent_id]
-            least = MIN_LOG_PROB if isinstance(space, Discrete) else -math.inf
-            is_density = isinstance(space, Box)
-            is_possible = is_density or least <= log_prob <= 0
-            if not is_possible or not math.isfinite(log_prob):
+            low, high = log_prob_range(self._action_spaces[agent_id])
+            if not low <= log_prob <= high:
                 hint = "; is it a probability? its logarithm is wanted" if log_prob > 0 else ""
                 raise ValueMismatch(
                     f"the log-probability of agent {agent_id!r}'s logged action is "
                     f"{log_prob}{hint}",
                     agent_id=agent_id,
-                    expected="a finite number" if is_density else f"{least:g} to 0",
+                    expected=f"{low:g} to 0" if low == MIN_LOG_PROB else "a finite number",
                     got=str(log_prob),
                 )
         return log_probs
@@ -339,6 +336,14 @@ class StepCheck:
             expected=f"one of {list(self._agents)}",
             got=repr(agent_id),
         )
+
+
+def log_prob_range(space: Space) -> tuple[float, float]:
+    """Returns the lowest and highest log-probability of an action, of a Box its log-density."""
+    most = float(np.finfo(float).max)
+    if isinstance(space, Box):
+        return -most, most
+    return (MIN_LOG_PROB if isinstance(space, Discrete) else -most), 0.0
 
 
 def _plain(agent_id: str, what: str, value: Any) -> float:

@@ -21,7 +21,7 @@ from muxrl.servers.agents.memory import Slots, grid
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.parts import Seen
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.blocks import Block, Logged, Seats, ServedLayout
+from muxrl.servers.episodes.blocks import Block, Seats
 from muxrl.servers.episodes.ends import Ends
 from muxrl.servers.episodes.reading import Reading
 from muxrl.servers.episodes.record import Record
@@ -172,8 +172,9 @@ class Steps:
             should_explore=mode.should_explore,
             untrained=mode.untrained,
             wants_log_probs=mode.wants_log_probs,
-            logged=self._logged(step, served) if step.logged_actions else None,
         )  # fmt: skip
+        if step.logged_actions:
+            block.logged = served.read_logged(step.logged_actions, step.logged_log_probs)
         if is_training and self._records:
             pay = np.array([[rewards.get(a, 0.0) for a in table.agents]]) if rewards else None
             self._pay(block, pay, NO_IDS if change is None else change.respawned)
@@ -247,17 +248,6 @@ class Steps:
             return_at[first + column[agent_id]] += reward
             table.known[slot, column[agent_id]] = True
 
-    def _logged(self, step: CheckedStep, served: ServedLayout) -> list[list[Logged]]:
-        logged: list[list[Logged]] = []
-        for one in served.parts:
-            logged.append([])
-            for i, seat in enumerate(one.seats):
-                action = seat.read_logged(step.logged_actions)
-                if action is not None:
-                    log_prob = seat.read_log_prob(step.logged_log_probs)
-                    logged[-1].append(Logged(i, action, log_prob))
-        return logged
-
     # --- many ---------------------------------------------------------------------------
 
     def read(self, item: StepRows) -> list[Rows] | None:
@@ -329,9 +319,11 @@ class Steps:
         ids, observed = item.episode_ids, item.observations
         t = item.t.tolist() if lead == 1 else item.t
         state, rewards = item.state, item.rewards
+        logged, known = item.logged_actions, item.logged_log_probs
         if places is not None:
             ids, t = [ids[i] for i in places.tolist()], item.t[places]
             observed, state, rewards = pick((observed, state, rewards), places)
+            logged, known = pick((logged, known), places)
         pay = rewards
         if rewards is not None:
             if not served.is_all:
@@ -350,6 +342,9 @@ class Steps:
             table, mode.seats, served, ids, slots, where, t, observations,
             mode.is_training, mode.should_explore, mode.untrained, mode.wants_log_probs,
         )  # fmt: skip
+        if logged is not None:
+            are_given = np.ones((lead, len(served.layout.agents)), bool)
+            block.logged = served.read_logged_rows(logged, are_given, known)
         if table.members[slots[0]] is not None:
             block.members = [table.members[slot] for slot in slots]
         is_same = last is not None and last.served is served

@@ -313,7 +313,10 @@ class EpisodeStore:
             return
         self._steps.add_rows(rows, now)
         recorded.append(rows)
-        self.counts.num_agent_steps += len(block) * len(block.served.agents)
+        num_agent_steps = len(block) * len(block.served.agents)
+        self.counts.num_agent_steps += num_agent_steps
+        if block.logged is not None:
+            self.counts.num_logged_actions += num_agent_steps
         self._count_env_steps(num)
         self._cut_if_due()
         self._cut_long(block.slots)

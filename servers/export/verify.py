@@ -241,7 +241,8 @@ class Verification:
         if not isinstance(space, Discrete):
             return False
         # Two actions of one score, as far as that is known, are equally greedy.
-        first, other = (float(scores[self._graph.form.read(a)]) for a in (server, file))
+        actions = np.array([[server, file]])
+        first, other = scores[self._graph.form.read_rows(actions)[0]].tolist()
         return abs(first - other) <= 2 * allowed
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.protocol.rows import row_of, stack
+from muxrl.protocol.rows import leaves, row_of, stack
 from muxrl.protocol.spaces import Box, Space, bounds
 from muxrl.protocol.values import (
     Mismatch,
@@ -93,7 +93,7 @@ class RawAction(SeatActions):
 
     def __init__(self, forms: Mapping[str, ActionForm]) -> None:
         super().__init__(forms)
-        ((self._agent_id, self._form),) = forms.items()
+        (self._form,) = forms.values()
 
     @property
     def space(self) -> Space:
@@ -103,11 +103,14 @@ class RawAction(SeatActions):
     def masks(self) -> np.ndarray:
         raise TypeError("raw observations have their masks in them")
 
-    def read_logged(self, logged: Mapping[str, Any]) -> Any:
-        return logged.get(self._agent_id)
-
     def write(self, form: ActionForm, actions: np.ndarray) -> Any:
         return stack(form.kind, actions.reshape(-1).tolist(), actions.shape)
+
+    def read(self, form: ActionForm, rows: Any) -> np.ndarray:
+        objects = np.empty(leaves(form.kind, rows)[0].shape[:2], object)
+        for index in np.ndindex(*objects.shape):
+            objects[index] = row_of(form.kind, rows, index)
+        return objects
 
 
 RAW = Seating(inputs=(Raw,), actions=RawAction, asks_apart=False)
@@ -148,17 +151,16 @@ class PlainActing(Acting):
         observations = asked.observations()
         agents, states = asked.agents(), asked.states(no_state)[STATE]
         rows = asked.episodes()
-        logged = {row: action for row, action, _ in asked.logged}
         actions, policies = np.empty(len(rows), object), np.empty(len(rows), object)
+        is_logged = asked.are_logged(actions.shape)
         for i, (block, row) in enumerate(rows):
             t = int(block.t[row])
             action, policy = self._ask(agents[i], observations[i], states[i], t, block, row)
             # The policy is called even if the action was logged: it may have to see every step.
-            if i in logged:
-                action = logged[i]
-            else:
-                action = self._checked(agents[i], observations[i], action, t)
-            actions[i], policies[i] = action, Kept(policy)
+            if not is_logged[i]:
+                actions[i] = self._checked(agents[i], observations[i], action, t)
+            policies[i] = Kept(policy)
+        asked.put_logged(actions)
         return Acted(actions, {}, {STATE: policies})
 
     def _ask(

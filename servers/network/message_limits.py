@@ -54,7 +54,7 @@ class MessageLimits:
         self._spaces = {"observations": seen, "final_observations": seen, "logged_actions": acts}
         """By field of an item, of each agent."""
         self._kinds: list[Space] = []
-        for space in seen.values():
+        for space in (*seen.values(), *acts.values()):
             if space not in self._kinds:
                 self._kinds.append(space)
         at_most = Meta(max_length=len(spec.agents))
@@ -187,7 +187,7 @@ class MessageLimits:
         )
 
 
-_ARRAYS = ("state", "rewards", "t")
+_ARRAYS = ("state", "rewards", "t", "logged_log_probs")
 
 
 def _array_bytes(space: Space | None, value: Raw) -> int:

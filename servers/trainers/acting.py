@@ -15,7 +15,7 @@ from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import choices, from_gymnasium
 from muxrl.servers.acting import Acting, Asked
 from muxrl.servers.agents.dense_policy import DensePolicy
-from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, NO_ACTION, OBS
+from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, OBS
 from muxrl.servers.agents.log_probs import IS_LOGGED, LOG_PROB
 from muxrl.servers.trainers.failures import Calls
 from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows, Trainer
@@ -174,7 +174,8 @@ class Actors(Acting):
             self._note_logged(asked, acted.outputs)
         if self._is_trusted:
             return acted
-        outputs = {**acted.outputs, IS_LOGGED: _are_logged(asked, rows)}
+        lead = (len(rows),) if rows.present is None else rows.present.shape
+        outputs = {**acted.outputs, IS_LOGGED: asked.are_logged(lead)}
         states = acted.states
         if not self._initial[policy_id] and states is not None:
             kept = np.empty(len(rows), object)
@@ -190,9 +191,12 @@ class Actors(Acting):
         0, so that learners give the action no weight.
         """
         if LOG_PROB in outputs:
-            for row, _, log_prob in asked.logged:
-                known = log_prob if self._corrects_off_policy else None
-                outputs[LOG_PROB][row] = np.inf if known is None else known
+            for first, (_, is_given, known) in asked.logged:
+                if known is None or not self._corrects_off_policy:
+                    known = np.full(len(is_given), np.inf)
+                rows = outputs[LOG_PROB][first : first + len(is_given)]
+                are = is_given.reshape(len(is_given), -1).any(axis=-1)  # of a team: of any member
+                rows[are] = np.where(np.isnan(known), np.inf, known)[are]
 
     def query(self, what: Literal["probabilities", "value"], asked: Asked) -> np.ndarray | None:
         """Returns what a trainer's method of that name says of a row, float64; None: it has none.
@@ -404,14 +408,6 @@ def _own(state: Any) -> Any:
     if isinstance(state, np.ndarray):
         return state.copy()
     return state.clone() if hasattr(state, "clone") else state
-
-
-def _are_logged(asked: Asked, rows: Rows) -> np.ndarray:
-    """Returns whether a client chose each action; of a team by member."""
-    found = np.zeros(len(rows) if rows.present is None else rows.present.shape, bool)
-    for row, action, _ in asked.logged:
-        found[row] = True if rows.present is None else action != NO_ACTION
-    return found
 
 
 def _on_cpu(value: Any) -> Any:

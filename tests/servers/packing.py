@@ -18,7 +18,7 @@ def is_plain(item: AnyItem) -> bool:
         return False
     if item.terminations or item.truncations or item.final_observations or item.late_rewards:
         return False
-    if item.logged_actions or item.logged_log_probs:
+    if item.logged_actions and item.logged_actions.keys() != item.observations.keys():
         return False
     return not item.rewards or (item.t > 0 and item.rewards.keys() <= item.observations.keys())
 
@@ -47,6 +47,21 @@ def rows_of(agents: Mapping[str, AgentSpaces], steps: Sequence[Step]) -> StepRow
         state=None
         if steps[0].state is None
         else np.array([step.state for step in steps], np.float32),
+        logged_actions=[
+            stack(
+                kind.space,
+                [step.logged_actions[a] for step in steps for a in kind.agents],
+                (len(steps), len(kind.agents)),
+            )
+            for kind in layout.acted
+        ]
+        if steps[0].logged_actions
+        else None,
+        logged_log_probs=np.array(
+            [[step.logged_log_probs.get(a, np.nan) for a in layout.agents] for step in steps]
+        )
+        if steps[0].logged_actions
+        else None,
     )
 
 
@@ -55,9 +70,11 @@ def packed(
 ) -> tuple[list[AnyItem], list[AnyItem]]:
     """Returns items with the plain steps among them in rows behind the others, and the items in
     the order in which these are `unpacked`."""
-    groups: dict[tuple[str, ...], list[Any]] = {}
-    for item in filter(is_plain, items):
-        groups.setdefault(tuple(item.observations), []).append(item)  # type: ignore[union-attr]
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for item in items:
+        if isinstance(item, Step) and is_plain(item):
+            alike = (*item.observations, bool(item.logged_actions))
+            groups.setdefault(alike, []).append(item)
     others = [item for item in items if not is_plain(item)]
     rows = [rows_of(agents, steps) for steps in groups.values()]
     return [*others, *rows], [*others, *(step for steps in groups.values() for step in steps)]

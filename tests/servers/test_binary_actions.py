@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.servers.scripted_store import make_plan, seat_of
-from tests.servers.untrained import act, sent
+from tests.servers.untrained import act, read_logged, sent
 
 from muxrl.protocol.spaces import Box, MultiBinary, MultiDiscrete
 from muxrl.protocol.values import Mismatch, conform
@@ -47,7 +47,7 @@ def test_the_greedy_action_has_the_likelier_value_of_each_bit(name: str) -> None
 
 def test_an_action_chosen_elsewhere_is_recorded_as_it_is() -> None:
     who = seat()
-    logged = who.read_logged({"a": conform(LIGHTS, [True, False, True])})
+    logged = read_logged(who, {"a": conform(LIGHTS, [True, False, True])}).actions[0, 0]
     assert sent(who, act("PPO", who, 1, logged=logged)).tolist() == [[1, 0, 1]]
     with pytest.raises(Mismatch, match=r"expected MultiBinary\(3\), got \[1, 2, 0\]"):
         conform(LIGHTS, [1, 2, 0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.servers.scripted_store import seat_of
-from tests.servers.untrained import act, sent
+from tests.servers.untrained import act, read_logged, sent
 
 from muxrl.protocol.spaces import Box
 from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
@@ -56,7 +56,7 @@ def test_the_likeliest_action_is_one_and_the_same(name: str) -> None:
 def test_an_action_taken_elsewhere_is_recorded_in_the_policys_scale() -> None:
     who = seat()
     elsewhere = np.array([2.0, 8.0], np.float32)
-    logged = who.read_logged({"a": elsewhere})
+    logged = read_logged(who, {"a": elsewhere}).actions[0, 0]
     np.testing.assert_allclose(logged, [-1.0, 0.5])
     np.testing.assert_allclose(sent(who, act("PPO", who, 1, logged=logged)), [elsewhere])
 
@@ -66,4 +66,4 @@ def test_without_bounds_the_policys_action_is_the_simulations() -> None:
     chosen = act("PPO", who, 20)
     np.testing.assert_array_equal(sent(who, chosen), chosen.actions)
     elsewhere = np.array([-30.0, 400.0], np.float32)
-    np.testing.assert_array_equal(who.read_logged({"a": elsewhere}), elsewhere)
+    np.testing.assert_array_equal(read_logged(who, {"a": elsewhere}).actions, [[elsewhere]])

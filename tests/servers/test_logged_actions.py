@@ -13,6 +13,7 @@ import torch
 from tests.servers.acted import act_on, actions_of
 from tests.servers.packing import answers_of, rows_of
 from tests.servers.scripted_store import ScriptedStore, make_plan, seat_of, seen
+from tests.servers.untrained import read_logged
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import AnyItem, EndEpisode, StartEpisode, Step, StepRows
@@ -239,7 +240,9 @@ def test_a_density_is_recorded_in_the_policys_scale() -> None:
     plan = make_plan("a").agents["a"]
     box = seat_of(replace(plan, action_space=Box((2,), "float32", 2.0, 10.0)))
     # Uniform on an 8 by 8 square: 1/64, and 1/4 on the policy's 2 by 2.
-    assert box.read_log_prob({"a": -np.log(64.0)}) == pytest.approx(-np.log(4.0))
+    action = {"a": np.full(2, 3.0, np.float32)}
+    assert read_logged(box, action, a=-np.log(64.0)).log_probs == pytest.approx(-np.log(4.0))
     unbounded = seat_of(replace(plan, action_space=Box((2,))))
-    assert unbounded.read_log_prob({"a": 1.5}) == 1.5
-    assert seat_of(replace(plan, action_space=Discrete(3))).read_log_prob({}) is None
+    assert read_logged(unbounded, action, a=1.5).log_probs == [[1.5]]
+    discrete = seat_of(replace(plan, action_space=Discrete(3)))
+    assert read_logged(discrete, {"a": 1}).log_probs is None

@@ -10,10 +10,12 @@ import numpy as np
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.rows import each_array
+from muxrl.protocol.spaces import Box
 from muxrl.servers.acting import Acted, Asked
+from muxrl.servers.agents.parts import Logged
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.episodes.blocks import Block, Logged, Seats
+from muxrl.servers.episodes.blocks import Block, Seats
 from muxrl.servers.lookup import find
 from muxrl.servers.trainers.acting import Actors
 
@@ -25,7 +27,8 @@ def asked(seat: Seat, agents: Mapping[str, AgentPlan], rows: Any, **how: Any) ->
         seat: one seat.
         agents: of its server.
         rows: an array, or a dict of arrays.
-        how: see `Asked`; ``states``, a dict of arrays ``[B, ...]``; ``logged``, the action of all.
+        how: see `Asked`; ``states``, a dict of arrays ``[B, ...]``; ``logged``, the policy's action
+            in all.
     """
     states, logged = how.pop("states", None), how.pop("logged", None)
     num = len(next(iter(rows.values())) if isinstance(rows, dict) else rows)
@@ -34,10 +37,20 @@ def asked(seat: Seat, agents: Mapping[str, AgentPlan], rows: Any, **how: Any) ->
     if states is not None:
         seats.memory.put_states(seat.policy_id, where, slice(0, 1), _of_one(states))
     if logged is not None:
-        how["logged"] = [Logged(row, logged, None) for row in range(num)]
+        how["logged"] = [(0, Logged(np.array([logged] * num), np.ones(num, bool), None))]
     slots, t = list(range(num)), [0] * num
     block = Block(None, seats, seats.everybody, [""] * num, slots, where, t, [_of_one(rows)])
     return Asked(seat.policy_id, [block], [0], **how)
+
+
+def read_logged(seat: Seat, given: Mapping[str, Any], **log_probs: float) -> Logged:
+    """Returns actions of a seat's agents that were chosen elsewhere, as its policy chooses them."""
+    agents = {
+        one.agent_id: AgentPlan(seat.policy_id, Box((1,)), one.form.kind) for one in seat.agents
+    }
+    served = Seats(agents, {seat.seat_id: replace(seat, inputs=())}).everybody
+    (logged,) = served.read_logged(given, log_probs)
+    return logged
 
 
 def _of_one(rows: Any) -> Any:

@@ -82,17 +82,13 @@ class TeamVectors(TeamActions):
         kinds = tuple((type(space).__name__, flat_size(space)) for space in spaces)
         return kinds, f"actions of {size}"
 
-    def join(self, actions: Mapping[str, Any]) -> np.ndarray:
-        """Returns the team's action ``[n, action_dim]``; rows of the others are NaN."""
-        joined = np.zeros(self.masks.shape, np.float32)
-        for row, (member, space) in enumerate(self.spaces.items()):
-            if member not in actions:
-                joined[row] = np.nan
-            elif isinstance(space, Discrete):
-                joined[row, actions[member]] = 1.0
-            else:
-                joined[row, : flat_size(space)] = actions[member]
-        return joined
+    def read(self, form: ActionForm, rows: Any) -> np.ndarray:
+        own = form.read_rows(rows)
+        if form.choices:  # a row of numbers in which the one that was chosen is 1
+            return np.eye(self.masks.shape[1], dtype=np.float32)[own]
+        vectors = np.zeros((*own.shape[:2], self.masks.shape[1]), np.float32)
+        vectors[..., : own.shape[-1]] = own
+        return vectors
 
     def write(self, form: ActionForm, actions: np.ndarray) -> Any:
         own = actions[..., : flat_size(form.space)]

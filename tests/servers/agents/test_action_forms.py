@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers.scripted_store import make_plan
 
-from muxrl.protocol.rows import row_of
+from muxrl.protocol.rows import row_of, stack
 from muxrl.protocol.spaces import (
     ACTION_MASK_KEY,
     Box,
@@ -46,7 +46,7 @@ REAL = st.sampled_from([Box((2, 2), "float32", -3.0, 5.0), Box((), "float32", 0,
 def test_reading_undoes_writing(space: Space, as_one_choice: bool, seed: int) -> None:
     form = action_form(space, as_one_choice=as_one_choice)
     action = conform(space, sample(space, np.random.default_rng(seed)))
-    chosen = form.read(action)
+    ((chosen,),) = form.read_rows(stack(space, [action], (1, 1)))
     rows = form.write_rows(np.asarray(chosen)[None, None])
     written = row_of(space, rows, (0, 0))
     np.testing.assert_allclose(np.ravel(written), np.ravel(action), rtol=1e-5, atol=1e-6)
@@ -78,7 +78,8 @@ def test_a_network_may_choose_exactly_what_a_mask_allows(
     parts = np.split(flat, np.cumsum(form.choices)[:-1])
     np.testing.assert_array_equal(mask, form.read_masks([p[None, None] for p in parts])[0, 0])
     for seed in range(5):
-        drawn = form.read(sample_action(space, observation, np.random.default_rng(seed)))
+        action = sample_action(space, observation, np.random.default_rng(seed))
+        ((drawn,),) = form.read_rows(stack(space, [action], (1, 1)))
         rows = (
             drawn
             if form.is_one_choice or isinstance(space, Discrete)

@@ -15,7 +15,7 @@ from tests.servers.scripted_store import ScriptedStore, make_plan
 
 from muxrl.protocol.errors import EpisodeGone, MalformedMessage, OutOfOrder, ValueMismatch
 from muxrl.protocol.messages import AbortEpisode, EndEpisode, StartEpisode, Step, StepRows
-from muxrl.protocol.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.episodes.blocks import AwaitedRows, Block
 from muxrl.servers.episodes.reward_scale import RewardScale
@@ -352,6 +352,10 @@ def test_one_bad_value_is_refused_by_name_and_the_others_go_on() -> None:
         ({"observations": [np.zeros((2, 2, 2), np.float32)]}, "observations of 'a'"),
         ({"rewards": np.zeros((3, 1))}, "rewards in rows"),
         ({"episode_ids": [], "t": np.zeros(0, int)}, "at least one episode"),
+        ({"logged_actions": []}, "1 kinds of logged actions are expected, of 0 came"),
+        ({"logged_actions": [np.zeros((3, 1), int)]}, "logged actions of 'a' in rows"),
+        ({"logged_log_probs": np.zeros(3)}, "logged_log_probs in rows"),
+        ({"logged_log_probs": "none"}, "logged_log_probs in rows"),
     ],
 )
 def test_rows_that_do_not_hang_together(change: dict[str, Any], sentence: str) -> None:
@@ -366,6 +370,46 @@ def test_rows_that_do_not_hang_together(change: dict[str, Any], sentence: str) -
     with pytest.raises(MalformedMessage, match=sentence):
         store.accept_rows(StepRows(**{**good, **change}), 0.0)
     assert isinstance(store.accept_rows(StepRows(**good), 0.0), AwaitedRows)
+
+
+MASKED = DictSpace({"obs": Box((1,)), "action_mask": MultiBinary(3)})
+
+
+@pytest.mark.parametrize(
+    ("space", "logged", "words"),
+    [
+        (Box((1,)), {"logged_actions": [[0], [3]]}, "logged action of agent 'a': expected"),
+        (MASKED, {"logged_actions": [[0], [1]]}, "its action mask forbids 1"),
+        (Box((1,)), {"logged_actions": [[0], [1]], "logged_log_probs": [[np.nan], [0.5]]},
+         "is it a probability"),
+        (Box((1,)), {"logged_log_probs": [[np.nan], [-0.5]]}, "without the logged action"),
+    ],
+)  # fmt: skip
+def test_logged_actions_that_nobody_can_have_chosen_are_refused_alone(
+    space: Space, logged: dict[str, Any], words: str
+) -> None:
+    plan = make_plan({"a": space})
+    player = Player(ScriptedStore(plan, seating=Seating()))
+    player.tell([StartEpisode("e0"), StartEpisode("e1")])
+    value: Any = np.zeros(1, np.float32)
+    if space is MASKED:
+        value = {"obs": value, "action_mask": np.array([1, 0, 1])}
+    item = rows_of(player, [Step(e, 0, {"a": value}) for e in ("e0", "e1")])
+    if "logged_actions" in logged:
+        item.logged_actions = [np.array(logged["logged_actions"])]
+    if "logged_log_probs" in logged:
+        item.logged_log_probs = np.array(logged["logged_log_probs"])
+    first, second = player.store.store.accept_rows(item, 0.0)  # type: ignore[misc]
+    player.accept(first)
+    with pytest.raises(ValueMismatch, match=words):
+        player.accept(second)
+    if "logged_actions" in logged:
+        item = rows_of(player, [Step(e, t, {"a": value}) for e, t in (("e0", 1), ("e1", 0))])
+        item.logged_actions = [np.array([[2], [0]])]
+        (block,) = player.store.store.accept_rows(item, 0.0).blocks  # type: ignore[union-attr]
+        assert block.logged is not None
+        assert block.logged[0].actions.tolist() == [[2], [0]]
+        assert player.store.store.counts.num_logged_actions == 3
 
 
 def test_values_beyond_their_bounds_are_read_one_by_one() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers.acted import actions_of
 from tests.servers.scripted_store import ScriptedStore, make_plan
+from tests.servers.untrained import read_logged
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
@@ -95,12 +96,10 @@ def test_what_is_logged_is_read_as_it_was_written(flat: list[float], acting: set
     action = np.array(flat, np.float32).reshape(3, 3) * who.actions.masks
     acted = acted_on(who, action, acting)
     assert all(to_gymnasium(plan.agents[m].action_space).contains(a) for m, a in acted.items())
-    read = who.read_logged(acted)
-    for row, member in enumerate(who.members):
-        if member in acting:
-            np.testing.assert_allclose(read[row], action[row], atol=1e-6)
-        else:
-            assert np.isnan(read[row]).all()
+    read = read_logged(who, acted)
+    assert read.is_given.tolist() == [[[member in acting for member in who.members]]]
+    given = read.is_given[0, 0]
+    np.testing.assert_allclose(read.actions[0, 0][given], action[given], atol=1e-6)
 
 
 def test_actions_are_scaled_to_each_members_bounds() -> None:
@@ -186,7 +185,7 @@ def test_rows_of_discrete_actions_are_one_hot() -> None:
     plan = make_plan("ab", {"team": ("a", "b")})
     agents = {m: replace(agent, action_space=acts[m]) for m, agent in plan.agents.items()}
     who = VECTOR_TEAMS.make_seats(replace(plan, agents=agents))["team"]
-    joined = who.read_logged({"a": np.array([4.0, 2.0]), "b": 2})
+    joined = read_logged(who, {"a": np.array([4.0, 2.0]), "b": 2}).actions[0, 0]
     np.testing.assert_array_equal(joined, [[1, 0, 0], [0, 0, 1]])
     acted = acted_on(who, joined, "ab")
     assert (acted["a"].tolist(), acted["b"]) == ([4.0, 2.0], 2)
@@ -221,4 +220,3 @@ def test_logged_actions_of_some_members_leave_the_others_their_own() -> None:
     assert to_gymnasium(ACTS).contains(action)
     assert action[1, 0] == -0.5
     assert action[0, :2].all()
-    assert who.read_logged({"stranger": 1}) is None
