@@ -1,54 +1,35 @@
 """Acting with a server's networks in its place, in numpy.
 
 Actions are chosen as the server chooses them: drawn from logits, or the highest value but for
-exploration; all agents that share a policy in one pass. An agent alone is read as a team of one.
-What a member reads is made as the server makes it (`muxrl.servers.agents.teams`), and its recurrent
-state is kept here. The server is sent that state with what was played, and continues from it.
+exploration; all agents that share a policy in one pass, of all episodes that step together. An
+agent alone is read as a team of one. What a member reads is made as the server makes it
+(`muxrl.servers.agents.teams`), and its recurrent state is kept here. The server is sent that state
+with what was played, and continues from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from muxrl.protocol.dense import UNAVAILABLE, flat_reader, forward_recurrent
+from muxrl.protocol.dense import UNAVAILABLE, flat_reader, forward, forward_recurrent
 from muxrl.protocol.messages import (
     DenseLayer,
     GruLayer,
+    Layer,
     PolicyNetwork,
     PolicyWeights,
     ServerSpec,
 )
-from muxrl.protocol.spaces import ACTION_MASK_KEY, STATE_KEY, DictSpace, Discrete
+from muxrl.protocol.rows import Kind, Layout, compact, pick_columns
+from muxrl.protocol.spaces import ACTION_MASK_KEY, STATE_KEY, DictSpace, Discrete, Space
 
-
-@dataclass(slots=True)
-class Memory:
-    """What is remembered of an open episode."""
-
-    last_actions: dict[str, int] = field(default_factory=dict)
-    """By agent."""
-    states: dict[str, np.ndarray] = field(default_factory=dict)
-    """Of recurrent networks, by group: float32 ``[members, hidden]``."""
-
-
-class Asked(NamedTuple):
-    """A step of an episode, with conforming observations by agent."""
-
-    observations: Mapping[str, Any]
-    should_explore: bool
-    memory: Memory
-
-
-class Chosen(NamedTuple):
-    """The actions of a step as the simulation takes them, and what each was drawn from, float32
-    ``[n]``, if the server wants to know."""
-
-    actions: dict[str, int]
-    logits: dict[str, np.ndarray]
+_MAX_LAYOUTS = 256
+"""That are remembered; agents that come and go make many."""
+_NO_ACTION = -1
+"""Of a member that has done nothing yet."""
 
 
 def no_local_inference(server_id: str, algorithm: str, problem: str) -> str:
@@ -60,7 +41,7 @@ def no_local_inference(server_id: str, algorithm: str, problem: str) -> str:
 
 
 class LocalPolicies:
-    """The policies of one server.
+    """The policies of one server, and what they remember of open episodes, each in a slot.
 
     Args:
         spec: the server's.
@@ -71,32 +52,27 @@ class LocalPolicies:
     def __init__(self, spec: ServerSpec, weights: PolicyWeights, seed: int | None) -> None:
         self._rng = np.random.default_rng(seed)
         self._wants_logits = weights.wants_logits
-        self._members = {name: tuple(members) for name, members in spec.groups.items()}
+        self.members = {name: tuple(members) for name, members in spec.groups.items()}
         """Of each team; of an agent alone, itself."""
-        if not self._members:
-            self._members = {agent_id: (agent_id,) for agent_id in spec.agents}
-        self._team_of = {a: name for name, members in self._members.items() for a in members}
-        self._policy_of = {n: spec.agents[m[0]].policy_id for n, m in self._members.items()}
-        self.has_memory = bool(spec.groups)
-        """Whether `follow` has to be called with steps."""
-        self._readers: dict[str, Callable[[Any], np.ndarray]] = {}
-        self._masks: dict[str, np.ndarray | None] = {}
-        """Of agents that may not do all that their network knows; None: as they observe."""
-        self._starts: dict[str, int] = {}
-        for agent_id, agent in spec.agents.items():
-            space, acts = agent.observation_space, agent.action_space
-            assert isinstance(acts, Discrete)
-            self._starts[agent_id] = acts.start
-            if spec.groups:
-                self._masks[agent_id] = np.ones(acts.n)
-            if weights.follows_masks and isinstance(space, DictSpace):
-                if ACTION_MASK_KEY in space.spaces:
-                    self._masks[agent_id] = None
-                unread = (ACTION_MASK_KEY, STATE_KEY) if spec.groups else (ACTION_MASK_KEY,)
-                parts = space.spaces.items()
-                space = DictSpace({k: sub for k, sub in parts if k not in unread})
-            self._readers[agent_id] = flat_reader(space)
+        if not self.members:
+            self.members = {agent_id: (agent_id,) for agent_id in spec.agents}
+        self._team_of = {a: name for name, members in self.members.items() for a in members}
+        self._policy_of = {n: spec.agents[m[0]].policy_id for n, m in self.members.items()}
+        self.place_of = {agent_id: place for place, agent_id in enumerate(spec.agents)}
+        self.forms_teams = bool(spec.groups)
+        self._follows_masks = weights.follows_masks
+        self._parts: dict[tuple[str, ...], list[_Part]] = {}
+        self._free: list[int] = []
+        self._last_actions = np.zeros((0, len(spec.agents)), np.int64)
+        """By slot and agent."""
+        self._states: dict[str, np.ndarray] = {}
+        """Of recurrent networks by team: float32 ``[slots, members, hidden]``."""
         self.load(weights)
+        for team, members in self.members.items():
+            for layer in self._networks[self._policy_of[team]].layers:
+                if isinstance(layer, GruLayer):
+                    shape = 0, len(members), len(layer.weight_h)
+                    self._states[team] = np.zeros(shape, np.float32)
 
     def load(self, weights: PolicyWeights) -> None:
         """Acts with other weights from now on."""
@@ -105,106 +81,141 @@ class LocalPolicies:
         self.epsilon = weights.epsilon
         """The probability of an action at random; None: actions are drawn from logits."""
 
-    def act(self, asked: Sequence[Asked]) -> list[Chosen]:
-        """Returns the actions of each step; their memories have moved on."""
-        chosen = [Chosen({}, {}) for _ in asked]
-        rows_of: dict[str, list[tuple[str, Asked, Chosen]]] = {}
-        for step, result in zip(asked, chosen, strict=True):
-            for team in self._acting(step):
-                rows_of.setdefault(self._policy_of[team], []).append((team, step, result))
-        for policy_id, rows in rows_of.items():
-            values, cells = self._values(policy_id, rows)
-            size = len(values) // len(rows)
-            explores = [step.should_explore for _, step, _ in rows for _ in range(size)]
-            actions = self._choose(values, np.array(explores)).tolist()
-            for cell, (member, result) in cells.items():
-                result.actions[member] = actions[cell] + self._starts[member]
-                if self._wants_logits:
-                    result.logits[member] = values[cell]
-        if self.has_memory:
-            for step, result in zip(asked, chosen, strict=True):
-                step.memory.last_actions.update(result.actions)
-        return chosen
+    def begin(self) -> int:
+        """Returns the slot of a new episode, of which nothing is remembered."""
+        if not self._free:
+            num = len(self._last_actions)
+            self._free = list(range(num, num + max(8, num)))
+            self._last_actions = _grown(self._last_actions, len(self._free))
+            self._states = {t: _grown(one, len(self._free)) for t, one in self._states.items()}
+        slot = self._free.pop()
+        self._last_actions[slot] = _NO_ACTION
+        for states in self._states.values():
+            states[slot] = 0.0
+        return slot
 
-    def follow(self, step: Asked, actions: Mapping[str, int]) -> None:
-        """Receives a step whose actions were chosen elsewhere, if it `has_memory`."""
-        for team in self._acting(step):
-            self._values(self._policy_of[team], [(team, step, Chosen({}, {}))])
-        step.memory.last_actions.update(actions)
+    def end(self, slot: int) -> None:
+        """Lets another episode have a slot."""
+        self._free.append(slot)
 
-    def _acting(self, step: Asked) -> Iterable[str]:
-        """Returns the teams of which a member observes."""
-        if not self.has_memory:
-            return step.observations
-        return dict.fromkeys(self._team_of[agent_id] for agent_id in step.observations)
-
-    def _values(
-        self, policy_id: str, rows: Sequence[tuple[str, Asked, Chosen]]
-    ) -> tuple[np.ndarray, dict[int, tuple[str, Chosen]]]:
-        """Returns a number for each action, `UNAVAILABLE` of one that a mask forbids.
+    def act(
+        self,
+        layout: Layout,
+        observations: Sequence[Any],
+        slots: Sequence[int],
+        should_explore: Sequence[bool],
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Acts in a step of ``E`` episodes, whose memories move on.
 
         Args:
-            policy_id: which.
-            rows: ``B`` teams of one size at a step; their recurrent states move on.
+            layout: of the agents.
+            observations: rows of each kind of theirs, which conform.
+            slots: of the episodes.
+            should_explore: of each.
 
         Returns:
-            ``[B * members, actions]``, and who observes, by the index there.
+            The actions as the simulation takes them, rows of each kind; and what they were drawn
+            from, float32 ``[E, A, n]`` of each, if the server wants to know.
         """
-        network = self._networks[policy_id]
+        num, explores = len(slots), np.array(should_explore)
+        shapes = [(num, len(kind.agents), _size(kind)) for kind in layout.acted]
+        actions = [np.empty(shape[:2], np.int64) for shape in shapes]
+        logits = [np.empty(shape, np.float32) for shape in shapes if self._wants_logits]
+        for part in self._parts_of(layout):
+            values = self._values(part, observations, slots)
+            chosen = self._choose(values, explores)
+            for kind, columns, cells in part.acted:
+                start = layout.acted[kind].space.start  # type: ignore[union-attr]
+                actions[kind][:, columns] = chosen[:, cells] + start
+                if self._wants_logits:
+                    logits[kind][:, columns] = values[:, cells]
+        self._remember(layout, slots, actions)
+        return actions, logits
+
+    def follow(
+        self,
+        layout: Layout,
+        observations: Sequence[Any],
+        slots: Sequence[int],
+        actions: Sequence[np.ndarray],
+    ) -> None:
+        """Receives a step whose actions were chosen elsewhere."""
+        if self.forms_teams:
+            for part in self._parts_of(layout):
+                self._values(part, observations, slots)
+            self._remember(layout, slots, actions)
+
+    def states(self, layout: Layout, slots: Sequence[int]) -> dict[str, np.ndarray]:
+        """Returns the recurrent states of the teams that act, float32 ``[E, members, hidden]``."""
+        if not self._states:
+            return {}
+        acting = {self._team_of[agent_id] for agent_id in layout.agents}
+        return {team: states[slots] for team, states in self._states.items() if team in acting}
+
+    def _remember(
+        self, layout: Layout, slots: Sequence[int], actions: Sequence[np.ndarray]
+    ) -> None:
+        if self.forms_teams:
+            for kind, own in zip(layout.acted, actions, strict=True):
+                places = [self.place_of[agent_id] for agent_id in kind.agents]
+                self._last_actions[np.ix_(slots, places)] = own
+
+    def _parts_of(self, layout: Layout) -> list[_Part]:
+        found = self._parts.get(layout.agents)
+        if found is None:
+            teams_of: dict[str, list[str]] = {}
+            for team in dict.fromkeys(self._team_of[agent_id] for agent_id in layout.agents):
+                teams_of.setdefault(self._policy_of[team], []).append(team)
+            if len(self._parts) >= _MAX_LAYOUTS:
+                self._parts.clear()
+            found = self._parts[layout.agents] = [
+                _Part(self, *one, layout, follows_masks=self._follows_masks)
+                for one in teams_of.items()
+            ]
+        return found
+
+    def _values(self, part: _Part, observations: Sequence[Any], slots: Sequence[int]) -> np.ndarray:
+        """Returns a number for each action, ``[E, members, n]``, of all members of a part's teams;
+        `UNAVAILABLE` of one that a mask forbids. Recurrent states move on."""
+        network = self._networks[part.policy_id]
         first, last = network.layers[0], network.layers[-1]
         assert isinstance(first, DenseLayer)
         assert isinstance(last, DenseLayer)
-        num_members, num_actions = len(self._members[rows[0][0]]), last.weight.shape[1]
-        x = np.zeros((len(rows) * num_members, len(first.weight)), np.float32)
-        end = x.shape[1] - num_members * network.reads_member_id
-        width = end - num_actions * network.reads_last_action
-        cells: dict[int, tuple[str, Chosen]] = {}
-        reads, masked, masks, readers, masks_of = [], [], [], self._readers, self._masks
-        for row, (team, (observations, _, memory), result) in enumerate(rows):
-            for cell, member in enumerate(self._members[team], row * num_members):
-                if member not in observations:
-                    continue
-                seen = observations[member]
-                read = readers[member](seen)
-                cells[cell] = member, result
-                reads.append(read if len(read) == width else _padded(read, width))
-                if member in masks_of:
-                    mask = masks_of[member]
-                    masked.append(cell)
-                    masks.append(
-                        _padded(seen[ACTION_MASK_KEY] if mask is None else mask, num_actions)
-                    )
-                if network.reads_last_action and member in memory.last_actions:
-                    x[cell, width + memory.last_actions[member]] = 1.0
-        if len(reads) == len(x) and width == x.shape[1]:
-            x = np.array(reads)
-        else:
-            x[list(cells), :width] = reads
+        num, num_actions = len(slots), last.weight.shape[1]
+        x = part.read(observations, num, len(first.weight))
+        end = x.shape[-1] - part.team_size * network.reads_member_id
+        if network.reads_last_action:
+            done = self._last_actions[slots][:, part.places]
+            at = np.nonzero((done != _NO_ACTION) & part.is_here)
+            x[(*at, end - num_actions + done[at])] = 1.0
         if network.reads_member_id:
-            x[:, end:] = np.tile(np.eye(num_members), (len(rows), 1))
-        size = _recurrent_size(network)
-        h = np.zeros((len(rows), num_members, size), np.float32)
-        if size:
-            for row, (team, step, _) in enumerate(rows):
-                h[row] = step.memory.states.get(team, 0.0)
-        values, h = forward_recurrent(network.layers, x, h.reshape(len(x), size))
-        if size:
-            for (team, step, _), state in zip(
-                rows, h.reshape(len(rows), num_members, size), strict=True
-            ):
-                step.memory.states[team] = state
-        if masked:
-            is_forbidden = np.zeros(values.shape, bool)
-            is_forbidden[masked] = np.array(masks) <= 0
-            values[is_forbidden] = UNAVAILABLE
-        return values, cells
+            x[..., end:] = np.tile(np.eye(part.team_size), (len(part.teams), 1))
+        x = x.reshape(-1, x.shape[-1])
+        if part.teams[0] in self._states:
+            flat = self._step_recurrent(part, network.layers, x, slots)
+        else:
+            flat = forward(network.layers, x)  # type: ignore[arg-type]
+        values = flat.reshape(num, -1, num_actions)
+        part.mask(observations, values)
+        return values
+
+    def _step_recurrent(
+        self, part: _Part, layers: Sequence[Layer], x: np.ndarray, slots: Sequence[int]
+    ) -> np.ndarray:
+        """Returns what a recurrent network makes of ``x``, and keeps its next states."""
+        states = [self._states[team] for team in part.teams]
+        before = np.stack([of_team[slots] for of_team in states], axis=1)
+        values, after = forward_recurrent(layers, x, before.reshape(len(x), -1))
+        for i, of_team in enumerate(states):
+            of_team[slots] = after.reshape(before.shape)[:, i]
+        return values
 
     def _choose(self, values: np.ndarray, should_explore: np.ndarray) -> np.ndarray:
-        """Returns the numbers of actions ``[...]``.
+        """Returns the numbers of actions ``[E, members]``.
 
         Args:
-            values: ``[..., n]``; of unavailable actions `UNAVAILABLE`.
-            should_explore: whether to, ``[...]``.
+            values: ``[E, members, n]``; of unavailable actions `UNAVAILABLE`.
+            should_explore: whether to, ``[E]``.
         """
         if not should_explore.any():
             return values.argmax(axis=-1)
@@ -214,13 +225,93 @@ class LocalPolicies:
             return (values - noise).argmax(axis=-1)
         # + 1 keeps available actions above the others
         draws = (self._rng.random(values.shape) + 1.0) * (values > UNAVAILABLE)
-        is_random = should_explore & (self._rng.random(values.shape[:-1]) < self.epsilon)
+        is_random = self._rng.random(values.shape[:-1]) < self.epsilon
+        is_random &= should_explore[:, None]
         return np.where(is_random, draws.argmax(axis=-1), values.argmax(axis=-1))
 
 
-def _padded(row: np.ndarray, size: int) -> np.ndarray:
-    return row if len(row) == size else np.concatenate([row, np.zeros(size - len(row))])
+class _Part:
+    """The teams of one policy of which a member acts, in a layout.
+
+    Args:
+        policies: of the server.
+        policy_id: whose.
+        teams: names.
+        layout: of the agents that act.
+        follows_masks: whether actions that a mask forbids are never chosen.
+    """
+
+    def __init__(
+        self,
+        policies: LocalPolicies,
+        policy_id: str,
+        teams: Sequence[str],
+        layout: Layout,
+        *,
+        follows_masks: bool,
+    ) -> None:
+        self.policy_id, self.teams = policy_id, teams
+        members = [m for team in teams for m in policies.members[team]]
+        self.team_size = len(members) // len(teams)
+        self.is_here = np.isin(members, layout.agents)
+        self.places = [policies.place_of[m] for m in members]
+        self._num_members, self._sizes = len(members), np.zeros((len(members), 1))
+        self._reads, self._masked = [], []
+        for kind, columns, cells in _found(layout.observed, members):
+            space, is_masked = layout.observed[kind].space, False
+            if follows_masks and isinstance(space, DictSpace):
+                is_masked = ACTION_MASK_KEY in space.spaces
+                unread = {ACTION_MASK_KEY} | ({STATE_KEY} if policies.forms_teams else set())
+                space = DictSpace({k: sub for k, sub in space.spaces.items() if k not in unread})
+            self._reads.append((kind, columns, cells, flat_reader(space)))
+            if is_masked:
+                self._masked.append((kind, columns, cells))
+        self.acted = _found(layout.acted, members)
+        """The number of each kind of action space, the columns there, and whose these are."""
+        for kind, _, cells in self.acted:
+            self._sizes[cells] = _size(layout.acted[kind])
+        self._forms_teams = policies.forms_teams
+
+    def read(self, observations: Sequence[Any], num: int, width: int) -> np.ndarray:
+        """Returns what networks read of ``E`` episodes, ``[E, members, width]``; 0 of all else."""
+        x = np.zeros((num, self._num_members, width), np.float32)
+        for kind, columns, cells, reader in self._reads:
+            read = reader(pick_columns(observations[kind], columns))
+            if read.shape == x.shape:  # nearly always
+                return read
+            x[:, cells, : read.shape[-1]] = read
+        return x
+
+    def mask(self, observations: Sequence[Any], values: np.ndarray) -> None:
+        """Makes the values of actions that a member has not, or may not do, `UNAVAILABLE`."""
+        if self._forms_teams:
+            is_other = np.arange(values.shape[-1]) >= self._sizes
+            values[:, is_other] = UNAVAILABLE
+        for kind, columns, cells in self._masked:
+            masks = pick_columns(observations[kind][ACTION_MASK_KEY], columns)
+            own = values[:, cells, : masks.shape[-1]]
+            values[:, cells, : masks.shape[-1]] = np.where(masks > 0, own, UNAVAILABLE)
 
 
-def _recurrent_size(network: PolicyNetwork) -> int:
-    return sum(len(layer.weight_h) for layer in network.layers if isinstance(layer, GruLayer))
+def _found(
+    kinds: Sequence[Kind], names: Sequence[str]
+) -> list[tuple[int, slice | np.ndarray, slice | np.ndarray]]:
+    """Returns for each kind that has some of `names` its number, their columns, and which."""
+    found = []
+    for number, kind in enumerate(kinds):
+        columns = [i for i, agent_id in enumerate(kind.agents) if agent_id in names]
+        if columns:
+            which = [names.index(kind.agents[i]) for i in columns]
+            found.append((number, compact(np.array(columns)), compact(np.array(which))))
+    return found
+
+
+def _size(kind: Kind) -> int:
+    """Returns how many actions each agent of a kind has."""
+    space: Space = kind.space
+    assert isinstance(space, Discrete)
+    return space.n
+
+
+def _grown(rows: np.ndarray, num_more: int) -> np.ndarray:
+    return np.concatenate([rows, np.zeros((num_more, *rows.shape[1:]), rows.dtype)])

@@ -12,48 +12,61 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import time
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, TypeGuard
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Any, TypeGuard
 
 import msgspec
 import numpy as np
 
-from muxrl.client.errors import AssignmentError, ServerUnavailable
-from muxrl.client.local_policies import (
-    Asked,
-    Chosen,
-    LocalPolicies,
-    Memory,
-    no_local_inference,
-)
+from muxrl.client.errors import ServerUnavailable
+from muxrl.client.local_policies import LocalPolicies, no_local_inference
 from muxrl.client.network_transport import NetworkTransport
-from muxrl.client.transport import Around, Transport
+from muxrl.client.transport import Around
 from muxrl.protocol.errors import EpisodeGone, ValueMismatch
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
+    ActionRows,
     Actions,
     AnyItem,
     AnyReply,
     Ended,
+    PlayedRows,
     PlayedSteps,
     Recorded,
     Refused,
     ServerSpec,
     StartEpisode,
     Step,
+    StepRows,
 )
-from muxrl.protocol.rows import each_array, empty, leaves
+from muxrl.protocol.rows import (
+    Layout,
+    actions_of,
+    answers_of,
+    are_rows,
+    each_array,
+    empty,
+    leaves,
+    rows_of,
+    singles,
+)
 from muxrl.protocol.spaces import Box, Discrete, Space
-from muxrl.protocol.values import Mismatch, Unsound, conform
-
-InferenceMode = Literal["remote", "local"]
+from muxrl.protocol.values import Mismatch, Unsound, conform, within
 
 logger = logging.getLogger(__name__)
 
 _MOST_STEPS = 256
-"""Sent at once: a server takes some 10 ms to record them, in which it hears nobody else."""
+"""Sent at once, those in rows as one: a server takes some 10 ms to record them, in which it hears
+nobody else."""
+_MAX_LAYOUTS = 256
+"""That are remembered; agents that come and go make many."""
+_GIVEN = ("t", "observations", "rewards", "state")
+"""Of rows, what the simulation may overwrite."""
 _LONGEST_S = 0.2
 """Until what was played is sent, if steps are slow."""
 _MOST_BYTES = 1 << 20
@@ -62,25 +75,18 @@ _AGENT_BYTES = 200
 """Of what a step says of an agent, besides arrays."""
 
 
-class _Played:
-    """An open episode, and what has not been sent of it."""
+class _Open:
+    """An open episode."""
 
-    __slots__ = ("logits", "memory", "should_explore", "steps", "t")
+    __slots__ = ("kept", "should_explore", "slot", "t")
 
-    def __init__(self, start: StartEpisode) -> None:
+    def __init__(self, start: StartEpisode, slot: int) -> None:
         explores = start.should_explore
         self.should_explore = start.mode == "train" if explores is None else explores
+        self.slot = slot
         self.t = 0
-        self.memory = Memory()
-        self.steps: list[Step] = []
-        self.logits: dict[str, list[np.ndarray]] = {}
-
-    def take(self, episode_id: str, version: int) -> PlayedSteps:
-        """Returns it as an item, and forgets it."""
-        logits = {agent_id: np.array(rows) for agent_id, rows in self.logits.items()}
-        item = PlayedSteps(episode_id, version, self.steps, logits, dict(self.memory.states))
-        self.steps, self.logits = [], {}
-        return item
+        self.kept: PlayedSteps | None = None
+        """What was kept of it last, if that is no rows; lists of logits by agent."""
 
 
 class LocalTransport(Around):
@@ -108,7 +114,8 @@ class LocalTransport(Around):
         self._spec: ServerSpec
         self._policies: LocalPolicies
         self._pulled_at = 0.0
-        self._episodes: dict[str, _Played] = {}
+        self._episodes: dict[str, _Open] = {}
+        self._layout: Callable[[tuple[str, ...]], Layout]
         self._refused: dict[str, Refused] = {}
         """What a server said of an episode that had no item in that frame."""
         self._items: Sequence[AnyItem] = ()
@@ -122,13 +129,15 @@ class LocalTransport(Around):
         """Whether the server may be another process by now, with other weights."""
         self._num_wanted: int | None = None
         """Env steps until the server's next batch; None: it has not said yet."""
-        self._num_kept = self._num_transitions = 0
+        self._kept: list[PlayedSteps | PlayedRows] = []
+        """What was played and has not been sent."""
+        self._num_messages = self._num_kept = self._num_transitions = 0
+        """Steps of it as they came, of one episode or in rows; those of each episode; and those of
+        which it is known what followed."""
         self._most_kept = _MOST_STEPS
         self._kept_since = 0.0
 
     # --- a `Transport` ------------------------------------------------------------------
-
-    takes_rows = False
 
     @property
     def num_lost_steps(self) -> int:  # type: ignore[override]
@@ -149,9 +158,10 @@ class LocalTransport(Around):
             text = no_local_inference(spec.server_id, spec.algorithm, weights.problem)
             raise ServerUnavailable(text, server_id=spec.server_id)
         self._policies = LocalPolicies(spec, weights, self._seed)
+        self._layout = lru_cache(_MAX_LAYOUTS)(partial(Layout, spaces=spec.agents))
         self._pulled_at = time.monotonic()
         most_bytes = min(_MOST_BYTES, spec.max_message_bytes // 2 or _MOST_BYTES)
-        self._most_kept = max(1, min(_MOST_STEPS, most_bytes // _step_bytes(spec)))
+        self._most_kept = max(1, most_bytes // _step_bytes(spec))
         return spec
 
     def send(self, items: Sequence[AnyItem]) -> None:
@@ -160,11 +170,11 @@ class LocalTransport(Around):
         self._is_acting = True
         for item in items:
             if isinstance(item, StartEpisode) and item.episode_id not in self._episodes:
-                self._episodes[item.episode_id] = _Played(item)
+                self._episodes[item.episode_id] = _Open(item, self._policies.begin())
             if not self._acts_on(item):
                 self._is_acting = False
-            elif item.t:  # it tells what followed from the step before
-                num_transitions += 1
+            else:
+                num_transitions += _num_transitions(item)
         if not self._is_acting or self._is_due(num_transitions):
             self._is_acting = False
             self._tell(items)
@@ -197,7 +207,7 @@ class LocalTransport(Around):
         Raises:
             ServerUnavailable: it does not answer.
         """
-        if self._num_kept:
+        if self._kept:
             self._tell([])
             self._handle(None)
 
@@ -218,29 +228,38 @@ class LocalTransport(Around):
 
     # --- what the server is sent --------------------------------------------------------
 
-    def _acts_on(self, item: AnyItem) -> TypeGuard[Step]:
+    def _acts_on(self, item: AnyItem) -> TypeGuard[Step | StepRows]:
         """Whether this is a step to act in: new, and nobody else has chosen its actions."""
-        if not isinstance(item, Step) or item.logged_actions:
+        if isinstance(item, Step):
+            return not item.logged_actions and self._awaits(item.episode_id, item.t)
+        if not isinstance(item, StepRows) or item.logged_actions is not None:
             return False
-        episode = self._episodes.get(item.episode_id)
-        return episode is not None and item.t == episode.t and item.episode_id not in self._refused
+        return all(map(self._awaits, item.episode_ids, item.t.tolist()))
+
+    def _awaits(self, episode_id: str, t: int) -> bool:
+        episode = self._episodes.get(episode_id)
+        return episode is not None and t == episode.t and episode_id not in self._refused
 
     def _is_due(self, num_transitions: int) -> bool:
         """Whether it is to be sent, and the server asked, with so many transitions more."""
         if self._num_wanted is None:
-            return self._num_kept > 0
+            return bool(self._kept)
         return (
             self._num_transitions + num_transitions >= self._num_wanted
+            or self._num_messages >= _MOST_STEPS
             or self._num_kept >= self._most_kept
-            or (self._num_kept > 0 and time.monotonic() - self._kept_since >= _LONGEST_S)
+            or (bool(self._kept) and time.monotonic() - self._kept_since >= _LONGEST_S)
         )
 
     def _tell(self, items: Sequence[AnyItem]) -> None:
         """Sends what was played, and these items."""
-        version = self._policies.version
-        played = [e.take(i, version) for i, e in self._episodes.items() if e.steps]
-        self._sent = [*played, *items]
-        self._num_kept = self._num_transitions = 0
+        for episode in self._episodes.values():
+            episode.kept = None
+        for one in self._kept:
+            if isinstance(one, PlayedSteps):
+                one.logits = {agent_id: np.array(rows) for agent_id, rows in one.logits.items()}
+        self._sent, self._kept = [*self._kept, *items], []
+        self._num_messages = self._num_kept = self._num_transitions = 0
         try:
             self._transport.send(self._sent)
         except ServerUnavailable:
@@ -259,20 +278,20 @@ class LocalTransport(Around):
     def _lose(self) -> None:
         """Notes that what was played may never have arrived; its episodes cannot continue."""
         self._is_doubtful = True
-        for item in self._sent:
-            if isinstance(item, PlayedSteps):
-                text = (
-                    f"server {self._spec.server_id!r} was lost, and with it {len(item.steps)} "
-                    f"steps of episode {item.episode_id} that were played here"
-                )
-                refusal = Refused(item.episode_id, code=EpisodeGone.code, message=text)
-                self._note_lost(item, refusal)
+        lost = Counter(_played_in(self._sent))
+        for episode_id, num in lost.items():
+            text = (
+                f"server {self._spec.server_id!r} was lost, and with it {num} steps of episode "
+                f"{episode_id} that were played here"
+            )
+            refusal = Refused(episode_id, code=EpisodeGone.code, message=text)
+            self._note_lost(episode_id, num, refusal)
 
-    def _note_lost(self, item: PlayedSteps, refusal: Refused) -> None:
-        self._num_lost_steps += len(item.steps)
-        self._refused[item.episode_id] = refusal
+    def _note_lost(self, episode_id: str, num_steps: int, refusal: Refused) -> None:
+        self._num_lost_steps += num_steps
+        self._refused.setdefault(episode_id, refusal)
         self._is_doubtful = True
-        logger.warning("up to %d steps are not recorded: %s", len(item.steps), refusal.message)
+        logger.warning("up to %d steps are not recorded: %s", num_steps, refusal.message)
 
     def _sort(self, replies: Sequence[AnyReply]) -> list[AnyReply]:
         """Receives the replies to what was sent; returns those to items that were not made here.
@@ -284,73 +303,142 @@ class LocalTransport(Around):
             return list(replies)
         others: list[AnyReply] = []
         for item, reply in zip(self._sent, replies, strict=True):
-            episode_id = item.episode_id
             if isinstance(reply, Recorded):
                 self._newest = reply.weights_seq_no
                 self._num_wanted = reply.num_wanted or _MOST_STEPS
                 if reply.epsilon is not None:
                     self._policies.epsilon = reply.epsilon
-            elif isinstance(item, PlayedSteps):
+                for refused in reply.refused:
+                    self._note_lost(refused.episode_id, 1, refused)
+            elif isinstance(item, PlayedSteps | PlayedRows):
                 assert isinstance(reply, Refused)
-                self._note_lost(item, reply)
+                for episode_id, num in Counter(_played_in([item])).items():
+                    self._note_lost(episode_id, num, reply)
+            elif isinstance(item, StepRows) and isinstance(reply, ActionRows):
+                others.append(self._sort_rows(item, reply))
             else:
-                refusal = self._refused.pop(episode_id, None)
-                if refusal is not None and not isinstance(item, AbortEpisode):
-                    reply = refusal
-                others.append(reply)
-                episode = self._episodes.get(episode_id)
-                if isinstance(reply, Actions) and episode is not None:
-                    self._newest = reply.weights_seq_no
-                    if reply.t == episode.t and isinstance(item, Step):
-                        self._follow(item, reply, episode)
-                if isinstance(reply, Refused | Ended | Aborted):
-                    self._episodes.pop(episode_id, None)
-                if isinstance(reply, Refused) and reply.code == EpisodeGone.code:
-                    self._is_doubtful = True
+                others.append(self._sort_one(item, reply))
         return others
 
-    def _follow(self, item: Step, reply: Actions, episode: _Played) -> None:
+    def _sort_rows(self, item: StepRows, reply: ActionRows) -> ActionRows:
+        layout = self._layout(tuple(item.agents or self._spec.agents))
+        if reply.replies or not self._refused.keys().isdisjoint(item.episode_ids):
+            pairs = zip(singles(layout, item), answers_of(layout, item, reply), strict=True)
+            return ActionRows(replies=[self._sort_one(*one) for one in pairs])
+        self._newest = reply.weights_seq_no
+        open_ = [(row, self._episodes[e]) for row, e in enumerate(item.episode_ids)]
+        for _, episode in open_:
+            episode.t += 1
+        slots = [episode.slot for _, episode in open_]
+        self._policies.follow(layout, item.observations, slots, reply.actions)
+        return reply
+
+    def _sort_one(self, item: AnyItem, reply: AnyReply) -> Any:
+        episode_id = item.episode_id
+        refusal = self._refused.pop(episode_id, None)
+        if refusal is not None and not isinstance(item, AbortEpisode):
+            reply = refusal
+        episode = self._episodes.get(episode_id)
+        if isinstance(reply, Actions) and episode is not None:
+            self._newest = reply.weights_seq_no
+            if reply.t == episode.t and isinstance(item, Step):
+                self._follow(item, reply, episode)
+        if isinstance(reply, Refused | Ended | Aborted) and episode is not None:
+            self._policies.end(self._episodes.pop(episode_id).slot)
+        if isinstance(reply, Refused) and reply.code == EpisodeGone.code:
+            self._is_doubtful = True
+        return reply
+
+    def _follow(self, item: Step, reply: Actions, episode: _Open) -> None:
         """Receives a step that the server has acted in."""
         episode.t += 1
-        if self._policies.has_memory:
+        if self._policies.forms_teams:
             agents = self._spec.agents
             seen = {
                 agent_id: conform(agents[agent_id].observation_space, value)
                 for agent_id, value in item.observations.items()
             }
-            self._policies.follow(Asked(seen, False, episode.memory), reply.actions)
+            layout = self._layout(tuple(seen))
+            rows = rows_of(layout.observed, seen), [episode.slot]
+            self._policies.follow(layout, *rows, rows_of(layout.acted, reply.actions))
 
     # --- acting -------------------------------------------------------------------------
 
     def _act(self) -> list[AnyReply]:
         """Returns the answers to steps; those that it acts in are kept until they are sent."""
-        outcomes: list[Step | Refused] = []
-        asked: list[Asked] = []
-        for item in self._items:
-            assert isinstance(item, Step)
-            outcome = self._checked(item)
-            outcomes.append(outcome)
-            if isinstance(outcome, Step):
-                episode = self._episodes[item.episode_id]
-                asked.append(Asked(outcome.observations, episode.should_explore, episode.memory))
-        chosen = iter(self._policies.act(asked))
         return [
-            one if isinstance(one, Refused) else self._keep(one, next(chosen)) for one in outcomes
+            self._act_in_rows(item) if isinstance(item, StepRows) else self._act_alone(item)
+            for item in self._items
         ]
 
-    def _keep(self, step: Step, chosen: Chosen) -> Actions:
-        """Keeps a step with its actions; returns its answer."""
-        if not self._num_kept:
+    def _act_in_rows(self, item: StepRows) -> ActionRows:
+        layout = self._layout(tuple(item.agents or self._spec.agents))
+        if not self._are_sound(layout, item):
+            replies = [self._act_alone(step) for step in singles(layout, item)]
+            return ActionRows(replies=replies)
+        episodes = [self._episodes[episode_id] for episode_id in item.episode_ids]
+        actions, logits, states = self._choose(layout, item.observations, episodes)
+        fields = {name: getattr(item, name) for name in StepRows.__struct_fields__}
+        own = {name: each_array(copy.copy, fields[name]) for name in _GIVEN}
+        kept = {"logged_actions": actions, "logits": logits, "states": states}
+        version = self._policies.version
+        self._note_kept(item, len(episodes))
+        self._kept.append(PlayedRows(**{**fields, **own, **kept}, weights_seq_no=version))
+        for episode in episodes:
+            episode.kept = None
+        return ActionRows(actions=[rows.copy() for rows in actions], weights_seq_no=version)
+
+    def _act_alone(self, item: AnyItem) -> Actions | Refused:
+        assert isinstance(item, Step)
+        step = self._checked(item)
+        if isinstance(step, Refused):
+            return step
+        episode, version = self._episodes[step.episode_id], self._policies.version
+        layout = self._layout(tuple(step.observations))
+        seen = rows_of(layout.observed, step.observations)
+        actions, logits, states = self._choose(layout, seen, [episode])
+        step.logged_actions = actions_of(layout, actions, 0)
+        self._note_kept(step, 1)
+        if episode.kept is None:
+            episode.kept = PlayedSteps(step.episode_id, version, [])
+            self._kept.append(episode.kept)
+        episode.kept.steps.append(step)
+        episode.kept.states |= {team: rows[0] for team, rows in states.items()}
+        for kind, rows in zip(layout.acted, logits, strict=bool(logits)):
+            for column, agent_id in enumerate(kind.agents):
+                episode.kept.logits.setdefault(agent_id, []).append(rows[0, column])
+        return Actions(step.episode_id, step.t, step.logged_actions, version)
+
+    def _choose(
+        self, layout: Layout, observations: Sequence[Any], episodes: Sequence[_Open]
+    ) -> tuple[list[np.ndarray], list[np.ndarray], dict[str, np.ndarray]]:
+        """Returns actions, and logits, rows of each kind; and the recurrent states after them."""
+        slots = [one.slot for one in episodes]
+        explores = [one.should_explore for one in episodes]
+        actions, logits = self._policies.act(layout, observations, slots, explores)
+        for one in episodes:
+            one.t += 1
+        return actions, logits, self._policies.states(layout, slots)
+
+    def _note_kept(self, item: Step | StepRows, num_episodes: int) -> None:
+        if not self._kept:
             self._kept_since = time.monotonic()
-        episode = self._episodes[step.episode_id]
-        step.logged_actions = chosen.actions
-        for agent_id, logits in chosen.logits.items():
-            episode.logits.setdefault(agent_id, []).append(logits)
-        episode.steps.append(step)
-        episode.t += 1
-        self._num_kept += 1
-        self._num_transitions += step.t > 0
-        return Actions(step.episode_id, step.t, step.logged_actions, self._policies.version)
+        self._num_messages += 1
+        self._num_kept += num_episodes
+        self._num_transitions += _num_transitions(item)
+
+    def _are_sound(self, layout: Layout, item: StepRows) -> bool:
+        """Whether values are as declared; else each step alone says which is not."""
+        lead, size, state = len(item.t), self._spec.state_size, item.state
+        if size is not None and (
+            type(state) is not np.ndarray
+            or state.dtype != np.float32
+            or state.shape != (lead, size)
+            or not within(state, math.inf)
+        ):
+            return False
+        pairs = zip(layout.observed, item.observations, strict=True)
+        return all(are_rows(kind, rows, lead, math.inf) for kind, rows in pairs)
 
     def _checked(self, step: Step) -> Step | Refused:
         """Returns a step of one's own, whose values the simulation may overwrite; or a refusal."""
@@ -387,9 +475,24 @@ class LocalTransport(Around):
         )
 
 
+def _num_transitions(item: Step | StepRows) -> int:
+    """Returns of how many steps an item tells what followed."""
+    return int(item.t > 0) if isinstance(item, Step) else int(np.count_nonzero(item.t))
+
+
+def _played_in(items: Sequence[AnyItem]) -> Iterator[str]:
+    """Returns the episode of each step that was played."""
+    for item in items:
+        if isinstance(item, PlayedRows):
+            yield from item.episode_ids
+        elif isinstance(item, PlayedSteps):
+            yield from [item.episode_id] * len(item.steps)
+
+
 def _own(space: Space, value: Any) -> Any:
     """Returns a value as its space says, which nobody else writes into."""
-    return each_array(copy.copy, conform(space, value))
+    value = conform(space, value)
+    return value.copy() if type(value) is np.ndarray else each_array(copy.copy, value)
 
 
 def _step_bytes(spec: ServerSpec) -> int:
@@ -401,62 +504,3 @@ def _step_bytes(spec: ServerSpec) -> int:
         num_bytes += _AGENT_BYTES + 4 * acts.n
         num_bytes += sum(array.nbytes for array in leaves(seen, empty(seen, ())))
     return num_bytes
-
-
-class InferenceModes:
-    """Says for which servers inference is local.
-
-    Args:
-        modes: of all servers, or by server id: those that are left out are "remote".
-        update_interval_s: see `LocalTransport`.
-
-    Raises:
-        ValueError: a mode is none.
-    """
-
-    def __init__(
-        self, modes: InferenceMode | Mapping[str, InferenceMode], update_interval_s: float | None
-    ) -> None:
-        self._usual, self._modes = (modes, {}) if isinstance(modes, str) else ("remote", modes)
-        for mode in (self._usual, *self._modes.values()):
-            if mode not in ("remote", "local"):
-                raise ValueError(f"inference_mode is 'remote' or 'local', got {mode!r}")
-        self._update_interval_s = update_interval_s
-
-    def transport_to(self, server_id: str, transport: Transport) -> Transport:
-        """Returns a server's transport, or one around it that acts in its place.
-
-        Raises:
-            ValueError: it is not by the server's address.
-            ServerUnavailable: the server gives no weights.
-        """
-        if not self.is_local(server_id):
-            return transport
-        if not isinstance(transport, NetworkTransport):
-            raise ValueError(
-                "local inference is for servers that are given by their address, and server "
-                f"{server_id!r} is a {type(transport).__name__}"
-            )
-        local = self.acting(transport)
-        local.fetch_spec()
-        return local
-
-    def is_local(self, server_id: str) -> bool:
-        """Whether inference for a server is local."""
-        return self._modes.get(server_id, self._usual) == "local"
-
-    def acting(self, transport: NetworkTransport, seed: int | None = None) -> LocalTransport:
-        """Returns a transport that acts in its server's place.
-
-        Args:
-            transport: to the server.
-            seed: of exploration; None: any.
-        """
-        return LocalTransport(transport, update_interval_s=self._update_interval_s, seed=seed)
-
-    def check_names(self, server_ids: Collection[str]) -> None:
-        """Raises `AssignmentError` if a mode is for none of these servers."""
-        if unknown := self._modes.keys() - set(server_ids):
-            raise AssignmentError(
-                f"inference_mode names {sorted(unknown)}; the servers are {list(server_ids)}"
-            )

@@ -15,7 +15,8 @@ from muxrl.client.episode_steps import Logged
 from muxrl.client.episodes import Episodes
 from muxrl.client.errors import AssignmentError, ClientError, EpisodeAborted, EpisodeMisuse
 from muxrl.client.http import HttpTransport
-from muxrl.client.local_transport import InferenceMode, InferenceModes, LocalTransport
+from muxrl.client.inference_modes import InferenceMode, InferenceModes
+from muxrl.client.local_transport import LocalTransport
 from muxrl.client.network_transport import UPDATE_TIMEOUT_S
 from muxrl.client.outbox import Outbox
 from muxrl.client.servers import Servers

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from muxrl.client.episode import Episode
 from muxrl.client.errors import AssignmentError, EpisodeAborted, ServerUnavailable, failure_of
-from muxrl.client.local_transport import InferenceModes
+from muxrl.client.inference_modes import InferenceModes
 from muxrl.client.outbox import Handler, Outbox
 from muxrl.client.transport import Transport
 from muxrl.protocol.errors import MalformedMessage

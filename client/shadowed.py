@@ -25,7 +25,7 @@ from muxrl.protocol.messages import (
     Step,
     StepRows,
 )
-from muxrl.protocol.rows import Layout, actions_of, singles
+from muxrl.protocol.rows import Layout, answers_of, singles
 
 _MAX_LAYOUTS = 256
 """That are remembered; agents that come and go make many."""
@@ -141,19 +141,8 @@ class Shadowed(Around):
             sent.append(replace(item, logged_actions=reply.actions, logged_log_probs=known))
             return reply
         layout = self._layout(tuple(item.agents or self._spec.agents))
-        steps = singles(layout, item)
-        known = [()] * len(steps) if reply.log_probs is None else reply.log_probs.tolist()
-        answers: list[Actions | Refused] = reply.replies or [
-            Actions(
-                step.episode_id,
-                step.t,
-                actions_of(layout, reply.actions, row),
-                reply.weights_seq_no,
-                dict(zip(layout.agents, known[row], strict=False)),  # () of none
-            )
-            for row, step in enumerate(steps)
-        ]
-        passed = [self._pass(*one, sent) for one in zip(steps, answers, strict=True)]
+        pairs = zip(singles(layout, item), answers_of(layout, item, reply), strict=True)
+        passed = [self._pass(*one, sent) for one in pairs]
         if any(isinstance(one, Refused) for one in passed):
             return replace(reply, actions=[], replies=passed)
         return reply

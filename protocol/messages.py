@@ -148,8 +148,21 @@ class StepRows(Item, tag="rows", kw_only=True):
     logged_log_probs: Any = None
 
 
+class PlayedRows(StepRows, tag="played_rows", kw_only=True):
+    """A step of several episodes in which the client acted by itself, see `PlayedSteps`.
+
+    `logged_actions` are those of all agents. `logits` has rows for each kind of action space,
+    float32 ``[E, A, n]``, if the server wants them. `states` are those of recurrent networks after
+    the step, by group, float32 ``[E, members, hidden]``.
+    """
+
+    weights_seq_no: int
+    logits: list[Any] = []
+    states: dict[str, Any] = {}
+
+
 ItemInJson = StartEpisode | Step | EndEpisode | AbortEpisode | PlayedSteps
-AnyItem = ItemInJson | StepRows
+AnyItem = ItemInJson | StepRows | PlayedRows
 
 
 class Batch(msgspec.Struct, forbid_unknown_fields=True):
@@ -191,31 +204,6 @@ class Actions(Reply, tag="actions"):
     log_probs: dict[str, Number] = {}
 
 
-class Recorded(Reply, tag="recorded"):
-    """Played steps are recorded; `num_steps` of the episode have been observed.
-
-    `num_wanted` is after how many env steps the client should send what it has played then, so that
-    the next batch is of one version of the weights; 0: the server does not mind. `epsilon` is that
-    of `PolicyWeights`, as of now.
-    """
-
-    num_steps: int
-    weights_seq_no: int = 0
-    num_wanted: int = 0
-    epsilon: float | None = None
-
-
-class Ended(Reply, tag="ended"):
-    """The episode is closed; the server's counts, to be compared with the client's."""
-
-    num_steps: int
-    returns: dict[str, float] = {}
-
-
-class Aborted(Reply, tag="aborted"):
-    """The episode is closed, or was never open on this server."""
-
-
 class Refused(Reply, tag="refused"):
     """The item was refused and nothing of it was recorded; `code` is an HTTP status.
 
@@ -228,6 +216,33 @@ class Refused(Reply, tag="refused"):
     expected: str | None = None
     got: str | None = None
     is_unsound: bool = False
+
+
+class Recorded(Reply, tag="recorded"):
+    """Played steps are recorded; `num_steps` of the episode have been observed, if it is one.
+
+    `num_wanted` is after how many env steps the client should send what it has played then, so that
+    the next batch is of one version of the weights; 0: the server does not mind. `epsilon` is that
+    of `PolicyWeights`, as of now. Of several episodes `refused` are those of which the step is not
+    recorded.
+    """
+
+    num_steps: int
+    weights_seq_no: int = 0
+    num_wanted: int = 0
+    epsilon: float | None = None
+    refused: list[Refused] = []
+
+
+class Ended(Reply, tag="ended"):
+    """The episode is closed; the server's counts, to be compared with the client's."""
+
+    num_steps: int
+    returns: dict[str, float] = {}
+
+
+class Aborted(Reply, tag="aborted"):
+    """The episode is closed, or was never open on this server."""
 
 
 class ActionRows(Reply, tag="rows", kw_only=True):

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from muxrl.protocol.message_sizes import AgentSpaces
-from muxrl.protocol.messages import Step, StepRows
+from muxrl.protocol.messages import ActionRows, Actions, Refused, Step, StepRows
 from muxrl.protocol.spaces import (
     Box,
     DictSpace,
@@ -226,13 +226,48 @@ def singles(layout: Layout, item: StepRows) -> list[Step]:
     return steps
 
 
+def rows_of(kinds: Sequence[Kind], values: Mapping[str, Any]) -> list[Any]:
+    """Returns conforming values of one episode, by agent, as rows of each kind."""
+    found = []
+    for kind in kinds:
+        own, leaf = [values[a] for a in kind.agents], kind.leaf
+        lead = 1, len(own)
+        if leaf is None:
+            found.append(stack(kind.space, own, lead))
+            continue
+        if not leaf[1]:
+            rows = np.array(own, leaf[0])
+        else:  # arrays of the space's dtype
+            rows = own[0].copy() if len(own) == 1 else np.concatenate(own)
+        found.append(rows.reshape(lead + leaf[1]))
+    return found
+
+
+def answers_of(layout: Layout, item: StepRows, reply: ActionRows) -> list[Actions | Refused]:
+    """Returns the answer to each step of an item."""
+    known = [()] * len(item.t) if reply.log_probs is None else reply.log_probs.tolist()
+    return reply.replies or [
+        Actions(
+            episode_id,
+            t,
+            actions_of(layout, reply.actions, row),
+            reply.weights_seq_no,
+            {a: one for a, one in zip(layout.agents, known[row], strict=False) if not math.isnan(one)},
+        )
+        for row, (episode_id, t) in enumerate(zip(item.episode_ids, item.t.tolist(), strict=True))
+    ]
+
+
 def actions_of(layout: Layout, rows: Sequence[Any], row: int) -> dict[str, Any]:
     """Returns the actions of one episode in the rows of many."""
-    return {
-        agent_id: row_of(kind.space, own, (row, place))
-        for kind, own in zip(layout.acted, rows, strict=True)
-        for place, agent_id in enumerate(kind.agents)
-    }
+    actions: dict[str, Any] = {}
+    for kind, own in zip(layout.acted, rows, strict=True):
+        if type(kind.space) is Discrete:
+            actions.update(zip(kind.agents, own[row].tolist(), strict=True))
+        else:
+            for place, agent_id in enumerate(kind.agents):
+                actions[agent_id] = row_of(kind.space, own, (row, place))
+    return actions
 
 
 def empty(space: Space, lead: tuple[int, ...]) -> Any:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from muxrl.protocol.errors import NotServing, ProtocolError
 from muxrl.protocol.messages import (
@@ -23,6 +24,7 @@ from muxrl.protocol.messages import (
     AnyItem,
     AnyReply,
     Health,
+    PlayedRows,
     Recorded,
     Refused,
     ServerSpec,
@@ -231,7 +233,9 @@ class PolicyServerApp(Front):
         is_training = False
         for item in items:
             outcome: Any = (
-                self._accept_rows(item, now) if type(item) is StepRows else self.accept(item, now)
+                self._accept_rows(item, now)
+                if isinstance(item, StepRows)
+                else self.accept(item, now)
             )
             outcomes.append(outcome)
             for one in outcome if type(outcome) is list else (outcome,):
@@ -267,8 +271,10 @@ class PolicyServerApp(Front):
             go()
 
     def _accept_rows(self, item: StepRows, now: float) -> Outcome:
+        was_played = isinstance(item, PlayedRows)
+        accept: Any = self.store.play_rows if was_played else self.store.accept_rows
         try:
-            outcome = self.store.accept_rows(item, now)
+            outcome = accept(item, now)
         except ProtocolError as error:
             return self.refuse(item, error)
         except Exception as error:  # noqa: BLE001, the refusal is logged
@@ -277,7 +283,13 @@ class PolicyServerApp(Front):
             return self.refuse(item, internal_error(error))
         if not isinstance(outcome, list):
             return outcome
-        return [self.accept(step, now) for step in outcome]
+        outcomes: list[Any] = [self.accept(one, now) for one in outcome]
+        if not was_played:
+            return outcomes
+        refused = [one for one in outcomes if isinstance(one, Refused)]
+        recorded = [one for one in outcomes if isinstance(one, Recorded)]
+        newest = max(recorded, key=lambda one: one.num_wanted, default=Recorded("", 0))
+        return replace(newest, episode_id="", num_steps=0, refused=refused)
 
     def accept(self, item: AnyItem, now: float) -> AnyReply | Awaited:
         """Returns the answer to an item that is not of rows, or what its answer will be."""

@@ -15,7 +15,7 @@ from muxrl.client.episode_metrics import (
     WAYS,
     is_metric_name,
 )
-from muxrl.client.local_transport import InferenceMode
+from muxrl.client.inference_modes import InferenceMode
 from muxrl.orchestrator.config import parameters, shadows
 from muxrl.orchestrator.config.schema import RETURN, TOTAL, ExperimentConfig, GatewayConfig
 from muxrl.orchestrator.config.trackers import find_problems as tracker_problems

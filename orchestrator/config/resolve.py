@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from muxrl.client.inference_modes import InferenceModes
 from muxrl.client.local_policies import no_local_inference
-from muxrl.client.local_transport import InferenceModes
 from muxrl.orchestrator.config.checks import EXTERNAL, check, find_problems
 from muxrl.orchestrator.config.experiment import Experiment, pool_members
 from muxrl.orchestrator.config.facts import SimulationFacts, probe

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from muxrl.client.local_transport import InferenceModes
+from muxrl.client.inference_modes import InferenceModes
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.protocol.spaces import choices
 from muxrl.protocol.suggestions import listed, similar_or_known

@@ -42,6 +42,7 @@ from muxrl.protocol.messages import (
     AnyReply,
     Ended,
     EndEpisode,
+    PlayedRows,
     PlayedSteps,
     ServerSpec,
     StartEpisode,
@@ -231,7 +232,7 @@ class GatewayEpisodes:
             asked.answer = earlier
             return None
         if isinstance(item, PlayedSteps):
-            raise errors.ValueMismatch("a gateway takes no steps in which a client acted by itself")
+            raise _takes_no_played()
         episode = self._ledger.find(item.episode_id)
         episode.see(now)
         if isinstance(item, Step):
@@ -243,7 +244,10 @@ class GatewayEpisodes:
 
         Raises:
             MalformedMessage: they are no rows.
+            ValueMismatch: the client acted in them.
         """
+        if isinstance(item, PlayedRows):
+            raise _takes_no_played()
         if not self._reading.check(item) or self.refusal is not None or item.logged_actions:
             return None
         found = [self._open.get(episode_id) for episode_id in item.episode_ids]
@@ -579,3 +583,7 @@ class GatewayEpisodes:
             client.abort_episode(ids, reason)
             for episode_id in ids:
                 self._record_end(episode_id, Aborted(episode_id), reason)
+
+
+def _takes_no_played() -> ProtocolError:
+    return errors.ValueMismatch("a gateway takes no steps in which a client acted by itself")

@@ -150,7 +150,7 @@ class Asked:
     def episode_ids(self) -> Sequence[str]:
         """Of all episodes that it concerns."""
         item = self.item
-        return item.episode_ids if type(item) is StepRows else (item.episode_id,)
+        return item.episode_ids if isinstance(item, StepRows) else (item.episode_id,)
 
     @property
     def unanswered(self) -> list[Asked]:

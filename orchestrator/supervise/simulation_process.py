@@ -128,7 +128,7 @@ class SimulationProcess(FollowsServers):
             ClientError: one cannot be reached, or they do not go together.
         """
         from muxrl.client.env_loop import EnvLoop
-        from muxrl.client.local_transport import InferenceModes
+        from muxrl.client.inference_modes import InferenceModes
         from muxrl.client.stand_in import StandIn
 
         self._servers = servers

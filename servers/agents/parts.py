@@ -339,6 +339,16 @@ class Part:
             own = actions if self._acts_alike else actions[:, where]
             some.write(self._actions.write(form, own), into)
 
+    def of_acting(self, rows: Sequence[Any]) -> np.ndarray:
+        """Returns ``[E, n, ...]`` of rows of each kind of action space, where all act alike."""
+        if self._acts_alike:
+            return self._acts[0][0].of(rows)
+        first = self._acts[0][0].of(rows)
+        found = np.zeros((len(first), len(self.names), *first.shape[2:]), first.dtype)
+        for some, where, _ in self._acts:
+            found[:, where] = some.of(rows)
+        return found
+
     def read_logged(
         self, rows: Sequence[Any], is_given: np.ndarray, log_probs: np.ndarray | None
     ) -> Logged:
@@ -349,7 +359,7 @@ class Part:
             is_given: bool ``[E, A]``, by agent of the layout.
             log_probs: likewise, see `Logged`.
         """
-        num, knows = len(is_given), log_probs is not None and self._actions.reads_log_probs
+        num, are_known = len(is_given), log_probs is not None and self._actions.reads_log_probs
         actions: Any = None
         given, known = np.zeros((num, len(self.names)), bool), np.empty((num, len(self.names)))
         for some, where, form in self._acts:
@@ -357,9 +367,9 @@ class Part:
             if actions is None:
                 actions = np.zeros((*given.shape, *own.shape[2:]), own.dtype)
             actions[:, where], given[:, where] = own, is_given[:, places]
-            if knows:
+            if are_known:
                 known[:, where] = log_probs[:, places] + form.log_scale  # type: ignore[index]
-        return Logged(self.by_seat(actions), self.by_seat(given), known if knows else None)
+        return Logged(self.by_seat(actions), self.by_seat(given), known if are_known else None)
 
     def remember(self, actions: np.ndarray, memory: Memory, where: Slots) -> None:
         """Keeps what is read of the actions at the next step, if `remembers_actions`."""

@@ -19,13 +19,12 @@ import msgspec
 import numpy as np
 
 from muxrl.protocol.messages import ActionRows, Actions, StartEpisode
-from muxrl.protocol.rows import Layout, each_array, pick, put, row_of
+from muxrl.protocol.rows import Layout, actions_of, each_array, pick, put, rows_of
 from muxrl.protocol.spaces import Discrete, MultiDiscrete
 from muxrl.servers.agents.log_probs import LOG_PROB
 from muxrl.servers.agents.memory import Memory, Slots
 from muxrl.servers.agents.parts import Logged, Part, Seen, places_of
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.episodes.reading import rows_of
 
 _MAX_LAYOUTS = 1_024
 """That are remembered; agents that come and go make many."""
@@ -239,13 +238,7 @@ class Block(msgspec.Struct, eq=False):
 
     def answer_of(self, row: int) -> Actions:
         """Returns what one of its episodes is answered."""
-        actions: dict[str, Any] = {}
-        for kind, rows in zip(self.served.acted, self.actions, strict=True):
-            if type(kind.space) is Discrete:
-                actions.update(zip(kind.agents, rows[row].tolist(), strict=True))
-            else:
-                for i, agent_id in enumerate(kind.agents):
-                    actions[agent_id] = row_of(kind.space, rows, (row, i))
+        actions = actions_of(self.served.layout, self.actions, row)
         answer = Actions(self.ids[row], int(self.t[row]), actions, self.weights_seq_no)
         if (log_probs := self.log_probs) is not None:
             known = zip(self.served.layout.agents, log_probs[row].tolist(), strict=True)

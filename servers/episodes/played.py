@@ -8,8 +8,9 @@ elsewhere, and is counted. A learner with a replay reads none: there no action i
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -17,10 +18,10 @@ import numpy as np
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.message_sizes import AgentSpaces
-from muxrl.protocol.messages import MIN_LOG_PROB, PlayedSteps, Step
-from muxrl.protocol.rows import each_array
+from muxrl.protocol.messages import MIN_LOG_PROB, PlayedRows, PlayedSteps, Step
+from muxrl.protocol.rows import Kind, Layout, each_array
 from muxrl.protocol.spaces import Box, Discrete
-from muxrl.protocol.values import Mismatch, conform
+from muxrl.protocol.values import Mismatch, conform, within
 from muxrl.servers.agents.log_probs import DISTRIBUTION, IS_LOGGED, LOG_PROB, log_probs_of
 from muxrl.servers.episodes.blocks import Block, Chosen
 from muxrl.servers.episodes.trajectories import stack
@@ -32,6 +33,22 @@ _REPLAY_STEPS = 64
 """Env steps that a client of a server with a replay may play without telling. The server's batches
 (4 steps for DQN, an episode for QMIX) would cost a message each; and what a replay draws was chosen
 by thousands of versions anyway."""
+
+
+class Drawn(NamedTuple):
+    """What the actions of a step were drawn from; rows of each kind of action space, or none."""
+
+    logits: Sequence[np.ndarray] = ()
+    log_probs: Sequence[np.ndarray] = ()
+    """Of all actions; infinite where they are stale."""
+
+    @classmethod
+    def of(cls, kinds: Sequence[Kind], rows: Mapping[str, Row]) -> Drawn:
+        """Returns what those of one episode were drawn from, given by agent."""
+        if not rows:
+            return cls()
+        pairs = [[rows[agent_id] for agent_id in kind.agents] for kind in kinds]
+        return cls(*([np.array([[p[i] for p in own]]) for own in pairs] for i in (0, 1)))
 
 
 class StateShape(NamedTuple):
@@ -99,17 +116,7 @@ class PlayedCheck:
             ValueMismatch: an action, its logits or a recurrent state are missing or no such
                 numbers, or the server takes no such steps. The steps' own values are not looked at.
         """
-        if self._problem:
-            raise ValueMismatch(
-                f"it takes no steps in which a client acted by itself: {self._problem}"
-            )
-        version = self.version()
-        if not 0 <= item.weights_seq_no <= version:
-            raise ValueMismatch(
-                f"it never had weights of version {item.weights_seq_no}; was it started again?",
-                expected=f"0 to {version}",
-                got=str(item.weights_seq_no),
-            )
+        is_stale = self._are_stale(item.weights_seq_no)
         counts: Counter[str] = Counter()
         for step in item.steps:
             if step.episode_id != item.episode_id:
@@ -132,16 +139,75 @@ class PlayedCheck:
         if more := item.logits.keys() - columns.keys():
             raise ValueMismatch(f"there are logits of agents that did not act: {sorted(more)}")
         states = self._read_states(item, counts.keys())
-        is_stale = self._max_lag is not None and version - item.weights_seq_no > self._max_lag
         if is_stale:
             for _, log_probs in columns.values():
                 log_probs[:] = np.inf
         return is_stale, states, self._rows(item, columns)
 
+    def read_rows(
+        self, item: PlayedRows, layout: Layout
+    ) -> tuple[bool, Drawn, dict[str, Any]] | None:
+        """Reads a step of several episodes, whose actions conform.
+
+        Returns:
+            Whether the actions are stale; what they were drawn from; and the recurrent states, by
+            seat. None: something is wrong, of which the item of each episode alone says what.
+
+        Raises:
+            ValueMismatch: the server takes no such steps, or never had such weights.
+        """
+        is_stale = self._are_stale(item.weights_seq_no)
+        kinds = [] if self._max_lag is None else layout.acted
+        if len(item.logits) != len(kinds):
+            return None
+        lead, log_probs, states = len(item.t), [], {}
+        for kind, actions, logits in zip(kinds, item.logged_actions or (), item.logits):  # noqa: B905
+            assert isinstance(kind.space, Discrete)
+            if not _are_floats(logits, (lead, len(kind.agents), kind.space.n)):
+                return None
+            with np.errstate(over="ignore"):
+                log_probs.append(log_probs_of(logits))
+            if (_of(actions - kind.space.start, log_probs[-1]) < MIN_LOG_PROB).any():
+                return None
+            if is_stale:
+                log_probs[-1][:] = np.inf
+        needed = self._needed(layout.agents)
+        if not needed <= item.states.keys() <= self._states.keys():
+            return None
+        for seat_id, rows in item.states.items():
+            key, shape, _ = self._states[seat_id]
+            if not _are_floats(rows, (lead, *shape)):
+                return None
+            states[seat_id] = {key: rows}
+        return is_stale, Drawn(item.logits, log_probs), states
+
+    def _are_stale(self, version: int) -> bool:
+        """Whether actions of these weights are too old.
+
+        Raises:
+            ValueMismatch: the server takes none that a client has chosen, or never had the weights.
+        """
+        if self._problem:
+            raise ValueMismatch(
+                f"it takes no steps in which a client acted by itself: {self._problem}"
+            )
+        newest = self.version()
+        if not 0 <= version <= newest:
+            raise ValueMismatch(
+                f"it never had weights of version {version}; was it started again?",
+                expected=f"0 to {newest}",
+                got=str(version),
+            )
+        return self._max_lag is not None and newest - version > self._max_lag
+
+    def _needed(self, acted: Collection[str]) -> set[str]:
+        """Returns the seats whose recurrent states have to come after these agents have acted."""
+        states = self._states.items()
+        return {s for s, state in states if not set(state.members).isdisjoint(acted)}
+
     def _read_states(self, item: PlayedSteps, acted: Collection[str]) -> dict[str, Any]:
         """Returns the module's states, by seat; seats of which nobody acted need not have one."""
-        known = self._states
-        needed = {s for s, state in known.items() if not set(state.members).isdisjoint(acted)}
+        known, needed = self._states, self._needed(acted)
         if not needed <= item.states.keys() <= known.keys():
             raise ValueMismatch(
                 "the recurrent states after the last of these steps have to come with them",
@@ -152,7 +218,7 @@ class PlayedCheck:
         for seat_id, value in item.states.items():
             key, shape, _ = known[seat_id]
             try:
-                states[seat_id] = {key: conform(Box(shape), value)}
+                states[seat_id] = {key: conform(Box(shape), value)[None]}
             except Mismatch as error:
                 raise ValueMismatch(
                     f"recurrent state of group {seat_id!r}: {error}",
@@ -214,15 +280,16 @@ def _check_drawn(step: Step, agent_id: str, space: Discrete, log_probs: np.ndarr
 
 def chosen_by_client(
     block: Block,
-    rows: Mapping[str, Row],
+    drawn: Drawn,
     states: Mapping[str, Any],
     is_logged: bool | None = None,
 ) -> list[Chosen]:
     """Returns the actions of a recorded step as inference would have.
 
     Args:
-        block: of one episode, with the actions that the client has chosen.
-        rows, states: as `PlayedCheck.read` returned them.
+        block: with the actions that the client has chosen.
+        drawn: what they were drawn from.
+        states: after them, by seat, dicts of ``[E, ...]``.
         is_logged: what is recorded as `IS_LOGGED`; None: nothing.
     """
     assert block.logged is not None
@@ -232,13 +299,23 @@ def chosen_by_client(
         kept = [states.get(seat.seat_id) for seat in one.seats]
         outputs: dict[str, Any] = {}
         # Of teams, members that were not asked do action 0.
-        if own := [rows[s.seat_id] for s in one.seats if s.seat_id in rows]:
-            logits, log_probs = (np.stack(part) for part in zip(*own, strict=True))
-            outputs[LOG_PROB] = log_probs[np.arange(actions.shape[1]), actions[0]][None]
-            outputs[DISTRIBUTION] = logits[None]
+        if drawn.logits and not one.is_team:
+            outputs[LOG_PROB] = _of(actions, one.of_acting(drawn.log_probs))
+            outputs[DISTRIBUTION] = one.of_acting(drawn.logits)
         if is_logged is not None:
             outputs[IS_LOGGED] = np.full(actions.shape, is_logged)
-        have_all = all(state is not None for state in kept)
-        after = stack(kept) if have_all else None
-        chosen.append(Chosen(actions, outputs, each_array(lambda x: x[None], after)))
+        after = None
+        if all(state is not None for state in kept):
+            after = each_array(lambda x: np.moveaxis(x, 0, 1), stack(kept))
+        chosen.append(Chosen(actions, outputs, after))
     return chosen
+
+
+def _of(actions: np.ndarray, log_probs: np.ndarray) -> np.ndarray:
+    """Returns those of some actions, ``[E, S]``, out of ``[E, S, n]``."""
+    return np.take_along_axis(log_probs, actions[..., None], -1)[..., 0]
+
+
+def _are_floats(rows: Any, shape: tuple[int, ...]) -> bool:
+    is_array = isinstance(rows, np.ndarray) and rows.dtype == np.float32
+    return is_array and rows.shape == shape and within(rows, math.inf)

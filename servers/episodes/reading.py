@@ -15,8 +15,8 @@ import numpy as np
 
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.message_sizes import AgentSpaces
-from muxrl.protocol.messages import Step, StepRows
-from muxrl.protocol.rows import Kind, Layout, are_rows, leaves, pick, singles, stack
+from muxrl.protocol.messages import PlayedRows, PlayedSteps, Step, StepRows
+from muxrl.protocol.rows import Kind, Layout, are_rows, leaves, pick, singles
 from muxrl.protocol.spaces import ACTION_MASK_KEY, Discrete
 from muxrl.protocol.values import within
 from muxrl.servers.episodes.step_check import log_prob_range
@@ -82,6 +82,12 @@ class Reading:
             _check_kinds("logged actions", layout.acted, item.logged_actions, lead)
         if item.logged_log_probs is not None:
             _check_rows("logged_log_probs", item.logged_log_probs, (lead, len(layout.agents)))
+        if isinstance(item, PlayedRows):
+            _check_kinds("logged actions", layout.acted, item.logged_actions or [], lead)
+            if item.logits:
+                _check_kinds("logits", layout.acted, item.logits, lead)
+            for name, states in item.states.items():
+                _check_rows(f"states of {name[:40]!r}", states, (lead,), is_whole=False)
 
     def _is_sound(self, item: StepRows) -> bool:
         layout, t, lead = self.layout(item), item.t, len(item.episode_ids)
@@ -105,6 +111,26 @@ class Reading:
             item.state, (lead, self._state_size), self._max_observation, np.float32
         )
 
+    def played_singles(self, item: PlayedRows) -> list[PlayedSteps]:
+        """Returns what it says of each episode.
+
+        Raises:
+            MalformedMessage: as `check`.
+        """
+        self._check_shapes(item)
+        layout = self.layout(item)
+        found = []
+        for row, step in enumerate(singles(layout, item)):
+            logits = {
+                agent_id: rows[row : row + 1, column]
+                for kind, rows in zip(layout.acted, item.logits, strict=bool(item.logits))
+                for column, agent_id in enumerate(kind.agents)
+            }
+            states = {name: rows[row] for name, rows in item.states.items()}
+            version = item.weights_seq_no
+            found.append(PlayedSteps(step.episode_id, version, [step], logits, states))
+        return found
+
     def singles(self, item: StepRows) -> list[Step]:
         """Returns what has been checked as single steps."""
         return singles(self.layout(item), item)
@@ -127,23 +153,6 @@ class Reading:
             self._layouts.clear()
         found = self._layouts[agents] = Layout(agents, self._agents)
         return found
-
-
-def rows_of(kinds: Sequence[Kind], observations: Mapping[str, Any]) -> list[Any]:
-    """Returns conforming observations of one episode as rows of each kind."""
-    found = []
-    for kind in kinds:
-        values, leaf = [observations[a] for a in kind.agents], kind.leaf
-        lead = 1, len(values)
-        if leaf is None:
-            found.append(stack(kind.space, values, lead))
-            continue
-        if not leaf[1]:
-            rows = np.array(values, leaf[0])
-        else:  # arrays of the space's dtype
-            rows = values[0].copy() if len(values) == 1 else np.concatenate(values)
-        found.append(rows.reshape(lead + leaf[1]))
-    return found
 
 
 def _are_all(kinds: Sequence[Kind], rows: Sequence[Any], lead: int, most: float) -> bool:

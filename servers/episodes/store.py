@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from muxrl.protocol.messages import (
     AnyReply,
     Ended,
     EndEpisode,
+    PlayedRows,
     PlayedSteps,
     Recorded,
     Started,
@@ -30,15 +32,16 @@ from muxrl.protocol.messages import (
     Step,
     StepRows,
 )
+from muxrl.protocol.rows import pick
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Seats
+from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Seats
 from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.far_values import FarValues
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.ledger import Ledger
-from muxrl.servers.episodes.played import PlayedCheck, chosen_by_client
+from muxrl.servers.episodes.played import Drawn, PlayedCheck, chosen_by_client
 from muxrl.servers.episodes.record import Record, Stacks
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.steps import Mode, Rows, Steps
@@ -288,6 +291,37 @@ class EpisodeStore:
         found = self._steps.read(item) if reading.check(item) else None
         if found is None:
             return reading.singles(item)
+        awaited = self._record_rows(item, found, now)
+        if item.logged_actions is not None:
+            agent_steps = [len(b) * len(b.served.agents) for b in awaited.blocks if b.is_training]
+            self.counts.num_logged_actions += sum(agent_steps)
+        return awaited
+
+    def play_rows(self, item: PlayedRows, now: float) -> Recorded | list[PlayedSteps]:
+        """Records a step of many episodes in which a client acted by itself; what is not plain
+        comes back as an item for each.
+
+        Raises:
+            MalformedMessage: its arrays do not hang together.
+            ValueMismatch: it is not taken from anybody.
+        """
+        check, reading = self._find_played_check(), self._steps.reading
+        is_plain = item.logged_actions is not None and item.logged_log_probs is None
+        is_plain = is_plain and reading.check(item)
+        read = check.read_rows(item, reading.layout(item)) if is_plain else None
+        found = None if read is None else self._steps.read(item)
+        if read is None or found is None:
+            return reading.played_singles(item)
+        is_stale, *chosen_from = read
+        awaited = self._record_rows(item, found, now)
+        for block, places in zip(awaited.blocks, awaited.places, strict=True):
+            self._finish_played(block, item.weights_seq_no, is_stale, *pick(chosen_from, places))
+        reply = Recorded("", 0, check.version())
+        if any(block.is_training for block in awaited.blocks):
+            self.refresh(reply)
+        return reply
+
+    def _record_rows(self, item: StepRows, found: Sequence[Rows], now: float) -> AwaitedRows:
         recorded: list[Rows] = []
         for rows in found:
             if rows.newest:
@@ -313,10 +347,7 @@ class EpisodeStore:
             return
         self._steps.add_rows(rows, now)
         recorded.append(rows)
-        num_agent_steps = len(block) * len(block.served.agents)
-        self.counts.num_agent_steps += num_agent_steps
-        if block.logged is not None:
-            self.counts.num_logged_actions += num_agent_steps
+        self.counts.num_agent_steps += len(block) * len(block.served.agents)
         self._count_env_steps(num)
         self._cut_if_due()
         self._cut_long(block.slots)
@@ -330,21 +361,41 @@ class EpisodeStore:
             for chunk in self._cut(long):
                 self._keep_whole(chunk)
 
-    def _play(self, item: PlayedSteps, now: float) -> Recorded:
-        """Records the steps that are new, one by one: a refusal leaves those before it recorded."""
+    def _find_played_check(self) -> PlayedCheck:
         if self._played_check is None:
             raise ValueMismatch(
                 f"it takes no steps in which a client acted by itself: {self.plan.algorithm} has "
                 "no networks to give"
             )
-        reply = Recorded(item.episode_id, 0, self._played_check.version())
+        return self._played_check
+
+    def _finish_played(
+        self,
+        block: Block,
+        weights_seq_no: int,
+        is_stale: bool,
+        drawn: Sequence[Any],
+        states: Mapping[str, Any],
+    ) -> None:
+        check = self._find_played_check()
+        is_logged = is_stale if check.reports_logged else None
+        block.finish(chosen_by_client(block, Drawn(*drawn), states, is_logged), weights_seq_no)
+        if is_stale and block.is_training:
+            num = len(block) * sum(one.num_seats for one in block.served.parts)
+            text = "" if self.counts.num_stale_steps else _STALE
+            self.warnings.add("stale steps", text, num=num)
+            self.counts.num_stale_steps += num
+
+    def _play(self, item: PlayedSteps, now: float) -> Recorded:
+        """Records the steps that are new, one by one: a refusal leaves those before it recorded."""
+        check = self._find_played_check()
+        reply = Recorded(item.episode_id, 0, check.version())
         earlier = self._ledger.answer_of(item.episode_id)
         if isinstance(earlier, Ended) and all(step.t < earlier.num_steps for step in item.steps):
             reply.num_steps = earlier.num_steps  # a repeat: its end was in the same frame
             return reply
         slot, table = self._ledger.find(item.episode_id), self._table
         table.seen_at[slot] = now
-        check, is_training = self._played_check, table.modes[slot].is_training
         is_stale, states, steps = check.read(item)
         for step, rows in steps:
             if step.t < table.t[slot]:
@@ -355,16 +406,11 @@ class EpisodeStore:
                 error.message = f"step t={step.t}: {error.message}"
                 raise
             assert isinstance(pending, AwaitedStep)  # of a new step
-            is_logged = is_stale if check.reports_logged else None
-            chosen = chosen_by_client(pending.block, rows, states, is_logged)
-            pending.block.finish(chosen, item.weights_seq_no)
-            if is_stale and is_training:
-                num = sum(one.num_seats for one in pending.block.served.parts)
-                text = "" if self.counts.num_stale_steps else _STALE
-                self.warnings.add("stale steps", text, num=num)
-                self.counts.num_stale_steps += num
+            block = pending.block
+            drawn = Drawn.of(block.served.acted, rows)
+            self._finish_played(block, item.weights_seq_no, is_stale, drawn, states)
         reply.num_steps = table.t[slot]
-        if is_training:
+        if table.modes[slot].is_training:
             self.refresh(reply)
         return reply
 

@@ -143,7 +143,9 @@ class Front(ABC):
         where = f"t={item.t} of " if isinstance(item, Step | EndEpisode) else ""
         episode_id = item.episode_id[:MAX_ID_CHARS]
         name = episode_id if episode_id.isprintable() else repr(episode_id)
-        what = "a step in rows" if type(item) is StepRows else f"{where}episode {name or repr('')}"
+        what = (
+            "a step in rows" if isinstance(item, StepRows) else f"{where}episode {name or repr('')}"
+        )
         reason = f"{self._name} refused {what}: {error.message}"
         return self._refused(episode_id, reason, error)
 

@@ -20,7 +20,7 @@ from msgspec import Meta, Raw
 from muxrl.protocol.codec import decode_batch, decode_json, encode_json
 from muxrl.protocol.errors import MalformedMessage, MessageTooLarge
 from muxrl.protocol.message_sizes import needed_items
-from muxrl.protocol.messages import AnyItem, Batch, ServerSpec, StepRows
+from muxrl.protocol.messages import AnyItem, Batch, PlayedRows, ServerSpec, StepRows
 from muxrl.protocol.spaces import DictSpace, Space, TupleSpace
 
 MAX_PLAIN_BYTES = 2 << 20
@@ -165,10 +165,11 @@ class MessageLimits:
     def _counted(self, batch: Batch) -> list[AnyItem]:
         num = len(batch.items)
         for item in batch.items:
-            if type(item) is StepRows:
+            if isinstance(item, StepRows):
                 if not self._takes_rows:
                     raise MalformedMessage("steps in rows are for servers whose spec takes_rows")
-                num += len(item.episode_ids) - 1
+                # Of what was played there may be as many steps as its bytes allow.
+                num += -1 if type(item) is PlayedRows else len(item.episode_ids) - 1
         if num > self._max_items:
             raise self._too_large(
                 f"has {num} items, over the limit of {self._max_items}, which follows "

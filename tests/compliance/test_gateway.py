@@ -31,6 +31,7 @@ from muxrl.protocol.messages import (
     Actions,
     Ended,
     EndEpisode,
+    PlayedRows,
     PlayedSteps,
     Refused,
     Started,
@@ -93,11 +94,16 @@ def test_nobody_acts_in_a_gateways_place(peer: Peer, gateway: ServedGateway) -> 
     with pytest.raises(ServerUnavailable, match="GATEWAY has none of its own"):
         MultiplexingClient([gateway.address], inference_mode="local")
     e = next(_IDS)
-    _, played, aborted = peer.say(
-        StartEpisode(e), PlayedSteps(e, 0, [Step(e, 0, {})], {}), AbortEpisode(e)
+    seen = [np.zeros((1, 1, 2), np.float32)]
+    rows = PlayedRows(
+        episode_ids=[e], t=np.zeros(1, int), agents=["a"], observations=seen, weights_seq_no=0
     )
-    assert isinstance(played, Refused)
-    assert "takes no steps in which a client acted by itself" in played.message
+    _, *played, aborted = peer.say(
+        StartEpisode(e), PlayedSteps(e, 0, [Step(e, 0, {})], {}), rows, AbortEpisode(e)
+    )
+    for one in played:
+        assert isinstance(one, Refused)
+        assert "takes no steps in which a client acted by itself" in one.message
     assert aborted == Aborted(e)
 
 

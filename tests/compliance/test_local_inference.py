@@ -26,7 +26,7 @@ from muxrl.client import (
 )
 from muxrl.client.local_transport import LocalTransport
 from muxrl.client.random_policy import RandomTransport
-from muxrl.protocol.messages import PlayedSteps, Status, Step
+from muxrl.protocol.messages import PlayedRows, PlayedSteps, Status, Step
 from muxrl.protocol.spaces import Box
 from muxrl.servers.config import AgentPlan, LimitsConfig
 from muxrl.servers.server import PolicyServer
@@ -139,6 +139,34 @@ def test_a_wrong_observation_is_refused_at_once_and_what_was_played_is_kept(
         with pytest.raises(RefusedByServer, match=r"t=3 .*final .*agent 'a'.*finite") as refusal:
             client.get_action(episode_id, {"b": SEEN["b"]})
         assert refusal.value.is_unsound
+
+
+def test_of_several_episodes_in_rows_each_is_refused_for_itself(make_server: MakeServer) -> None:
+    limits = LimitsConfig(max_abs_reward=10.0)
+    server = make_server(ppo_plan(server_id="rows", limits=limits))
+    with local(server) as client:
+        frames = frames_of(client)
+        ids = [client.start_episode() for _ in range(4)]
+        for t in range(12):
+            seen = {one: {a: np.full(2, t, np.float32) for a in "ab"} for one in ids}
+            actions = client.get_action(ids, seen)
+            assert [(one, *own) for one, own in actions.items()] == [(one, "a", "b") for one in ids]
+            for one in ids:
+                client.log_returns(one, {"a": 11.0 if (t, one) == (5, ids[2]) else 1.0})
+            if t == 6:
+                transport_of(client).tell_played()
+                with pytest.raises(RefusedByServer, match=r"reward of agent 'a'.*11") as refusal:
+                    client.get_action(ids, seen)
+                assert refusal.value.episode_id == ids.pop(2)
+        for one in ids:
+            client.end_episode(one, SEEN, truncated=True)
+        assert client.num_mismatches == 0
+        assert client.num_lost_steps == 1, "t=6, which tells of the reward"
+        played = [item for frame in frames for item in frame if isinstance(item, PlayedRows)]
+        assert len(played) > 5
+    # Of the one that is refused the steps before it; of the others one more, that was asked for.
+    assert server.status().num_env_steps == 3 * 13 + 5
+    assert server.status().num_stale_steps == 0
 
 
 def test_arrays_that_the_simulation_overwrites(ppo: PolicyServer) -> None:

@@ -15,7 +15,7 @@ from muxrl.client import EpisodeLost, MultiplexingClient, ServerLost, local_tran
 from muxrl.client.local_transport import LocalTransport
 from muxrl.client.stand_in import StandIn
 from muxrl.client.websocket import WebSocketTransport
-from muxrl.protocol.messages import PlayedSteps
+from muxrl.protocol.messages import PlayedRows, PlayedSteps
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.server import PolicyServer
@@ -94,6 +94,37 @@ def test_it_acts_as_the_server_does(server: PolicyServer, monkeypatch: pytest.Mo
     assert server.status().num_refused == 0
 
 
+def test_it_acts_as_the_server_does_in_several_episodes_at_once(
+    server: PolicyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In rows where the same agents act, and one by one where they differ."""
+    monkeypatch.setattr(local_transport, "_MOST_STEPS", 5)
+    rng, plan = np.random.default_rng(3), server.plan
+    with local(server) as here, MultiplexingClient([server.address]) as there:
+        frames = frames_of(here)
+        mine, theirs = (
+            [client.start_episode(training_enabled=False) for _ in range(3)]
+            for client in (here, there)
+        )
+        for t in range(40):
+            turn = [observed(rng, plan) for _ in range(3)]
+            if t % 4:  # all of whom act in each
+                turn = [{a: one.get(a, turn[0][a]) for a in turn[0]} for one in turn]
+            given = [states(plan, rng).get("state") for _ in range(3)]
+            answers = []
+            for client, ids in ((here, mine), (there, theirs)):
+                asked = {"state": dict(zip(ids, given, strict=True))} if plan.state_size else {}
+                seen = dict(zip(ids, turn, strict=True))
+                answers.append(list(client.get_action(ids, seen, **asked).values()))
+            assert answers[0] == answers[1], t
+        here.abort_episode(mine)
+        there.abort_episode(theirs)
+        kinds = [type(item) for frame in frames for item in frame]
+        assert kinds.count(PlayedRows) > 10
+        assert kinds.count(PlayedSteps) > 3
+    assert server.status().num_refused == 0
+
+
 def train(client: MultiplexingClient, plan: ServerPlan, num_steps: int) -> None:
     rng = np.random.default_rng(2)
     everybody = plan.agents
@@ -166,7 +197,7 @@ def test_a_recurrent_state_has_to_come_and_to_fit(make_server: MakeServer) -> No
         for given, words in wrong:
             episode_id = client.start_episode()
             client.get_action(episode_id, seen)
-            transport._episodes[episode_id].memory.states = given
+            transport._episodes[episode_id].kept.states = given  # type: ignore[union-attr]
             with pytest.raises(Exception, match=words):
                 client.end_episode(episode_id)
     assert server.status().num_env_steps == 0

@@ -24,7 +24,7 @@ from muxrl.protocol.messages import (
     Step,
     StepRows,
 )
-from muxrl.protocol.rows import Layout
+from muxrl.protocol.rows import Layout, rows_of
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import MASKED_AGENTS, TEAMS, Seating
@@ -33,7 +33,6 @@ from muxrl.servers.agents.spaces import flat_size
 from muxrl.servers.config import AgentPlan, LimitsConfig, ServerPlan
 from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Chosen
 from muxrl.servers.episodes.feed import Feed
-from muxrl.servers.episodes.reading import rows_of
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.episodes.trajectories import Chunk, Trajectory

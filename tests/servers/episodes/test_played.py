@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
+from tests.servers.packing import rows_of
 from tests.servers.scripted_store import ACTS, ScriptedStore, make_plan, seen
 
 from muxrl.protocol.errors import EpisodeGone, OutOfOrder, ProtocolError, ValueMismatch
-from muxrl.protocol.messages import PlayedSteps, Recorded, Step
+from muxrl.protocol.messages import PlayedRows, PlayedSteps, Recorded, Step, StepRows
 from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
 from muxrl.servers.episodes.played import PlayedCheck
 
@@ -99,6 +101,108 @@ def test_batches_are_cut_where_they_are_complete() -> None:
     reply = Recorded("e", 0)
     store.store.refresh(reply, num_clients=2)
     assert (reply.num_wanted, reply.weights_seq_no) == (1, 5)
+
+
+def in_rows(store: PlayedStore, items: list[PlayedSteps]) -> list[PlayedRows]:
+    """Returns items of several episodes, of equally many steps, each step of all in rows."""
+    agents, found = store.plan.agents, []
+    for place, steps in enumerate(zip(*(item.steps for item in items), strict=True)):
+        rows = rows_of(agents, steps)
+        rows.logged_log_probs = None
+        fields = {name: getattr(rows, name) for name in StepRows.__struct_fields__}
+        acting = steps[0].observations
+        logits = [np.array([[item.logits[a][place] for a in acting] for item in items])]
+        found.append(PlayedRows(**fields, weights_seq_no=items[0].weights_seq_no, logits=logits))
+    return found
+
+
+def of_episode(episode_id: str, first: int, last: int, version: int = 5) -> PlayedSteps:
+    item = played(first, last, version)
+    for step in item.steps:
+        step.episode_id = episode_id
+    return replace(item, episode_id=episode_id)
+
+
+@pytest.mark.parametrize("batch", [5, 10**9])
+@pytest.mark.parametrize("version", [3, 5])
+def test_rows_are_recorded_as_the_steps_of_each_episode_are(batch: int, version: int) -> None:
+    """Stale ones, too; a batch that is complete within a step takes part of its rows."""
+    stores = [PlayedStore(batch), PlayedStore(batch)]
+    for store in stores:
+        store.start("f")
+    turns = [[of_episode(e, t, t + 1, version) for e in ("e", "f")] for t in range(4)]
+    for turn in turns:
+        for one in turn:
+            stores[0].play(one)
+        (item,) = in_rows(stores[1], turn)
+        for _ in range(2):  # a repeat is recorded once
+            reply = stores[1].store.play_rows(item, 0.0)
+            if isinstance(reply, list):
+                num = turns.index(turn) + 1
+                assert [stores[1].play(one).num_steps for one in reply] == [num, num]
+    for store in stores:
+        store.end(4, "e", rewards={"a": 4.0})
+        store.end(4, "f")
+    first, second = stores
+    assert [c.num_env_steps for b in first.feed.batches for c in b] == [
+        c.num_env_steps for b in second.feed.batches for c in b
+    ]
+    assert vars(first.store.counts) == vars(second.store.counts)
+    assert first.store.counts.num_stale_steps == (16 if version == 3 else 0)
+    for name in (LOG_PROB, DISTRIBUTION):
+        for seat_id in "ab":
+            np.testing.assert_allclose(
+                first.outputs(name, seat_id), second.outputs(name, seat_id), rtol=1e-6
+            )
+    assert first.recorded("b") == second.recorded("b")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"logits": []}, "logits of agent 'a': expected"),
+        ({"logits": [np.zeros((2, 2, 3))]}, ""),
+        ({"logits": [np.full((2, 2, 3), np.nan, np.float32)]}, "logits of agent 'a': .*NaN"),
+        ({"logits": [np.full((2, 2, 3), [0.0, 90.0, 0.0], np.float32)]}, "cannot have been drawn"),
+        ({"states": {"team": np.zeros((2, 3), np.float32)}}, "recurrent states .* have to come"),
+        ({"logged_log_probs": np.zeros((2, 2))}, "and no log-probabilities"),
+    ],
+)
+def test_rows_with_something_wrong_are_refused_for_each_episode(
+    change: dict[str, Any], words: str
+) -> None:
+    store = PlayedStore()
+    store.start("f")
+    (item,) = in_rows(store, [of_episode("e", 0, 1), of_episode("f", 0, 1)])
+    singles = store.store.play_rows(replace(item, **change), 0.0)
+    assert isinstance(singles, list)
+    for one in singles:
+        if words:
+            assert re.search(words, store.refused(one, ValueMismatch).message)
+        else:  # of another dtype
+            assert store.play(one).num_steps == 1
+    assert store.store.counts.num_agent_steps == (0 if words else 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"weights_seq_no": 6}, "never had weights of version 6"),
+        ({"logits": [np.zeros((2, 1, 3))]}, "logits of 'a' in rows"),
+        ({"states": {"team": np.zeros(3)}}, "states of 'team' in rows"),
+        ({"logged_actions": None}, "1 kinds of logged actions are expected, of 0 came"),
+    ],
+)
+def test_rows_that_do_not_hang_together_are_refused_as_a_whole(
+    change: dict[str, Any], words: str
+) -> None:
+    store = PlayedStore()
+    store.start("f")
+    (item,) = in_rows(store, [of_episode("e", 0, 1), of_episode("f", 0, 1)])
+    with pytest.raises(ProtocolError, match=words):
+        store.store.play_rows(replace(item, **change), 0.0)
+    assert store.store.counts.num_agent_steps == 0
+    assert isinstance(store.store.play_rows(item, 0.0), Recorded)
 
 
 def test_evaluation_is_measured_and_not_recorded() -> None:
