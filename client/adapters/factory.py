@@ -282,10 +282,11 @@ def _adapt(env: Any, respawn: Respawn) -> Simulation:
         return PettingZooParallel(env, respawn)
     if "VectorMultiAgentEnv" in bases:
         raise SimulationError(OF_LISTS)
-    if "VectorEnv" in bases:
+    if "VectorEnv" in bases or (hasattr(env, "num_envs") and hasattr(env, "reset_at")):
         raise SimulationError(
-            "a Gymnasium vector environment steps many episodes at once; set "
-            "simulation.vector_env: true, and how many in simulation.num_envs_per_process"
+            "a vector environment, as Gymnasium's and VMAS's, steps many episodes at once; set "
+            "simulation.vector_env: true, and how many in simulation.num_envs_per_process (muxrl "
+            "probe: --vector-env)"
         )
     if any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__):
         raise SimulationError(

@@ -7,6 +7,7 @@ twice, and starts nothing else.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -84,8 +85,8 @@ def _check_sweep(config: str, overrides: Sequence[str]) -> None:
         plan = make_plan(load_sweep(config, overrides), is_check=True)
     print_plan(plan, table_console())
     sys.stdout.write(
-        f"this is a sweep; see how long it would take with 'muxrl sweep {config} --dry-run', "
-        f"and run it with 'muxrl sweep {config}'\n"
+        "this is a sweep; see how long it would take with --dry-run, and run it with: "
+        f"{shlex.join(['muxrl', 'sweep', config, *overrides])}\n"
     )
 
 
@@ -98,8 +99,8 @@ def _check_league(config: str, overrides: Sequence[str]) -> None:
         league, first = check_league(load_league(config, overrides), is_check=True)
     print_plan(first, table_console())
     sys.stdout.write(
-        f"this is the first of {league.config.rounds} rounds of a league; run it with 'muxrl "
-        f"league {config}'\n"
+        f"this is the first of {league.config.rounds} rounds of a league; run it with: "
+        f"{shlex.join(['muxrl', 'league', config, *overrides])}\n"
     )
 
 

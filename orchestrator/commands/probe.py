@@ -31,13 +31,14 @@ _WORDS = frozenset({"yes", "no", "on", "off", "true", "false", "null"})
 
 
 @command(only_prints=True, needs=())
-def probe(env: str, kwargs: Sequence[str] = ()) -> None:
+def probe(env: str, kwargs: Sequence[str] = (), *, vector_env: bool = False) -> None:
     """Prints the section.
 
     Args:
         env (ENV): package.module:callable of a PettingZoo, Gymnasium or RLlib environment, or
             gymnasium:ENV_ID, pettingzoo:ENV_ID, or open_spiel:GAME.
         kwargs (key=value): arguments that make the environment; values are JSON, or else text.
+        vector_env: it steps many copies at once, and is made with num_envs=1.
 
     Raises:
         ConfigError: the environment cannot be made, or an agent's id cannot be declared.
@@ -47,7 +48,7 @@ def probe(env: str, kwargs: Sequence[str] = ()) -> None:
 
     try:
         with quiet():
-            simulation = make_simulation(env, dict(map(_argument, kwargs)))
+            simulation = make_simulation(env, dict(map(_argument, kwargs)), vector_env=vector_env)
             notes = look(simulation).notes
             text = external_section(simulation)
     except SimulationError as error:

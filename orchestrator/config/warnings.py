@@ -145,10 +145,7 @@ def _find_teams_of_one(experiment: Experiment) -> Iterator[str]:
     """Yields a sentence for each server whose algorithm is for teams, and that has none."""
     for server_id, plan in experiment.learning.items():
         algorithm, server = find(plan.algorithm), experiment.config.servers[server_id]
-        seating = algorithm.seating
-        # HAPPO's agents have a policy each, and only a group's are updated one after another.
-        is_for_teams = seating.forms_teams or (seating.is_joint and not seating.shares_policies)
-        if server.groups or len(plan.agents) == 1 or not is_for_teams:
+        if server.groups or len(plan.agents) == 1 or not algorithm.seating.needs_groups:
             continue
         if algorithm.learns_jointly(plan):
             name = "team" if server_id in plan.agents else server_id

@@ -23,7 +23,7 @@ from muxrl.orchestrator.league.games import heads, meet, solve
 from muxrl.orchestrator.league.population import POOL_PREFIX, Entry, League
 from muxrl.orchestrator.measure.meta_game import ALPHA_RANK, NASH
 from muxrl.orchestrator.sweeps.parameters import draw, given
-from muxrl.orchestrator.sweeps.plan import needs_teams
+from muxrl.orchestrator.sweeps.plan import with_group
 from muxrl.orchestrator.sweeps.schema import (
     AlgorithmTemplate,
     AssignmentsConfig,
@@ -148,8 +148,8 @@ def _pool(
             template = league.templates[member]
             seats = dict(zip(league.agents[home], league.agents[role], strict=True))
             pool.policies = pool.policies or _seated(template.policies, seats)
-            teams = {role: league.agents[home]} if needs_teams(template.server(member, [])) else {}
-            pool.groups = pool.groups or _seated(template.groups or teams, seats)
+            server = with_group(template.server(member, league.agents[home]), role)
+            pool.groups = pool.groups or _seated(server.groups, seats)
     return pool
 
 

@@ -6,6 +6,7 @@ a searcher that learns, later trials are not known yet: one of each assignment i
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from collections import Counter
@@ -33,7 +34,7 @@ from muxrl.orchestrator.sweeps.assignments import RoleAssignment, make_role_assi
 from muxrl.orchestrator.sweeps.checks import find_problems
 from muxrl.orchestrator.sweeps.directory import TrialRecord
 from muxrl.orchestrator.sweeps.parameters import TEMPLATES, active, settings
-from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
+from muxrl.orchestrator.sweeps.schema import SweepConfig
 from muxrl.protocol.assignment import file_name
 from muxrl.protocol.patterns import match
 from muxrl.protocol.suggestions import did_you_mean, listed
@@ -123,8 +124,8 @@ class SweepPlan:
                 agents_of = agents_of_roles(config.roles, facts)
                 problems += _replace_base_servers(experiment, agents_of, facts)
                 for role, name in roles.items():
-                    template = sweep.algorithms[name]
-                    experiment.servers[role] = _server(role, name, template, agents_of[role])
+                    server = sweep.algorithms[name].server(name, agents_of[role])
+                    experiment.servers[role] = with_group(server, role)
         for server in experiment.servers.values():
             server.port = 0
         experiment.seed = seed
@@ -369,19 +370,14 @@ def _replace_base_servers(
             yield f"roles: {server_id!r} is also a server of the base that stays; rename the role"
 
 
-def _server(role: str, name: str, template: AlgorithmTemplate, agents: list[str]) -> ServerConfig:
-    """Returns the server of a role; for a team algorithm its agents are one group."""
-    server = template.server(name, agents)
-    if not server.groups and needs_teams(server):
-        server.groups = {role: agents}
-    return server
+def with_group(server: ServerConfig, name: str) -> ServerConfig:
+    """Returns a server whose agents are one group, if its algorithm needs groups and it has none.
 
-
-def needs_teams(server: ServerConfig) -> bool:
-    """Whether the algorithm acts for teams; False if it is unknown, as `resolve` will say."""
+    One of an algorithm that is unknown stays as it is; `resolve` will say so.
+    """
     from muxrl.servers.lookup import find
 
-    try:
-        return find(server.algorithm).configured(server).seating.forms_teams
-    except ValueError:
-        return False
+    with contextlib.suppress(ValueError):
+        if not server.groups and find(server.algorithm).configured(server).seating.needs_groups:
+            return replace(server, groups={name: server.agents})
+    return server

@@ -76,6 +76,12 @@ class Seating:
         return self.unit == "team"
 
     @property
+    def needs_groups(self) -> bool:
+        """Whether agents in no group each learn alone. HAPPO's do: they have a policy each, and
+        only a group's are updated one after another."""
+        return self.forms_teams or (self.is_joint and not self.shares_policies)
+
+    @property
     def follows_masks(self) -> bool:
         """Whether an action mask is apart from the rest of the observation."""
         return Mask in self.inputs

@@ -3,6 +3,7 @@
 import argparse
 import json
 import platform
+import shlex
 import subprocess
 import sys
 import types
@@ -262,6 +263,14 @@ def test_a_dry_run_prints_the_trials_and_starts_nothing(tmp_path, muxrl):
     assert ["4", "trials"] in lines
     assert ["2", "ppo", "random", "4"] in lines
     assert list(tmp_path.iterdir()) == [tmp_path / "mine.yaml"]
+
+
+def test_check_of_a_sweep_says_what_runs_the_same_trials(tmp_path, muxrl):
+    """Its hint left out the overrides, and so ran others."""
+    (tmp_path / "mine.yaml").write_text(SWEEP)
+    given = [str(tmp_path / "mine.yaml"), "seeds=[4]", "metric={mode: min}"]
+    hint = muxrl("check", *given).out.rpartition("and run it with: ")[2]
+    assert shlex.split(hint) == ["muxrl", "sweep", *given]
 
 
 @pytest.mark.parametrize("name", ["mine.yaml", "chase_lr"])

@@ -317,8 +317,9 @@ def test_another_number_of_copies_is_refused(env: str, says: str) -> None:
 def test_what_is_no_vector_environment_is_refused_and_a_vector_environment_elsewhere() -> None:
     with pytest.raises(SimulationError, match=r"neither a Gymnasium VectorEnv nor"):
         adapt_vector(gymnasium.make("CartPole-v1"))
-    with pytest.raises(SimulationError, match=r"simulation\.vector_env: true"):
-        make_simulation(f"{HERE}:carts", {"num_envs": 2})
+    for name in ("carts", "Vmas"):
+        with pytest.raises(SimulationError, match=r"simulation\.vector_env: true.*--vector-env"):
+            make_simulation(f"{HERE}:{name}", {"num_envs": 2})
     for make in (make_simulation, lambda env, kwargs: make_vector_simulation(env, kwargs, 2)):
         with pytest.raises(SimulationError, match=r"VectorMultiAgentEnv .* name the MultiA"):
             make(f"{HERE}:of_rllib", {})

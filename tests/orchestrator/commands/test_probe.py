@@ -57,6 +57,13 @@ def test_check_takes_what_is_printed(
     assert main(["check", str(path)]) == 0
 
 
+def test_a_vector_environment_is_declared_as_one_of_its_copies(capsys) -> None:
+    assert main(["probe", "gymnasium:CartPole-v1"]) == 0
+    alone = capsys.readouterr()
+    assert main(["probe", "gymnasium:CartPole-v1", "--vector-env"]) == 0
+    assert capsys.readouterr() == alone
+
+
 AGENTS = st.sampled_from(
     ["a", "1", "0x1f", "null", "No", "x: y", "#", "é", "a b", "car_0", "car_1", "car_2", "car_03",
      "-", "{", "3e5", "~", "[a]", "*a", "N", "a.b"]

@@ -11,6 +11,7 @@ import json
 import shutil
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -111,6 +112,26 @@ def test_a_best_response_gains_where_the_run_had_not_learned(
     (written,) = {*tmp_path.glob("*/exploit.json")} - {early.launched.run_dir / "exploit.json"}
     gain = json.loads(written.read_text())["gains"][-1]["gain"]
     assert gain["mean"] < early.gains[-1].gain.mean / 2
+
+
+@pytest.mark.parametrize(
+    ("agents", "algorithm", "groups"),
+    [
+        ("abc", "", {"own": ["*"]}),
+        ("ab", "", {BEST_RESPONSE: ["a", "b"]}),
+        ("ab", "QMIX", {BEST_RESPONSE: ["a", "b"]}),
+        ("ab", "MAPPO", {}),
+    ],
+)
+def test_a_best_response_is_one_group_where_the_algorithm_needs_groups(
+    agents: str, algorithm: str, groups: dict[str, list[str]]
+) -> None:
+    config = ExperimentConfig(servers={"s": ServerConfig("HAPPO", ["*"], groups={"own": ["*"]})})
+    servers = {"s": SimpleNamespace(agents="abc")}
+    played: Any = SimpleNamespace(
+        config=config, servers=servers, server_of=dict.fromkeys("abc", "s")
+    )
+    assert module._learner(played, list(agents), algorithm).groups == groups
 
 
 @pytest.mark.usefixtures("rllib")

@@ -122,8 +122,8 @@ def test_what_was_played_cannot_change(tmp_path: Path) -> None:
 
 
 def test_the_packaged_league_is_checked(muxrl: Muxrl) -> None:
-    out = muxrl("check", "rivals").out
+    out = muxrl("check", "rivals", "rounds=2", "opponents={draw: nash}").out
     assert "learner" in out
-    assert "run it with 'muxrl league rivals'" in out
+    assert out.endswith(": muxrl league rivals rounds=2 'opponents={draw: nash}'\n")
     told = muxrl("launch", "rivals", code=2).err
     assert "this is a league; run it with 'muxrl league rivals'" in told

@@ -71,6 +71,14 @@ def test_a_pool_acts_within_the_bounds_of_its_role(make: Make) -> None:
     assert bounds == {**own, "pool-a-right": [-2.0, 1.0], "pool-b-left": []}
 
 
+def test_a_pool_has_the_group_of_members_that_need_one(make: Make) -> None:
+    experiment = tree()["experiment"]
+    experiment["servers"]["right"] = {"agents": ["right"], "algorithm": "HAPPO"}
+    algorithms = make_round(make(experiment=experiment), None, 1).algorithms
+    assert algorithms["pool-a-right"].groups == {"right": ["right"]}
+    assert algorithms["pool-b-left"].groups == {}
+
+
 @pytest.mark.parametrize(
     ("changed", "met"),
     [

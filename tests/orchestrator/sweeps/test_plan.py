@@ -117,6 +117,25 @@ def test_roles_get_servers_and_the_base_gives_way(write):
     assert spec.assignment == "team:agent_0|small_ppo:agent_1|random:agent_2"
 
 
+@pytest.mark.parametrize(
+    ("template", "groups"),
+    [
+        ("{algorithm: QMIX}", {"all": ("agent_0", "agent_1")}),
+        # Without a group it would be MAPPO with a policy for each agent.
+        ("{algorithm: HAPPO}", {"all": ("agent_0", "agent_1")}),
+        ("{algorithm: HAPPO, groups: {own: [agent_1]}}", {"own": ("agent_1",)}),
+        ("{algorithm: MAPPO}", {}),
+        ("{algorithm: PPO}", {}),
+    ],
+)
+def test_a_role_is_one_group_where_the_algorithm_needs_groups(write, template, groups):
+    text = SWEEP.replace("left: [agent_0], right: [agent_1]", "all: [agent_0, agent_1]")
+    text = text.replace("{algorithm: VDN}", template) + "assignments: {listed: [{all: team}]}\n"
+    plan = make_plan(load_sweep(write(text)))
+    assert [one.servers["all"].groups for one in plan.resolved] == [groups]
+    assert not any("teams" in warning for one in plan.resolved for warning in one.warnings)
+
+
 def test_parameters_reach_servers_and_templates_where_they_are_used(write):
     text = SWEEP + (
         "parameters:\n"
