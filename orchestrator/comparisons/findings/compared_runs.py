@@ -123,9 +123,23 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
         for run in runs
         if run.status is not None and not run.status.has_ended
     ]
+    notes += _promoted(runs)
     notes += _warned(runs)
     notes += version_notes([run.versions for run in runs])
     return ComparedRuns(tuple(runs), roles, scripts, tuple(notes))
+
+
+def _promoted(runs: Sequence[RecordedRun]) -> Iterator[str]:
+    """Yields until when a server acted that a shadow has replaced since."""
+    for run in runs:
+        for server_id, server in run.servers.items():
+            acted = [p.env_steps for p in run.points if server_id in p.num_episodes]
+            if server.replaced_by and acted:
+                yield (
+                    f"run {run.name!r} was evaluated with {server_id} up to {acted[-1]:,} env "
+                    f"steps, then with {server.replaced_by}, which replaced it: its curves and "
+                    "what they reach, of other agents and of all together too, are of both"
+                )
 
 
 def _warned(runs: Sequence[RecordedRun]) -> Iterator[str]:
