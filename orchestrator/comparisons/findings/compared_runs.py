@@ -28,6 +28,7 @@ from muxrl.orchestrator.records.run_status import NOT_ENDED
 from muxrl.orchestrator.storage.versions import version_notes
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.schema import SweepConfig
+from muxrl.orchestrator.user_modules import add_user_folders
 from muxrl.protocol.suggestions import listed, similar_or_known
 from muxrl.servers.config import ServerConfig
 
@@ -158,6 +159,8 @@ def _warned(runs: Sequence[RecordedRun]) -> Iterator[str]:
 def read_run(path: Path) -> RecordedRun:
     """Reads one run, whose evaluations are those with all agents as learned.
 
+    Its modules are found where it was launched, too.
+
     Raises:
         CannotCompare: the path is none's.
         MalformedMetrics: a metrics file is broken elsewhere than in its last line.
@@ -173,6 +176,7 @@ def read_run(path: Path) -> RecordedRun:
         raise CannotCompare(f"run {str(path)!r} has no config.yaml: it never began") from error
     except ConfigError as error:
         raise CannotCompare(f"the config of run {str(path)!r} cannot be read: {error}") from error
+    add_user_folders(run.status.folders if run.status else ())
     return run
 
 
