@@ -381,8 +381,8 @@ def _unknown_servers(
             continue
         hint = similar_or_known(server_id, acts, "the servers are")
         problem = f"{where}: there is no server {server_id!r}{hint}"
-        if now := shadows.successor(config, server_id):
-            renamed = {shadows.successor(config, s) or s: value for s, value in given.items()}
+        if now := shadows.acting_instead(config, server_id):
+            renamed = {shadows.acting_instead(config, s) or s: value for s, value in given.items()}
             add = " ".join(f"{where}.{s}={value}" for s, value in renamed.items())
             problem = (
                 f"{where}: names {server_id!r}, which {now!r} replaces; add {where}={{}} {add}"
@@ -405,7 +405,7 @@ def unknown_server(
     acts = shadows.acting(config)
     if of == TOTAL or of in acts:
         return
-    if now := shadows.successor(config, of):
+    if now := shadows.acting_instead(config, of):
         yield f"{where}: is {of!r}, which {now!r} replaces; add {where}={now}"
         return
     hint = similar_or_known(of, [*acts, TOTAL], "there are")

@@ -31,7 +31,7 @@ def acting(config: ExperimentConfig) -> dict[str, str]:
     return found
 
 
-def successor(config: ExperimentConfig, server_id: str) -> str:
+def acting_instead(config: ExperimentConfig, server_id: str) -> str:
     """Returns the shadow that acts in the place of a server now; "" if none has replaced it."""
     server = config.servers.get(server_id)
     if server is None or not server.replace_by:
