@@ -74,6 +74,11 @@ class LocalPolicies:
                     shape = 0, len(members), len(layer.weight_h)
                     self._states[team] = np.zeros(shape, np.float32)
 
+    @property
+    def num_state_bytes(self) -> int:
+        """How long the recurrent states of an episode are."""
+        return sum(4 * int(np.prod(states.shape[1:])) for states in self._states.values())
+
     def load(self, weights: PolicyWeights) -> None:
         """Acts with other weights from now on."""
         self._networks: Mapping[str, PolicyNetwork] = weights.policies

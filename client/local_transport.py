@@ -73,6 +73,8 @@ _MOST_BYTES = 1 << 20
 """Likewise: half of what a server reads that is not one array (`MAX_PLAIN_BYTES` there)."""
 _AGENT_BYTES = 200
 """Of what a step says of an agent, besides arrays."""
+_ROW_BYTES = 200
+"""Of what it says of its episode."""
 
 
 class _Open:
@@ -131,10 +133,10 @@ class LocalTransport(Around):
         """Env steps until the server's next batch; None: it has not said yet."""
         self._kept: list[PlayedSteps | PlayedRows] = []
         """What was played and has not been sent."""
-        self._num_messages = self._num_kept = self._num_transitions = 0
-        """Steps of it as they came, of one episode or in rows; those of each episode; and those of
-        which it is known what followed."""
-        self._most_kept = _MOST_STEPS
+        self._num_kept = self._num_transitions = self._num_bytes = 0
+        """Steps of it as they came, of one episode or in rows; those of each episode of which it is
+        known what followed; and how long all is, at most."""
+        self._step_bytes = self._row_bytes = self._most_bytes = 0
         self._kept_since = 0.0
 
     # --- a `Transport` ------------------------------------------------------------------
@@ -160,8 +162,9 @@ class LocalTransport(Around):
         self._policies = LocalPolicies(spec, weights, self._seed)
         self._layout = lru_cache(_MAX_LAYOUTS)(partial(Layout, spaces=spec.agents))
         self._pulled_at = time.monotonic()
-        most_bytes = min(_MOST_BYTES, spec.max_message_bytes // 2 or _MOST_BYTES)
-        self._most_kept = max(1, most_bytes // _step_bytes(spec))
+        self._most_bytes = min(_MOST_BYTES, spec.max_message_bytes // 2 or _MOST_BYTES)
+        self._row_bytes = _ROW_BYTES + self._policies.num_state_bytes + _array_bytes(spec)
+        self._step_bytes = self._row_bytes + _AGENT_BYTES * len(spec.agents)
         return spec
 
     def send(self, items: Sequence[AnyItem]) -> None:
@@ -246,8 +249,8 @@ class LocalTransport(Around):
             return bool(self._kept)
         return (
             self._num_transitions + num_transitions >= self._num_wanted
-            or self._num_messages >= _MOST_STEPS
-            or self._num_kept >= self._most_kept
+            or self._num_kept >= _MOST_STEPS
+            or self._num_bytes >= self._most_bytes
             or (bool(self._kept) and time.monotonic() - self._kept_since >= _LONGEST_S)
         )
 
@@ -259,7 +262,7 @@ class LocalTransport(Around):
             if isinstance(one, PlayedSteps):
                 one.logits = {agent_id: np.array(rows) for agent_id, rows in one.logits.items()}
         self._sent, self._kept = [*self._kept, *items], []
-        self._num_messages = self._num_kept = self._num_transitions = 0
+        self._num_kept = self._num_transitions = self._num_bytes = 0
         try:
             self._transport.send(self._sent)
         except ServerUnavailable:
@@ -326,10 +329,10 @@ class LocalTransport(Around):
             pairs = zip(singles(layout, item), answers_of(layout, item, reply), strict=True)
             return ActionRows(replies=[self._sort_one(*one) for one in pairs])
         self._newest = reply.weights_seq_no
-        open_ = [(row, self._episodes[e]) for row, e in enumerate(item.episode_ids)]
-        for _, episode in open_:
-            episode.t += 1
-        slots = [episode.slot for _, episode in open_]
+        episodes = [self._episodes[episode_id] for episode_id in item.episode_ids]
+        for one in episodes:
+            one.t += 1
+        slots = [one.slot for one in episodes]
         self._policies.follow(layout, item.observations, slots, reply.actions)
         return reply
 
@@ -382,7 +385,7 @@ class LocalTransport(Around):
         own = {name: each_array(copy.copy, fields[name]) for name in _GIVEN}
         kept = {"logged_actions": actions, "logits": logits, "states": states}
         version = self._policies.version
-        self._note_kept(item, len(episodes))
+        self._note_kept(item, len(episodes) * self._row_bytes)
         self._kept.append(PlayedRows(**{**fields, **own, **kept}, weights_seq_no=version))
         for episode in episodes:
             episode.kept = None
@@ -398,7 +401,7 @@ class LocalTransport(Around):
         seen = rows_of(layout.observed, step.observations)
         actions, logits, states = self._choose(layout, seen, [episode])
         step.logged_actions = actions_of(layout, actions, 0)
-        self._note_kept(step, 1)
+        self._note_kept(step, self._step_bytes)
         if episode.kept is None:
             episode.kept = PlayedSteps(step.episode_id, version, [])
             self._kept.append(episode.kept)
@@ -420,11 +423,11 @@ class LocalTransport(Around):
             one.t += 1
         return actions, logits, self._policies.states(layout, slots)
 
-    def _note_kept(self, item: Step | StepRows, num_episodes: int) -> None:
+    def _note_kept(self, item: Step | StepRows, num_bytes: int) -> None:
         if not self._kept:
             self._kept_since = time.monotonic()
-        self._num_messages += 1
-        self._num_kept += num_episodes
+        self._num_kept += 1
+        self._num_bytes += num_bytes
         self._num_transitions += _num_transitions(item)
 
     def _are_sound(self, layout: Layout, item: StepRows) -> bool:
@@ -495,12 +498,12 @@ def _own(space: Space, value: Any) -> Any:
     return value.copy() if type(value) is np.ndarray else each_array(copy.copy, value)
 
 
-def _step_bytes(spec: ServerSpec) -> int:
-    """Returns how long a step of all agents is, with a logit of each action."""
+def _array_bytes(spec: ServerSpec) -> int:
+    """Returns how long the arrays of a step of all agents are, with a logit of each action."""
     num_bytes = 4 * (spec.state_size or 0)
     for agent in spec.agents.values():
         seen, acts = agent.observation_space, agent.action_space
         assert isinstance(acts, Discrete)
-        num_bytes += _AGENT_BYTES + 4 * acts.n
+        num_bytes += 4 * acts.n
         num_bytes += sum(array.nbytes for array in leaves(seen, empty(seen, ())))
     return num_bytes

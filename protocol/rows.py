@@ -245,16 +245,19 @@ def rows_of(kinds: Sequence[Kind], values: Mapping[str, Any]) -> list[Any]:
 
 def answers_of(layout: Layout, item: StepRows, reply: ActionRows) -> list[Actions | Refused]:
     """Returns the answer to each step of an item."""
-    known = [()] * len(item.t) if reply.log_probs is None else reply.log_probs.tolist()
+    known: list[Any] = [()] * len(item.t) if reply.log_probs is None else reply.log_probs.tolist()
+    log_probs = (zip(layout.agents, row, strict=False) for row in known)  # () of none
     return reply.replies or [
         Actions(
             episode_id,
             t,
             actions_of(layout, reply.actions, row),
             reply.weights_seq_no,
-            {a: one for a, one in zip(layout.agents, known[row], strict=False) if not math.isnan(one)},
+            {agent_id: one for agent_id, one in own if not math.isnan(one)},
         )
-        for row, (episode_id, t) in enumerate(zip(item.episode_ids, item.t.tolist(), strict=True))
+        for row, (episode_id, t, own) in enumerate(
+            zip(item.episode_ids, item.t.tolist(), log_probs, strict=True)
+        )
     ]
 
 

@@ -1,18 +1,15 @@
 """Where policies of different runs meet: frozen, each served by a server of its own.
 
-A *player* is what plays one role: the policies of a run's checkpoint, a scripted one, or random
-actions. It is started when it is first needed and stays, so that every pair of players costs no
-more than their episodes. Nothing here can learn.
+A player of one role has the policies of a run's checkpoint, is scripted, or acts at random. It is
+started when it is first needed and stays, so that every pair of players costs no more than their
+episodes. Nothing here can learn.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 from muxrl.client import MultiplexingClient
 from muxrl.client.random_policy import RandomTransport
@@ -20,11 +17,9 @@ from muxrl.orchestrator.comparisons.findings.contestants import Roles, server_of
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, resolve
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
-from muxrl.orchestrator.config.parameters import of_evaluations
-from muxrl.orchestrator.config.schema import EvaluationConfig
 from muxrl.orchestrator.config.seeds import derive_seed, evaluation_seed
 from muxrl.orchestrator.errors import CannotCompare, CannotEvaluate, ConfigError
-from muxrl.orchestrator.evaluations.frozen import Frozen, frozen, random_server
+from muxrl.orchestrator.evaluations.frozen import FrozenRun, Player, random_server, seated
 from muxrl.orchestrator.launch.in_process import serve_experiment
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.rows import AgentReturns
@@ -46,33 +41,9 @@ from muxrl.servers.setting_values import AlgorithmProblem
 _REST = "rest"
 
 
-@dataclass(frozen=True)
-class Player:
-    """What plays a role.
-
-    Attributes:
-        label: in tables.
-        home: the role that it was trained or written for.
-        server: what it is served by; ``agents`` are those of the home role. Players of one label
-            that are served by different settings are two.
-        run: whose policies they are, None if they were not trained.
-    """
-
-    label: str
-    home: str
-    server: ServerConfig = dataclasses.field(hash=False)  # compared; it holds dicts
-    run: RecordedRun | None = dataclasses.field(default=None, compare=False)
-    run_path: Path | None = None
-    """Of the run; it tells players of one label apart."""
-    resume_from: str = ""
-    """Checkpoint with which a process of its own continues."""
-    should_explore: bool = False
-    """Whether such a process is to draw its actions."""
-
-
 def random_player(run: RecordedRun, role: str, agents: Sequence[str]) -> Player:
     """Returns uniformly random actions for a role, within the bounds that they have in a run."""
-    return Player(RANDOM, role, random_server(server_of_role(run, agents)[1], agents))
+    return Player(random_server(server_of_role(run, agents)[1], agents), RANDOM, role)
 
 
 def random_players(run: RecordedRun, roles: Roles) -> dict[str, Player]:
@@ -105,12 +76,10 @@ def player_of(
     server_id, server = server_of_role(run, agents)
     if server.algorithm.upper() == RANDOM.upper():
         return random_player(run, role, agents)
-    how: Any = {"should_explore": should_explore}
-    if is_fixed(server.algorithm):
-        return Player(label, role, frozen_of(run, server_id, agents, LAST, **how).server)
-    found = frozen_of(run, server_id, agents, checkpoint, **how)
-    explores = should_explore and bool(found.resume_from)
-    return Player(label, role, found.server, run, run.path, found.resume_from, explores)
+    trained = not is_fixed(server.algorithm)
+    whose = run, server_id, agents, checkpoint if trained else LAST
+    found = frozen_of(*whose, should_explore=should_explore)
+    return replace(found, label=label, home=role, run=run.path if trained else None)
 
 
 def frozen_of(
@@ -120,15 +89,15 @@ def frozen_of(
     checkpoint: str,
     *,
     should_explore: bool,
-) -> Frozen:
-    """Returns `frozen` of a run.
+) -> Player:
+    """Returns `FrozenRun.player` of a run.
 
     Raises:
         CannotCompare: there is no such checkpoint, or a team has members besides the agents.
     """
-    whose = RunDirectory(run.path), run.config, server_id, agents, checkpoint
+    frozen = FrozenRun(RunDirectory(run.path), run.config, should_explore, checkpoint)
     try:
-        return frozen(*whose, should_explore=should_explore)
+        return frozen.player(server_id, agents)
     except (AlgorithmProblem, CannotEvaluate) as error:
         raise CannotCompare(f"run {run.name!r}, server {server_id!r}: {error}") from error
 
@@ -151,15 +120,17 @@ class Arena:
                 "can be played; what the runs have recorded can be compared"
             )
         self._roles = dict(roles)
-        self._seed, self._parameters = evaluation_seed(config), of_evaluations(config)
-        self._max_steps = config.evaluation.max_episode_steps
+        self._seed = evaluation_seed(config)
         self._stack = contextlib.ExitStack()
         self._addresses: dict[tuple[Player, str], ServerAddress] = {}
-        self._config = dataclasses.replace(
+        simulation = replace(
             config.simulation, num_processes=1, num_envs_per_process=1, inference_mode="remote"
         )
+        self._config = ExperimentConfig(
+            "comparison", simulation=simulation, evaluation=config.evaluation
+        )
         try:
-            self.facts: SimulationFacts = probe(self._config)
+            self.facts: SimulationFacts = probe(simulation)
         except ConfigError as error:
             raise CannotCompare(f"nothing can be played: {error}") from error
         self._simulation: Bounded | None = None
@@ -207,7 +178,8 @@ class Arena:
     def notes(self) -> Iterator[str]:
         """Yields a sentence if episodes were longer than they may be."""
         if self._simulation and (num := self._simulation.num_truncated):
-            yield f"{num:,} of the episodes played here: {truncated_text(int(self._max_steps))}"
+            most = int(self._config.evaluation.max_episode_steps)
+            yield f"{num:,} of the episodes played here: {truncated_text(most)}"
 
     def check_interchangeable(self, roles: Sequence[str]) -> None:
         """Holds the roles' agents against each other, one by one.
@@ -235,26 +207,22 @@ class Arena:
         explores: Mapping[str, bool] | None = None,
     ) -> AgentReturns:
         if self._simulation is None:
-            self._simulation = make_evaluation_copy(self._config, self._max_steps, 0)
+            self._simulation = make_evaluation_copy(self._config, 0)
             self._stack.callback(self._simulation.close)
-        episodes = play_episodes(
-            client, [self._simulation], seeds, explores, parameters=self._parameters
-        )
+        episodes = play_episodes(self._config, client, [self._simulation], seeds, explores)
         return returns_by_agent(episodes, list(self.facts.agents))
 
     def _address(self, player: Player, role: str) -> ServerAddress:
         """Returns where a player listens for the agents of a role; it is started if it is new."""
         if (player, role) not in self._addresses:
-            experiment = self._resolved(player, role)
-            plan = dataclasses.replace(experiment.servers[role], resume_from=player.resume_from)
-            alone = dataclasses.replace(experiment, servers={role: plan})
+            alone = seated(self._resolved(player, role), {role: player})
             served = self._stack.enter_context(serve_experiment(alone))
             self._addresses[player, role] = served.addresses[role]
         return self._addresses[player, role]
 
     def _resolved(self, player: Player, role: str) -> Experiment:
         seats = dict(zip(self._roles[player.home], self._roles[role], strict=True))
-        server = dataclasses.replace(
+        server = replace(
             player.server,
             agents=list(self._roles[role]),
             policies={
@@ -266,13 +234,8 @@ class Arena:
         servers = {role: server}
         if rest:
             servers[_REST + role] = ServerConfig(algorithm="RANDOM", agents=rest)
-        config = ExperimentConfig(
-            name="comparison",
-            seed=derive_seed(self._seed, player.label, str(player.run_path or ""), role),
-            simulation=self._config,
-            servers=servers,
-            evaluation=EvaluationConfig(),
-        )
+        seed = derive_seed(self._seed, player.label, str(player.run or ""), role)
+        config = replace(self._config, seed=seed, servers=servers)
         try:
             return resolve(config, self.facts, needs_stop=False)
         except ConfigError as error:

@@ -69,7 +69,6 @@ from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.frames import frame_of
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE
 from muxrl.orchestrator.storage.checkpoints import LAST
-from muxrl.orchestrator.user_modules import add_user_folders
 from muxrl.protocol.suggestions import similar_or_known
 
 if TYPE_CHECKING:
@@ -169,8 +168,6 @@ def compare_runs(
     doing("reading runs")
     found = read_compared_runs([find_runs(path) for path in paths])
     runs = found.runs
-    for run in runs:
-        add_user_folders(run.status.folders if run.status else ())
     role_agents = find_roles(runs, found.roles if roles is None else roles)
     contestants = find_contestants(runs, role_agents)
     if cooperative is None:

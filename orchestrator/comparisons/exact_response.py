@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from muxrl.client.adapters.simulation import SimulationError
 from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.errors import CannotEvaluate
-from muxrl.orchestrator.evaluations.frozen import with_members
+from muxrl.orchestrator.evaluations.frozen import FrozenRun
 from muxrl.orchestrator.measure.exact_games import ExactGame
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
-from muxrl.servers.fixed_names import FROZEN, POOL, RANDOM, SCRIPTED
+from muxrl.servers.fixed_names import FROZEN, POOL, RANDOM
 from muxrl.servers.fixed_policies.frozen import plan_of
-from muxrl.servers.fixed_policies.loaded_policies import (
-    LoadedPolicy,
-    load_checkpoint,
-    load_policies,
-)
+from muxrl.servers.fixed_policies.loaded_policies import LoadedPolicy, load_policies
 from muxrl.servers.setting_values import AlgorithmProblem
+
+_Player = tuple[LoadedPolicy | None, float, bool]
+"""As `ExactGame.mean_table` has it."""
+_RANDOM: _Player = (None, 1.0, False)
 
 
 @dataclass(frozen=True)
@@ -62,14 +61,14 @@ def exact_response(
     if kind != "open_spiel" or len(given) > len(sides) or len(agents) != 2 or len(sides) > 1:
         return None
     own = agents.index(agent)
-    players = [[_Player(None)], [_Player(None)]]
+    players: list[list[_Player]] = [[_RANDOM], [_RANDOM]]
     is_known = True
     try:
         game = ExactGame(name, **run.config.simulation.kwargs)
         for seat, each in enumerate(agents):
             try:
                 players[seat] = list(_players(run, each, checkpoint, should_explore))
-            except AlgorithmProblem:
+            except (AlgorithmProblem, CannotEvaluate):
                 if seat != own:
                     raise
                 is_known = False
@@ -83,43 +82,32 @@ def exact_response(
     return Exact(best, value if is_known else None)
 
 
-class _Player(NamedTuple):
-    """Who may act in a seat, and how often it is drawn for an episode; None: at random."""
-
-    policy: LoadedPolicy | None
-    weight: float = 1.0
-    is_greedy: bool = False
-
-
 def _players(
     run: RecordedRun, agent: str, checkpoint: str, should_explore: bool
 ) -> Iterator[_Player]:
-    """Yields who plays an agent.
+    """Yields who may play an agent, and how often it is drawn for an episode.
 
     Raises:
         AlgorithmProblem: there is no such policy, or it has a memory of its episode.
-        CannotEvaluate: a pool's member has no such checkpoint.
+        CannotEvaluate: it has no such checkpoint, or a pool's member has none.
     """
     server_id = run.server_of[agent]
-    server = run.config.servers[server_id]
     path = CheckpointFolder(run.path / "checkpoints").of_server(server_id, checkpoint)
-    settings = with_members(server, run.config, RunDirectory(run.path), checkpoint)
-    members = [{**settings, "algorithm": server.algorithm}]
+    frozen = FrozenRun(RunDirectory(run.path), run.config, should_explore, checkpoint)
+    agents = [agent for agent, s in run.server_of.items() if s == server_id]
+    server = frozen.player(server_id, agents).server
+    members = [{**server.settings, "algorithm": server.algorithm}]
     if server.algorithm.upper() == POOL:
-        members = list(settings["members"].values())
+        members = list(server.settings["members"].values())
     for member in members:
         name, weight = member["algorithm"].upper(), member.get("weight", 1.0)
-        is_greedy = not member.get("should_explore", False)
         if name == RANDOM:
-            yield _Player(None, weight)
+            yield None, weight, False
             continue
-        if path is None or name == SCRIPTED:
+        if path is None or name != FROZEN:
             raise AlgorithmProblem(f"server {server_id!r} has no checkpoint with its policies")
-        if name == FROZEN:
-            plan = plan_of(Checkpoint.open(path).about)
-            policy = load_policies(plan, **{"policies": {}, **member})[agent]
-        else:
-            policy, is_greedy = load_checkpoint(path)[agent], not should_explore
+        plan = plan_of(Checkpoint.open(path).about)
+        policy = load_policies(plan, **{"policies": {}, **member})[agent]
         if policy.remembers:
             raise AlgorithmProblem(f"what agent {agent!r} does depends on what it did before")
-        yield _Player(policy, weight, is_greedy)
+        yield policy, weight, not member.get("should_explore", False)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from muxrl.client.env_loop import SimulationFailed
-from muxrl.orchestrator.comparisons.arena import Arena, Player, player_of, random_players, rotations
+from muxrl.orchestrator.comparisons.arena import Arena, player_of, random_players, rotations
 from muxrl.orchestrator.comparisons.findings.compared_runs import TOLERANCE
 from muxrl.orchestrator.comparisons.findings.contestants import (
     Contestant,
@@ -44,7 +44,7 @@ from muxrl.orchestrator.config.merge import flat
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import CannotCompare, RunFailed
-from muxrl.orchestrator.evaluations.frozen import on_free_port
+from muxrl.orchestrator.evaluations.frozen import Player, on_free_port
 from muxrl.orchestrator.measure.statistics import Unit, are_won_or_lost, estimate_of
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -342,12 +342,12 @@ def _about(role: str, ours: Profile, theirs: Profile, pair: int) -> dict[str, An
             who.label if len(rest) == 1 else f"{who.label} {who.home}" for who in rest
         ),
         "others_contestant": RANDOM if all(who.label == RANDOM for who in rest) else theirs.label,
-        "run": player.run_path,
-        "other_run": next((who.run_path for who in rest if who.run_path is not None), None),
+        "run": player.run,
+        "other_run": next((who.run for who in rest if who.run is not None), None),
         "pair": pair,
         "are_partners": ours is theirs
         and player.run is not None
-        and any(who.run_path == player.run_path for who in rest),
+        and any(who.run == player.run for who in rest),
     }
 
 
@@ -369,7 +369,7 @@ def find_scripts(
     order = list(dict.fromkeys(role for role, _, _ in found))
     by_label: dict[str, dict[str, Player]] = {}
     for role, label, server in sorted(found, key=lambda one: order.index(one[0])):
-        who = Player(label, role, on_free_port(server))  # the run's own may be taken
+        who = Player(on_free_port(server), label, role)  # the run's own may be taken
         by_label.setdefault(label, {}).setdefault(role, who)
     return by_label
 
@@ -454,7 +454,7 @@ def scored(returns: Sequence[Floats], **about: Any) -> Match:
 def key_of(seating: Mapping[str, Player], seeds: range) -> str:
     """Returns what tells a game from all others: who plays, with which weights, which episodes."""
     players = [
-        [role, who.label, who.home, who.run_path, who.should_explore, *_served(who)]
+        [role, who.label, who.home, who.run, who.should_explore, *_served(who)]
         for role, who in sorted(seating.items())
     ]
     text = json.dumps([players, seeds.start, len(seeds)], default=str)

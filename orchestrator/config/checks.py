@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations
-from typing import get_args
+from typing import Any, get_args
 
 from muxrl.client.episode_metrics import (
     METRIC_NAMES,
@@ -192,11 +192,8 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
 def _inference_problems(config: ExperimentConfig) -> Iterator[str]:
     key, given = "simulation.inference_mode", config.simulation.inference_mode
     modes = given if isinstance(given, Mapping) else {"": given}
-    acts = shadows.acting(config)
+    yield from _unknown_servers(key, given if isinstance(given, Mapping) else {}, config)
     for server_id, mode in modes.items():
-        if server_id and server_id not in acts:
-            hint = similar_or_known(server_id, acts, "there are")
-            yield f"{key}: there is no server {server_id!r}{hint}"
         if mode not in get_args(InferenceMode):
             where = f"{key}.{server_id}" if server_id else key
             yield f"{where}: is 'remote' or 'local', or server to one of these, got {mode!r}"
@@ -349,11 +346,7 @@ def _stop_problems(config: ExperimentConfig) -> Iterator[str]:
             "stop: nothing ends this run; give at least one of env_steps, time_s, iterations, "
             "episode_return, metric_at_least, metric_at_most"
         )
-    acts = shadows.acting(config)
-    for server_id in stop.episode_return:
-        if server_id not in acts:
-            hint = similar_or_known(server_id, acts, "the servers are")
-            yield f"stop.episode_return: there is no server {server_id!r}{hint}"
+    yield from _unknown_servers("stop.episode_return", stop.episode_return, config)
     for key in ("metric_at_least", "metric_at_most"):
         for name in getattr(stop, key):
             yield from unknown_metric(f"stop.{key}", name, config)
@@ -378,6 +371,25 @@ def unknown_metric(where: str, name: str, config: ExperimentConfig) -> Iterator[
     yield f"{where}: there is no metric {name!r}{hint}"
 
 
+def _unknown_servers(
+    where: str, given: Mapping[str, Any], config: ExperimentConfig
+) -> Iterator[str]:
+    """Yields a sentence for each server that a mapping names and that does not act."""
+    acts = shadows.acting(config)
+    for server_id in given:
+        if server_id in acts:
+            continue
+        hint = similar_or_known(server_id, acts, "the servers are")
+        problem = f"{where}: there is no server {server_id!r}{hint}"
+        if now := shadows.acting_instead(config, server_id):
+            renamed = {shadows.acting_instead(config, s) or s: value for s, value in given.items()}
+            add = " ".join(f"{where}.{s}={value}" for s, value in renamed.items())
+            problem = (
+                f"{where}: names {server_id!r}, which {now!r} replaces; add {where}={{}} {add}"
+            )
+        yield problem
+
+
 def unknown_server(
     where: str, metric_key: str, of: str, config: ExperimentConfig, what: str = "server"
 ) -> Iterator[str]:
@@ -392,6 +404,9 @@ def unknown_server(
     """
     acts = shadows.acting(config)
     if of == TOTAL or of in acts:
+        return
+    if now := shadows.acting_instead(config, of):
+        yield f"{where}: is {of!r}, which {now!r} replaces; add {where}={now}"
         return
     hint = similar_or_known(of, [*acts, TOTAL], "there are")
     if of in (*config.simulation.metrics, *OWN_METRICS):

@@ -31,6 +31,15 @@ def acting(config: ExperimentConfig) -> dict[str, str]:
     return found
 
 
+def acting_instead(config: ExperimentConfig, server_id: str) -> str:
+    """Returns the shadow that acts in the place of a server now; "" if none has replaced it."""
+    server = config.servers.get(server_id)
+    if server is None or not server.replace_by:
+        return ""
+    by_first = {first: acts for acts, first in acting(config).items()}
+    return by_first.get(server.shadow or server_id, "")
+
+
 def shadows(config: ExperimentConfig) -> dict[str, str]:
     """Returns for each server that acts nowhere the one that acts for its agents now."""
     by_first = {first: server_id for server_id, first in acting(config).items()}

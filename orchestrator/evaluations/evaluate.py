@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from muxrl.client.adapters.around import Around
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig
-from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.config.shadows import acting
 from muxrl.orchestrator.doing import doing
@@ -36,7 +36,13 @@ from muxrl.orchestrator.evaluations.evaluated import (
     roles_by_name,
 )
 from muxrl.orchestrator.evaluations.filming import filmed_copy
-from muxrl.orchestrator.evaluations.frozen import frozen_servers, open_run, prepared
+from muxrl.orchestrator.evaluations.frozen import (
+    FrozenRun,
+    Player,
+    open_run,
+    prepared,
+    seated,
+)
 from muxrl.orchestrator.launch.in_process import serve_experiment
 from muxrl.orchestrator.records.played import ParquetFile, Recorded, Row
 from muxrl.orchestrator.records.rows import Metrics
@@ -47,7 +53,6 @@ from muxrl.orchestrator.supervise.episodes import (
     make_evaluation_copy,
     metrics_by_name,
     num_evaluation_envs,
-    play_episodes,
     returns_by_agent,
 )
 from muxrl.protocol.codec import encode_json
@@ -116,21 +121,16 @@ def evaluate_run(
         should_explore = config.evaluation.should_explore
     first_seed = evaluation_seed(config) if seed is None else seed
     fixed = {**config.evaluation.parameters, **(parameters or {})}
-    played = frozen_servers(folder, config, checkpoint, replaced, should_explore)
+    players = FrozenRun(folder, config, should_explore, checkpoint).players(replaced)
     frozen = dataclasses.replace(
         config,
         simulation=dataclasses.replace(config.simulation, inference_mode="remote"),
         evaluation=dataclasses.replace(config.evaluation, parameters=fixed),
         seed=first_seed,  # of actions that are drawn, too
-        servers={server_id: one.server for server_id, one in played.items()},
+        servers={server_id: player.server for server_id, player in players.items()},
     )
-    experiment = prepared(frozen, folder)
-    servers = {
-        s: dataclasses.replace(plan, resume_from=played[s].resume_from)
-        for s, plan in experiment.servers.items()
-    }
-    experiment = dataclasses.replace(experiment, servers=servers)
-    seeds = tuple(range(first_seed, first_seed + num_episodes))
+    experiment = seated(prepared(frozen, folder), players)
+    seeds = range(first_seed, first_seed + num_episodes)
     for path in (record, video):
         if path is not None and path.exists():
             raise FileExistsError(f"{path} exists already; give another name")
@@ -138,7 +138,7 @@ def evaluate_run(
         video.mkdir(parents=True)
     with contextlib.ExitStack() as stack:
         recorded = _recorder(record, stack)
-        episodes, num_truncated = _play(experiment, seeds, should_explore, recorded, video)
+        episodes, num_truncated = _play(experiment, players, seeds, recorded, video)
     if not any(episode.returns for episode in episodes):
         raise CannotEvaluate(
             f"all {num_episodes} episodes ended at a bad value (simulation.on_bad_value)"
@@ -165,13 +165,11 @@ def _recorder(record: Path | None, stack: contextlib.ExitStack) -> Callable[[Aro
 
 def _play(
     experiment: Experiment,
-    seeds: Sequence[int],
-    should_explore: bool,
+    players: Mapping[str, Player],
+    seeds: range,
     recorded: Callable[[Around], Around],
     video: Path | None,
 ) -> tuple[list[EpisodeResult], int]:
-    # Fixed policies have it in their settings.
-    own = {s for s, plan in experiment.servers.items() if plan.algorithm == OWN_PROCESS}
     config = experiment.config
     num_envs = num_evaluation_envs(config.simulation, config.evaluation, len(seeds))
     video = None if video is None else video.absolute()
@@ -179,30 +177,16 @@ def _play(
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.chdir("."))  # which the environment may leave
         served = stack.enter_context(serve_experiment(experiment))
-        client = stack.enter_context(served.client())
         doing("evaluation")
         simulations: list[Around] = []
         for number in range(num_envs):
-            simulations.append(recorded(_simulation(experiment, number, video)))
+            make = partial(make_evaluation_copy, config, number)
+            simulations.append(recorded(make() if video is None else filmed_copy(make, video)))
             stack.callback(simulations[-1].close)
-        episodes = play_episodes(
-            client,
-            simulations,
-            seeds,
-            dict.fromkeys(own, should_explore),
-            on_bad_value=config.simulation.on_bad_value,
-            metrics=config.simulation.metrics,
-            parameters=of_evaluations(config),
-        )
+        explores = {server_id: player.should_explore for server_id, player in players.items()}
+        how: Any = {"should_explore": explores, "simulations": simulations}
+        episodes = served.evaluate(len(seeds), first_seed=seeds.start, **how)
         return episodes, sum(one.num_truncated for one in simulations)
-
-
-def _simulation(experiment: Experiment, number: int, video: Path | None) -> Around:
-    config = experiment.config.simulation
-    max_steps = experiment.config.evaluation.max_episode_steps
-    if video is None:
-        return make_evaluation_copy(config, max_steps, number)
-    return filmed_copy(config, number, video, max_steps)
 
 
 def _result(

@@ -5,8 +5,8 @@ Again are the seed, the parameters and the actions of the record, in a new envir
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from muxrl.client.adapters.around import Around
 from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
-from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.errors import CannotEvaluate
 from muxrl.orchestrator.evaluations.frozen import open_run
 from muxrl.orchestrator.records.played import Row, read_episodes
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.supervise.episodes import make_evaluation_copy
+from muxrl.orchestrator.supervise.episodes import make_copy
 
 _RENDER_MODE = "rgb_array"
 _FRAME_MS = 100
@@ -81,16 +80,14 @@ class Filmed(Around):
         self._frames = []
 
 
-def filmed_copy(
-    config: SimulationConfig, number: int, video: Path, max_steps: float = math.inf
-) -> Filmed:
-    """Makes an environment that is filmed, in episodes of so many env steps at most.
+def filmed_copy(make: Callable[..., Simulation], video: Path) -> Filmed:
+    """Makes an environment that is filmed.
 
     Raises:
         CannotEvaluate: it cannot be.
     """
     try:
-        made = make_evaluation_copy(config, max_steps, number, render_mode=_RENDER_MODE)
+        made = make(render_mode=_RENDER_MODE)
     except SimulationError as error:
         raise CannotEvaluate(f"the environment cannot be filmed: {error}") from error
     return Filmed(made, video)
@@ -142,7 +139,7 @@ def film(run: Path, rows: list[Row], parameters: Mapping[str, float], folder: Pa
     """
     config = open_run(run)[1].simulation
     folder.mkdir(parents=True)
-    simulation = filmed_copy(config, 0, folder)
+    simulation = filmed_copy(partial(make_copy, config, config.num_processes, 0), folder)
     try:
         seen, _ = simulation.reset(rows[0]["seed"], parameters)
         for t, of_step in groupby(rows, itemgetter("t")):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -17,7 +17,7 @@ from muxrl.orchestrator.config.shadows import acting
 from muxrl.orchestrator.errors import CannotEvaluate, ConfigError, NotARunDirectory
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
-from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
+from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder
 from muxrl.orchestrator.user_modules import add_user_folders
 from muxrl.protocol.patterns import match
 from muxrl.protocol.spaces import Box, Space, bounds
@@ -97,152 +97,158 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-class Frozen(NamedTuple):
-    """A server that does not learn."""
+@dataclass(frozen=True)
+class Player:
+    """What acts for some agents, and does not learn."""
 
-    server: ServerConfig
+    server: ServerConfig = field(hash=False)  # compared; it holds dicts
+    """What it is served by."""
+    label: str = ""
+    """In tables."""
+    home: str = ""
+    """The role that it was trained or written for, whose agents the server has."""
+    run: Path | None = None
+    """Whose policies they are, None if they were not trained; tells players of one label apart."""
     resume_from: str = ""
     """Checkpoint with which a process of its own continues."""
+    should_explore: bool = False
+    """Whether such a process is to draw its actions."""
 
 
-def frozen(
-    folder: RunDirectory,
-    config: ExperimentConfig,
-    server_id: str,
-    agents: Sequence[str],
-    checkpoint: str,
-    *,
-    should_explore: bool,
-) -> Frozen:
-    """Returns what serves agents of a server as a run had them, none of it learning.
+def seated(experiment: Experiment, players: Mapping[str, Player]) -> Experiment:
+    """Returns an experiment with these of its servers alone, as players are served."""
+    servers = {}
+    for server_id, player in players.items():
+        plan = experiment.servers[server_id]
+        servers[server_id] = replace(plan, resume_from=player.resume_from)
+    return replace(experiment, servers=servers)
 
-    Args:
-        folder: of the run.
-        config: of the run.
-        server_id: whose.
-        agents: those of its agents that are served, by name or pattern.
-        checkpoint: name of the folder under the run's ``checkpoints``; of a pool, whose members
-            it has.
-        should_explore: whether stochastic policies are sampled; value-based ones are greedy in
-            any case.
 
-    Raises:
-        CannotEvaluate: the run has no such checkpoint, or a team has members besides `agents`.
-        AlgorithmProblem: the checkpoint cannot be read.
+@dataclass(frozen=True)
+class FrozenRun:
+    """The policies of a run as a checkpoint has them: none of them learns."""
+
+    folder: RunDirectory
+    config: ExperimentConfig
+    should_explore: bool
+    """Whether stochastic policies are sampled; value-based ones are greedy in any case."""
+    checkpoint: str = LAST
+    """Name of the folder under the run's ``checkpoints``; a pool has the members that it had then.
     """
-    server = dataclasses.replace(config.servers[server_id], agents=list(agents))
-    if is_fixed(server.algorithm):
-        settings = with_members(server, config, folder, checkpoint)
-        return Frozen(dataclasses.replace(on_free_port(server), settings=settings))
-    path = _checkpoint(folder, server_id, checkpoint)
-    if server.algorithm == OWN_PROCESS and not _can_import(path):
-        own = on_free_port(server) if server.command else server
-        return Frozen(own, str(path.absolute()))
-    return Frozen(from_checkpoint(server, path, agents, should_explore=should_explore))
 
+    def player(self, server_id: str, agents: Sequence[str]) -> Player:
+        """Returns what plays agents of a server as the run had them.
 
-def frozen_servers(
-    folder: RunDirectory,
-    config: ExperimentConfig,
-    checkpoint: str,
-    replaced: Mapping[str, str],
-    should_explore: bool,
-) -> dict[str, Frozen]:
-    """Returns the servers of an experiment, with all that learned frozen.
+        Args:
+            server_id: whose.
+            agents: those of its agents that are served, by name or pattern.
 
-    Args:
-        folder: of the run.
-        config: of the run.
-        checkpoint: name of the folder under the run's ``checkpoints``.
-        replaced: by server, what acts instead; see `evaluate_run`.
-        should_explore: whether stochastic policies are sampled.
+        Raises:
+            CannotEvaluate: there is no such checkpoint, or a team has members besides `agents`.
+            AlgorithmProblem: the checkpoint cannot be read.
+        """
+        server, explores = self.config.servers[server_id], self.should_explore
+        server = replace(server, agents=list(agents))
+        if is_fixed(server.algorithm):
+            return Player(replace(on_free_port(server), settings=self.settings_of(server)))
+        path = self._path(server_id, self.checkpoint)
+        if server.algorithm == OWN_PROCESS and not _can_import(path):
+            own = on_free_port(server) if server.command else server
+            return Player(own, resume_from=str(path.absolute()), should_explore=explores)
+        return Player(from_checkpoint(server, path, agents, should_explore=explores))
 
-    Raises:
-        CannotEvaluate: with a sentence for each server that has no such checkpoint.
-    """
-    servers: dict[str, Frozen] = {}
-    problems: list[str] = []
-    for server_id in acting(config):
-        server = config.servers[server_id]
-        agents = _agents_of(folder, server_id) or server.agents
-        try:
-            if server_id in replaced:
-                other = _other(server, replaced[server_id], agents, should_explore)
-                servers[server_id] = Frozen(other)
+    def players(self, replaced: Mapping[str, str]) -> dict[str, Player]:
+        """Returns who plays in the place of each server that acts.
+
+        Args:
+            replaced: by server, what acts instead; see `evaluate_run`.
+
+        Raises:
+            CannotEvaluate: with a sentence for each server that has no such checkpoint.
+        """
+        players: dict[str, Player] = {}
+        problems: list[str] = []
+        for server_id in acting(self.config):
+            server = self.config.servers[server_id]
+            agents = self._agents_of(server_id) or server.agents
+            try:
+                if server_id in replaced:
+                    found = _other(server, replaced[server_id], agents, self.should_explore)
+                else:
+                    found = self.player(server_id, agents)
+                found.server.label = label_of(found.server)
+                players[server_id] = found
+            except (AlgorithmProblem, CannotEvaluate) as error:
+                problems.append(f"server {server_id!r}: {error}")
+        if problems:
+            raise CannotEvaluate("; ".join(problems))
+        return players
+
+    def settings_of(self, server: ServerConfig) -> dict[str, Any]:
+        """Returns a fixed server's settings; what the run brings to a pool is of checkpoints."""
+        if server.algorithm.upper() != POOL:
+            return server.settings
+        checkpoints = CheckpointFolder(self.folder.checkpoints)
+        found = checkpoints.snapshots(self.config.checkpoint.keep_every_env_steps)
+        moment = (checkpoints.path / self.checkpoint).resolve().name  # its env steps
+        kept = [str(n) for n in found if not moment.isdecimal() or n <= int(moment)]
+        members: dict[str, Any] = {}
+        for entry, member in server.settings["members"].items():
+            source = member.get("live", member.get("snapshots"))
+            if source is None:
+                members[entry] = member
                 continue
-            own = folder, config, server_id, agents, checkpoint
-            servers[server_id] = found = frozen(*own, should_explore=should_explore)
-            found.server.label = label_of(found.server)
-        except (AlgorithmProblem, CannotEvaluate) as error:
-            problems.append(f"server {server_id!r}: {error}")
-    if problems:
-        raise CannotEvaluate("; ".join(problems))
-    return servers
+            names = kept[-member.get("last", 5) :] if "snapshots" in member else []
+            for name in names or [self.checkpoint]:
+                members[f"{entry}@{name}" if names else entry] = {
+                    "algorithm": "FROZEN",
+                    "checkpoint": str(self._path(source, name).absolute()),
+                    "policies": member.get("policies", {}),
+                    "should_explore": server.settings.get("should_explore", True),
+                    "weight": member.get("weight", 1.0) / max(1, len(names)),
+                }
+        return {**server.settings, "members": members}
+
+    def _path(self, server_id: str, name: str) -> Path:
+        checkpoints = CheckpointFolder(self.folder.checkpoints)
+        path = checkpoints.of_server(server_id, name)
+        if path is None:
+            raise CannotEvaluate(
+                f"run {self.folder.name!r} has no checkpoint {name!r} of it; "
+                f"{checkpoints.saved_text(server_id)}"
+            )
+        return path
+
+    def _agents_of(self, server_id: str) -> Sequence[str]:
+        """Returns the agents that a server had, none if the run has not written them."""
+        try:
+            return list(self.folder.read_plan().servers[server_id].agents)
+        except (NotARunDirectory, KeyError):
+            return ()
 
 
 def _other(
     server: ServerConfig, instead: str, agents: Sequence[str], should_explore: bool
-) -> ServerConfig:
+) -> Player:
     """Returns what plays in the place of a server; see `evaluate_run`."""
     if instead == RANDOM:
-        return random_server(server, agents)
+        return Player(random_server(server, agents))
     if not _SCRIPT(instead) or Path(instead).exists():
         how: Any = {"should_explore": should_explore, "is_its_own": False}
-        return from_checkpoint(server, Path(instead), agents, **how)
-    return ServerConfig(
+        return Player(from_checkpoint(server, Path(instead), agents, **how))
+    other = ServerConfig(
         algorithm="SCRIPTED",
         agents=list(agents),
         action_bounds=server.action_bounds,
         label=instead.partition(":")[2],
         settings={"policy": instead},
     )
+    return Player(other)
 
 
 def random_server(server: ServerConfig, agents: Sequence[str]) -> ServerConfig:
     """Returns uniformly random actions for agents, within the bounds that a server gives them."""
     return ServerConfig("RANDOM", list(agents), action_bounds=server.action_bounds)
-
-
-def with_members(
-    server: ServerConfig, config: ExperimentConfig, folder: RunDirectory, checkpoint: str
-) -> dict[str, Any]:
-    """Returns a fixed server's settings; what a run brings to a pool is opened from checkpoints.
-
-    These are the members that the pool had when the checkpoint was written.
-    """
-    if server.algorithm.upper() != POOL:
-        return server.settings
-    checkpoints = CheckpointFolder(folder.checkpoints)
-    found = checkpoints.snapshots(config.checkpoint.keep_every_env_steps)
-    moment = (checkpoints.path / checkpoint).resolve().name  # its env steps
-    kept = [str(n) for n in found if not moment.isdecimal() or n <= int(moment)]
-    members: dict[str, Any] = {}
-    for entry, member in server.settings["members"].items():
-        source = member.get("live", member.get("snapshots"))
-        if source is None:
-            members[entry] = member
-            continue
-        names = kept[-member.get("last", 5) :] if "snapshots" in member else []
-        for name in names or [checkpoint]:
-            members[f"{entry}@{name}" if names else entry] = {
-                "algorithm": "FROZEN",
-                "checkpoint": str(_checkpoint(folder, source, name).absolute()),
-                "policies": member.get("policies", {}),
-                "should_explore": server.settings.get("should_explore", True),
-                "weight": member.get("weight", 1.0) / max(1, len(names)),
-            }
-    return {**server.settings, "members": members}
-
-
-def _checkpoint(folder: RunDirectory, server_id: str, name: str) -> Path:
-    checkpoints = CheckpointFolder(folder.checkpoints)
-    path = checkpoints.of_server(server_id, name)
-    if path is None:
-        raise CannotEvaluate(
-            f"run {folder.name!r} has no checkpoint {name!r} of it; "
-            f"{checkpoints.saved_text(server_id)}"
-        )
-    return path
 
 
 def _can_import(path: Path) -> bool:
@@ -253,14 +259,6 @@ def _can_import(path: Path) -> bool:
     except AlgorithmProblem:
         return False
     return True
-
-
-def _agents_of(folder: RunDirectory, server_id: str) -> Sequence[str]:
-    """Returns the agents that a server had in a run, none if the run has not written them."""
-    try:
-        return list(folder.read_plan().servers[server_id].agents)
-    except (NotARunDirectory, KeyError):
-        return ()
 
 
 def from_checkpoint(
@@ -277,7 +275,7 @@ def from_checkpoint(
         server: whose place it takes.
         path: of the checkpoint.
         agents: that it acts for, by name or pattern.
-        should_explore: see `frozen`.
+        should_explore: see `FrozenRun`.
         is_its_own: whether the checkpoint is the server's, which has its bounds and its label.
 
     Raises:
@@ -306,7 +304,7 @@ def from_checkpoint(
         },
         use_global_state=server.use_global_state,
         late_members=server.late_members,
-        resources=dataclasses.replace(server.resources, num_gpus=0.0),  # none may be here
+        resources=replace(server.resources, num_gpus=0.0),  # none may be here
         limits=server.limits,
     )
 
@@ -366,7 +364,7 @@ def on_free_port(server: ServerConfig) -> ServerConfig:
 
     The run's own port may be taken by the next run, and no one else should connect.
     """
-    return dataclasses.replace(server, host="127.0.0.1", port=0, token="", shadow="")
+    return replace(server, host="127.0.0.1", port=0, token="", shadow="")
 
 
 def label_of(server: ServerConfig) -> str:

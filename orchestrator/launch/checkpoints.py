@@ -13,12 +13,11 @@ from collections.abc import Awaitable, Callable, Collection
 from datetime import UTC, datetime
 
 from muxrl.orchestrator.config import CheckpointConfig
-from muxrl.orchestrator.config.schema import RETURN
 from muxrl.orchestrator.errors import CannotRecord, NotSaved
 from muxrl.orchestrator.launch.evaluation import Evaluations
 from muxrl.orchestrator.launch.run_records import RunRecords
 from muxrl.orchestrator.records.rows import EvaluationRow
-from muxrl.orchestrator.records.series import mean_of_episodes, metric_over
+from muxrl.orchestrator.records.series import evaluated
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest, best_name
 from muxrl.orchestrator.storage.versions import installed_version
 from muxrl.orchestrator.supervise.event_loop import again_and_again, first_of
@@ -203,12 +202,7 @@ class Checkpoints:
             return
         env_steps, self._evaluated = self._evaluated, None
         config = self._config.best
-        agents = None if self._judged is None else list(self._judged)
-        if config.name == RETURN:
-            names = list(row.returns) if agents is None else agents
-            value = mean_of_episodes(row.returns, names, is_sum=agents is None)
-        else:
-            value = metric_over(row.metrics.get(config.name, {}), agents, mean_of_episodes)
+        value = evaluated(row, config.name, self._judged)
         if value is None:
             return
         found = (env_steps, value)

@@ -7,7 +7,7 @@ interpreter lock. For training runs use `muxrl.orchestrator.launch.whole_run`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import Simulation
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, prepare
-from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.supervise.episodes import (
     ServerAddress,
@@ -56,8 +55,7 @@ class Served:
 
     def simulation(self) -> Simulation:
         """Makes one more environment of the experiment's, as its evaluations have it."""
-        config = self.experiment.config
-        return make_evaluation_copy(config.simulation, config.evaluation.max_episode_steps, 0)
+        return make_evaluation_copy(self.experiment.config, 0)
 
     def client(self, replaced: Condition | str | None = None, seed: int = 0) -> MultiplexingClient:
         """Connects; `replaced` is a condition, or a server whose agents act at random instead."""
@@ -70,15 +68,18 @@ class Served:
         replaced: Condition | str | None = None,
         first_seed: int = 10_000,
         should_explore: bool | Mapping[str, bool] = False,
+        simulations: Sequence[Simulation] = (),
     ) -> list[EpisodeResult]:
-        """Plays episodes that never train, as many at a time as train; see `play_episodes`."""
+        """Plays episodes that never train; see `play_episodes`.
+
+        Without given simulations, it makes as many as train at a time.
+        """
         seeds = range(first_seed, first_seed + num_episodes)
         config = self.experiment.config
-        simulations = [self.simulation() for _ in range(config.simulation.num_envs_per_process)]
+        num_envs = config.simulation.num_envs_per_process
+        simulations = simulations or [self.simulation() for _ in range(num_envs)]
         with self.client(replaced, first_seed) as client:
-            return play_episodes(
-                client, simulations, seeds, should_explore, parameters=of_evaluations(config)
-            )
+            return play_episodes(config, client, simulations, seeds, should_explore)
 
     def check(self) -> None:
         """Raises `RuntimeError` if a server's training has failed."""

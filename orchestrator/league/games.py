@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from muxrl.orchestrator.comparisons.arena import Arena, Player, player_of, random_player
+from muxrl.orchestrator.comparisons.arena import Arena, player_of, random_player
 from muxrl.orchestrator.comparisons.findings.compared_runs import read_run
 from muxrl.orchestrator.comparisons.findings.head_to_head import (
     RANDOM,
@@ -23,6 +24,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import (
 )
 from muxrl.orchestrator.comparisons.matches import play, scored
 from muxrl.orchestrator.config.seeds import evaluation_seed
+from muxrl.orchestrator.evaluations.frozen import Player
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.population import Entry, League
 from muxrl.orchestrator.measure.subjects import Subject
@@ -114,15 +116,13 @@ def play_games(league: League, folder: LeagueDirectory, number: int) -> None:
     how: Any = {"should_explore": experiment.evaluation.should_explore}
     always = {role: player_of(run, role, agents, role, **how) for role, agents in rest.items()}
     roles = {role: tuple(agents) for role, agents in {**league.agents, **rest}.items()}
-    players: dict[Entry, Player] = {}
 
+    @cache
     def player(entry: Entry | None, role: str) -> Player:
         if entry is None:
             return random_player(run, role, roles[role])
-        if entry not in players:
-            whose = read_run(entry.run), entry.role, roles[entry.role], entry.label
-            players[entry] = player_of(*whose, **how)
-        return players[entry]
+        whose = read_run(entry.run), entry.role, roles[entry.role], entry.label
+        return player_of(*whose, **how)
 
     games = {
         key: ({role: player(entry, role) for role, entry in seating.items()} | always, seeds)

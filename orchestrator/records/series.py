@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muxrl.client.adapters.simulation import COMMON
-from muxrl.orchestrator.records.rows import AgentReturns, JointRow, Means
+from muxrl.orchestrator.config.schema import RETURN
+from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow, JointRow, Means
 from muxrl.orchestrator.records.thinned import Thinned
 
 Floats = NDArray[np.float64]
@@ -80,6 +81,20 @@ def mean_of_episodes(
     """Returns the mean of `returns_by_episode` over episodes; None if no episode has any."""
     episodes = returns_by_episode(by_agent, agents, is_sum=is_sum)
     return float(np.nanmean(episodes)) if np.isfinite(episodes).any() else None
+
+
+def evaluated(row: EvaluationRow, name: str, agents: Collection[str] | None) -> float | None:
+    """Returns a metric of an evaluation as one number; None if no episode has it.
+
+    Args:
+        row: of the evaluation.
+        name: of the metric, or `RETURN`.
+        agents: see `metric_over`; of returns it is the mean over them, None: the sum over all.
+    """
+    if name != RETURN:
+        return metric_over(row.metrics.get(name, {}), agents, mean_of_episodes)
+    names = list(row.returns if agents is None else agents)
+    return mean_of_episodes(row.returns, names, is_sum=agents is None)
 
 
 class MetricCurves:

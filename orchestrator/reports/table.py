@@ -29,6 +29,7 @@ Names = str | Iterable[str]
 """Of columns; in one text with spaces between them."""
 _TEXT = {"text", "wrap"}
 _MAX_LINES = 5  # of a stacked cell; pages and Markdown have all
+_MAX_LINE = 40  # characters of text in one line on the page: longer ones push numbers out of view
 _SPECIAL = re.compile(r"([|_*])")
 
 
@@ -114,7 +115,8 @@ class Column:
         shown: a value as text, or lines, where that does not follow from its type.
         cell: of a row, what its cell has otherwise than the value says, by the name in `Cell`.
         css: classes: "text" for what is aligned left, "wrap" for long text, "words" for what may
-            continue in a second line between its words; by default "text" where the value is one.
+            continue in a second line between its words; by default "text" where the value is one,
+            "wrap" where it is long.
         gap: as in `Cell`.
         is_whole: whether text is never folded on the terminal.
         over: what its intervals are over, if not what those of the grid are.
@@ -136,7 +138,7 @@ class Column:
             (lines,) if isinstance(lines, str) else lines,
             None if lines == MISSING else _sorted_by(value),
             value if isinstance(value, Path) else "",
-            self.css or "text" * isinstance(value, str | Path),
+            self.css or _css(value),
             gap=self.gap,
         )
         return replace(found, **self.cell(row)) if self.cell else found
@@ -294,6 +296,12 @@ def _shown(value: Any) -> Shown:
     if isinstance(value, float):
         return number(value)
     return value.name if isinstance(value, Path) else str(value) or MISSING
+
+
+def _css(value: Any) -> str:
+    if not isinstance(value, str | Path):
+        return ""
+    return "wrap" if len(_shown(value)) > _MAX_LINE else "text"
 
 
 def _sorted_by(value: Any) -> float | None:

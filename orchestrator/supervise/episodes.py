@@ -16,7 +16,13 @@ from muxrl.client.adapters import (
     with_sides,
 )
 from muxrl.client.adapters.around import Around
-from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig, TimeoutsConfig
+from muxrl.orchestrator.config.parameters import of_evaluations
+from muxrl.orchestrator.config.schema import (
+    EvaluationConfig,
+    ExperimentConfig,
+    SimulationConfig,
+    TimeoutsConfig,
+)
 from muxrl.orchestrator.doing import progress
 from muxrl.orchestrator.records.conditions import Condition
 
@@ -90,11 +96,11 @@ class Bounded(Around):
         return result
 
 
-def make_evaluation_copy(
-    simulation: SimulationConfig, max_steps: float, number: int, **more: Any
-) -> Bounded:
-    """Makes an environment whose episodes have so many env steps at most; see `make_copy`."""
-    return Bounded(make_copy(simulation, simulation.num_processes, number, **more), max_steps)
+def make_evaluation_copy(config: ExperimentConfig, number: int, **more: Any) -> Bounded:
+    """Makes an environment of a run's evaluations; see `make_copy`."""
+    simulation = config.simulation
+    made = make_copy(simulation, simulation.num_processes, number, **more)
+    return Bounded(made, config.evaluation.max_episode_steps)
 
 
 def truncated_text(max_steps: int) -> str:
@@ -233,25 +239,24 @@ def connect(
 
 
 def play_episodes(
+    config: ExperimentConfig,
     client: MultiplexingClient,
     simulations: Sequence[Simulation],
     seeds: Sequence[int],
     should_explore: bool | Mapping[str, bool] | None = None,
     *,
     on_lost: Literal["raise", "restart"] = "raise",
-    on_bad_value: Literal["stop", "episode"] = "stop",
-    metrics: Mapping[str, str] | None = None,
-    parameters: Mapping[str, Any] | None = None,
 ) -> list[EpisodeResult]:
     """Plays one evaluation episode for each seed.
 
     Args:
+        config: whose evaluations they are as.
         client: where actions come from.
         simulations: played in lockstep.
         seeds: of the simulations' resets.
         should_explore: whether actions are sampled as in training, a dict: by server id; None:
             as each server does in evaluation.
-        on_lost, on_bad_value, metrics, parameters: see `EnvLoop`.
+        on_lost: see `EnvLoop`.
 
     Returns:
         The episodes, ordered by seed.
@@ -276,9 +281,9 @@ def play_episodes(
         should_explore=should_explore,
         seeds=iter(seeds),
         on_lost=on_lost,
-        on_bad_value=on_bad_value,
-        metrics=metrics,
-        parameters=parameters,
+        on_bad_value=config.simulation.on_bad_value,
+        metrics=config.simulation.metrics,
+        parameters=of_evaluations(config),
     )
     loop.run(add)
     return sorted(results, key=lambda result: result.seed or 0)

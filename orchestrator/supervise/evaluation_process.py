@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.supervise.episodes import (
@@ -36,10 +35,8 @@ class EvaluationProcess(FollowsServers):
     def __init__(self, config: ExperimentConfig, num_envs: int, episode_prefix: str = "") -> None:
         self._config, self._episode_prefix = config, episode_prefix
         self._clock = StepClock()
-        max_steps = config.evaluation.max_episode_steps
         self._simulations = [
-            self._clock.watch(make_evaluation_copy(config.simulation, max_steps, i))
-            for i in range(num_envs)
+            self._clock.watch(make_evaluation_copy(config, i)) for i in range(num_envs)
         ]
 
     def connect(self, servers: Mapping[str, ServerAddress]) -> None:
@@ -86,16 +83,8 @@ class EvaluationProcess(FollowsServers):
             patience=Patience.of(self._config.timeouts),
             episode_prefix=self._episode_prefix,
         ) as client:
-            episodes = play_episodes(
-                client,
-                self._simulations,
-                seeds,
-                should_explore,
-                on_lost="restart",
-                on_bad_value=self._config.simulation.on_bad_value,
-                metrics=self._config.simulation.metrics,
-                parameters=of_evaluations(self._config),
-            )
+            how = client, self._simulations, seeds, should_explore
+            episodes = play_episodes(self._config, *how, on_lost="restart")
         num_truncated = sum(one.num_truncated for one in self._simulations)
         return Played.of(episodes, self._simulations[0].possible_agents, (), num_truncated)
 

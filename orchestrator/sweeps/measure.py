@@ -12,7 +12,7 @@ from muxrl.orchestrator.errors import MalformedMetrics, NotARunDirectory
 from muxrl.orchestrator.records.metrics import last_row, last_rows
 from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.records.series import mean_of_episodes, mean_over, metric_over
+from muxrl.orchestrator.records.series import evaluated, mean_over, metric_over
 from muxrl.orchestrator.sweeps.schema import MetricConfig
 
 
@@ -53,13 +53,9 @@ class Metric:
 
     def evaluated(self, row: EvaluationRow) -> float | None:
         """Returns that of an evaluation; None: no episode had it, or somebody was replaced."""
-        agents, name = self._agents, self._config.name
         if row.replaced is not None:
             return None
-        if name != RETURN:
-            return metric_over(row.metrics.get(name, {}), agents, mean_of_episodes)
-        names = list(row.returns) if agents is None else agents
-        return mean_of_episodes(row.returns, names, is_sum=agents is None)
+        return evaluated(row, self._config.name, self._agents)
 
     def trained(self, row: JointRow) -> float | None:
         """Returns that of recent training episodes; None, too, where one's is no number."""

@@ -15,7 +15,7 @@ from muxrl.orchestrator.config.load import load_written
 from muxrl.orchestrator.errors import ExitCode
 from muxrl.orchestrator.measure.number_text import MISSING, whole
 from muxrl.orchestrator.reports.plain_table import grid_table
-from muxrl.orchestrator.reports.table import Column, Grid, grid
+from muxrl.orchestrator.reports.table import Column, Grid, Row, grid, stacked
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord, counts_text
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _OUTCOME = ("seed", "status", "metric", "metric_source", "env_steps", "time_s", "cpu_s")
+_SHOWN = ("status", "env_steps", "metric", "metric_source")
 _UNKNOWN = {"lines": (MISSING,), "value": None}
+_MOST_COLUMNS = 3  # of parameters on the terminal: with more, no window has room for numbers
 _STYLES = {"done": "green", "stopped_early": "yellow", "failed": "red"}
 
 
@@ -101,8 +103,7 @@ class SweepResult:
 
     def grid(self) -> Grid:
         """Returns a row for each trial, as it is shown."""
-        outcome = ("status", "env_steps", "metric", "metric_source")
-        return _grid(self.trials, outcome, self.config.metric.title)
+        return _grid(self.trials, _SHOWN, self.config.metric.title)
 
     def evaluations(self) -> DataFrame:
         """Returns every evaluated return of the trials that are done; see `evaluation_frame`."""
@@ -123,12 +124,13 @@ class SweepResult:
 
 def print_trials(trials: Sequence[TrialRecord], console: Console) -> None:
     """Prints the trials that a sweep would run."""
-    console.print(grid_table(_grid(trials), f"{len(trials)} trials"))
+    console.print(grid_table(_grid(trials, is_narrow=True), f"{len(trials)} trials"))
 
 
 def print_result(result: SweepResult, console: Console) -> None:
     """Prints the status and metric of all trials, and why some failed."""
-    console.print(grid_table(result.grid(), f"{result.sweep_dir.name}: {result.counts()}"))
+    found = _grid(result.trials, _SHOWN, result.config.metric.title, is_narrow=True)
+    console.print(grid_table(found, f"{result.sweep_dir.name}: {result.counts()}"))
     for trial in result.failed:
         console.print(
             Text(f"{trial.id} failed: {trial.cause}", style="red"), soft_wrap=True, highlight=False
@@ -152,11 +154,24 @@ def _rows(trials: Sequence[TrialRecord], sweep_dir: Path = Path()) -> list[dict[
     ]
 
 
-def _grid(trials: Sequence[TrialRecord], outcome: Sequence[str] = (), metric: str = "") -> Grid:
-    """Returns which trials there are, and what came of them."""
+def _grid(
+    trials: Sequence[TrialRecord],
+    outcome: Sequence[str] = (),
+    metric: str = "",
+    *,
+    is_narrow: bool = False,
+) -> Grid:
+    """Returns which trials there are, and what came of them.
+
+    Where it `is_narrow`, more than a few parameters share a column.
+    """
 
     def parameter(value: object) -> str:
         return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+    def listed(row: Row) -> Mapping[str, Any]:
+        set_here = {key.split(".", 1)[-1]: row[key] for key in keys if row[key] is not None}
+        return {"lines": (", ".join(f"{k}={parameter(v)}" for k, v in set_here.items()),)}
 
     roles, keys = _names(t.roles for t in trials), _names(t.parameters for t in trials)
     columns: dict[str, Column | str] = {
@@ -164,6 +179,7 @@ def _grid(trials: Sequence[TrialRecord], outcome: Sequence[str] = (), metric: st
         "trial": Column(shown=lambda t: t.partition("-")[0], css="text", is_whole=True),
         **{role: Column(css="text") for role in roles},
         **{key: Column(key.split(".", 1)[-1], parameter, css="text") for key in keys},
+        "parameters": Column(cell=listed, css="text"),
         "seed": Column(css="text"),
         "status": Column(
             shown=lambda status: status.replace("_", " "),
@@ -175,7 +191,11 @@ def _grid(trials: Sequence[TrialRecord], outcome: Sequence[str] = (), metric: st
         "metric_source": Column("of", css="text", is_whole=True),
         "env_steps": Column("env steps", whole, lambda r: {} if r["run_dir"] else _UNKNOWN),
     }
-    return grid(_rows(trials), ["trial", *roles, *keys, "seed", *outcome], columns)
+    if not is_narrow or len(keys) <= _MOST_COLUMNS:
+        return grid(_rows(trials), ["trial", *roles, *keys, "seed", *outcome], columns)
+    whole_rows = grid(_rows(trials), ["trial", "seed", *roles, "parameters", *outcome], columns)
+    pairs = ("status env_steps", "metric metric_source") if outcome else ()
+    return stacked(whole_rows, ("trial seed", *roles, "parameters", *pairs))
 
 
 def _names(of_trials: Iterable[Mapping[str, Any]]) -> list[str]:

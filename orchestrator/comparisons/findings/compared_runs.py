@@ -28,6 +28,7 @@ from muxrl.orchestrator.records.run_status import NOT_ENDED
 from muxrl.orchestrator.storage.versions import version_notes
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.schema import SweepConfig
+from muxrl.orchestrator.user_modules import add_user_folders
 from muxrl.protocol.suggestions import listed, similar_or_known
 from muxrl.servers.config import ServerConfig
 
@@ -123,9 +124,23 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
         for run in runs
         if run.status is not None and not run.status.has_ended
     ]
+    notes += _promoted(runs)
     notes += _warned(runs)
     notes += version_notes([run.versions for run in runs])
     return ComparedRuns(tuple(runs), roles, scripts, tuple(notes))
+
+
+def _promoted(runs: Sequence[RecordedRun]) -> Iterator[str]:
+    """Yields until when a server acted that a shadow has replaced since."""
+    for run in runs:
+        for server_id, server in run.servers.items():
+            acted = [p.env_steps for p in run.points if server_id in p.num_episodes]
+            if server.replaced_by and acted:
+                yield (
+                    f"run {run.name!r} was evaluated with {server_id} up to {acted[-1]:,} env "
+                    f"steps, then with {server.replaced_by}, which replaced it: its curves and "
+                    "what they reach, of other agents and of all together too, are of both"
+                )
 
 
 def _warned(runs: Sequence[RecordedRun]) -> Iterator[str]:
@@ -144,6 +159,8 @@ def _warned(runs: Sequence[RecordedRun]) -> Iterator[str]:
 def read_run(path: Path) -> RecordedRun:
     """Reads one run, whose evaluations are those with all agents as learned.
 
+    Its modules are found where it was launched, too.
+
     Raises:
         CannotCompare: the path is none's.
         MalformedMetrics: a metrics file is broken elsewhere than in its last line.
@@ -159,6 +176,7 @@ def read_run(path: Path) -> RecordedRun:
         raise CannotCompare(f"run {str(path)!r} has no config.yaml: it never began") from error
     except ConfigError as error:
         raise CannotCompare(f"the config of run {str(path)!r} cannot be read: {error}") from error
+    add_user_folders(run.status.folders if run.status else ())
     return run
 
 

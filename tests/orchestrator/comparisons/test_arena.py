@@ -1,11 +1,19 @@
-"""A server that is a process of its own plays again in a head to head."""
+"""What plays in a head to head: a server that is a process of its own, and bad values."""
 
+import math
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
+from gymnasium import spaces
 
 from muxrl.client.env_loop import EnvLoop
-from muxrl.orchestrator.comparisons.arena import Arena, Player
+from muxrl.client.errors import RefusedByServer
+from muxrl.experiments.simulations.parallel_game import ParallelGame, Reset
+from muxrl.orchestrator.comparisons.arena import Arena
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
+from muxrl.orchestrator.evaluations.frozen import Player
 from muxrl.orchestrator.launch.in_process import serve
 from muxrl.servers.config import ServerConfig
 
@@ -28,13 +36,44 @@ def test_it_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
         (expected,) = served.evaluate(1, first_seed=7)
         assert own.status().iteration % 4 != 0  # its first version plays otherwise
     random = ServerConfig(algorithm="RANDOM", agents=["agent_0", "agent_1"])
-    player = Player("own", "all", server, resume_from=str(tmp_path / "saved"))
+    player = Player(server, "own", "all", resume_from=str(tmp_path / "saved"))
     with Arena(config, {"all": ("agent_0", "agent_1")}) as arena:
         found = arena.play({"all": player}, [7])
     config.evaluation.max_episode_steps = 2
     with Arena(config, {"all": ("agent_0", "agent_1")}) as arena:
-        arena.play({"all": Player("at random", "all", random)}, [7, 8])
+        arena.play({"all": Player(random, "at random", "all")}, [7, 8])
         assert [note.partition(":")[0] for note in arena.notes()] == [
             "2 of the episodes played here"
         ]
     assert {agent: returns[0] for agent, returns in found.items()} == expected.returns
+
+
+class Wild(ParallelGame):
+    """Pays no number in episodes of odd seeds."""
+
+    def __init__(self) -> None:
+        sees = {"agent": spaces.Discrete(2)}
+        super().__init__(sees, sees, num_steps=2)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        self._pay = math.nan if (seed or 0) % 2 else 1.0
+        return super().reset(seed, options)
+
+    def _begin(self) -> None: ...
+
+    def _observe(self) -> dict[str, Any]:
+        return {"agent": 0}
+
+    def _play(self, actions: dict[str, Any]) -> dict[str, float]:
+        return {"agent": self._pay}
+
+
+def test_a_bad_value_ends_what_it_does_in_evaluations() -> None:
+    server = ServerConfig("RANDOM", ["agent"])
+    config = ExperimentConfig("x", simulation=SimulationConfig(f"{__name__}:Wild"))
+    seating = {"all": Player(server, "random", "all")}
+    with Arena(config, {"all": ("agent",)}) as arena, pytest.raises(RefusedByServer):
+        arena.play(seating, [2, 3, 4])
+    config.simulation.on_bad_value = "episode"
+    with Arena(config, {"all": ("agent",)}) as arena:
+        assert arena.play(seating, [2, 3, 4]) == {"agent": (2.0, None, 2.0)}

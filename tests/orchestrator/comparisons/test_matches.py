@@ -15,7 +15,7 @@ import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_run
 
 from muxrl.orchestrator.comparisons import matches
-from muxrl.orchestrator.comparisons.arena import Arena, Player, rotations
+from muxrl.orchestrator.comparisons.arena import Arena, rotations
 from muxrl.orchestrator.comparisons.compare import Comparison
 from muxrl.orchestrator.comparisons.findings.compared_runs import read_compared_runs
 from muxrl.orchestrator.comparisons.findings.contestants import (
@@ -27,6 +27,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, fra
 from muxrl.orchestrator.comparisons.matches import kept, key_of, play, play_head_to_head
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.errors import CannotCompare
+from muxrl.orchestrator.evaluations.frozen import Player
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.servers.config import ServerConfig
@@ -36,6 +37,11 @@ SEAT = {"hunters": 10.0, "prey": -20.0}
 EVALUATED = {1: 1_010_000, 2: 2_010_000}
 """By a run's seed, that of its first evaluation episode."""
 ROLES = {"hunters": ("agent_0", "agent_1"), "prey": ("agent_2",)}
+
+
+def seed_of(run: Path) -> int:
+    """Returns that of a run that was made up, from its name."""
+    return int(run.name.split("-")[2])
 
 
 class Ledger:
@@ -60,7 +66,7 @@ class Ledger:
     def returns(self, seating: Mapping[str, Player]) -> dict[str, float]:
         """By role."""
         strengths = {
-            role: STRENGTH[p.label] + (0.1 * p.run.seed if p.run else 0.0)
+            role: STRENGTH[p.label] + (0.1 * seed_of(p.run) if p.run else 0.0)
             for role, p in seating.items()
         }
         total = sum(strengths.values())
@@ -68,7 +74,7 @@ class Ledger:
 
 
 def player(run: RecordedRun, role: str, agents: Sequence[str], label: str, **_: Any) -> Player:
-    return Player(label, role, ServerConfig(agents=list(agents)), run, run.path)
+    return Player(ServerConfig(agents=list(agents)), label, role, run.path)
 
 
 @pytest.fixture
@@ -193,7 +199,7 @@ def test_runs_of_equal_seeds_meet_and_no_others(
     meet(ledger, four)
     played: dict[int, set[range]] = {}
     for seating, episodes in zip(ledger.seatings, ledger.episodes, strict=True):
-        seeds = {p.run.seed for p in seating.values() if p.run is not None}
+        seeds = {seed_of(p.run) for p in seating.values() if p.run is not None}
         assert len(seeds) <= 1
         for seed in seeds:
             played.setdefault(seed, set()).add(episodes)
@@ -249,7 +255,7 @@ def test_rotations_are_every_cyclic_shift() -> None:
 
 
 def test_scripted_policies_meet_everybody(ledger: Ledger, tmp_path: Path) -> None:
-    flee = Player("flee", "prey", ServerConfig("SCRIPTED", ["agent_2"]))
+    flee = Player(ServerConfig("SCRIPTED", ["agent_2"]), "flee", "prey")
     who = contestants(tmp_path, {("QMIX", "A2C"): (1,), ("PPO", "PPO"): (1,)})
     played, _ = meet(ledger, who, scripts={"flee": {"prey": flee}})
     hunters, prey = played.by_label
@@ -265,14 +271,14 @@ def frozen(path: str) -> ServerConfig:
 def test_policies_of_one_label_and_different_checkpoints_play_games_of_their_own(
     ledger: Ledger, tmp_path: Path
 ) -> None:
-    one, other = Player("flee", "prey", frozen("a")), Player("flee", "prey", frozen("b"))
-    assert one == Player("flee", "prey", frozen("a"))
+    one, other = Player(frozen("a"), "flee", "prey"), Player(frozen("b"), "flee", "prey")
+    assert one == Player(frozen("a"), "flee", "prey")
     assert one != other
     who = contestants(tmp_path, {("QMIX", "A2C"): (1,), ("PPO", "PPO"): (1,)})
     meet(ledger, who, scripts={"flee": {"prey": one}})
     num_alone = len(ledger.seatings)
     arena: Any = ledger
-    hunters = Player("random", "hunters", ServerConfig("RANDOM", ["agent_0", "agent_1"]))
+    hunters = Player(ServerConfig("RANDOM", ["agent_0", "agent_1"]), "random", "hunters")
     seatings = [{"hunters": hunters, "prey": prey} for prey in (one, other, one)]
     play(arena, {key_of(who, range(7, 8)): (who, range(7, 8)) for who in seatings}, {}, "")
     assert [seating["prey"] for seating in ledger.seatings[num_alone:]] == [one, other]
@@ -325,7 +331,7 @@ def test_games_that_were_played_are_played_again_only_where_something_has_change
         assert known == {}
     checkpoint = tmp_path / "checkpoint"
     checkpoint.mkdir()
-    seating = {"prey": Player("flee", "prey", frozen(str(checkpoint)))}
+    seating = {"prey": Player(frozen(str(checkpoint)), "flee", "prey")}
     key = key_of(seating, range(2))
     assert key_of(seating, range(3)) != key == key_of(seating, range(2))
     os.utime(checkpoint, (1, 1))

@@ -22,7 +22,7 @@ from muxrl.orchestrator.config import (
 from muxrl.orchestrator.config.facts import SimulationFacts
 from muxrl.orchestrator.config.schema import CheckpointConfig
 from muxrl.orchestrator.errors import ConfigError
-from muxrl.orchestrator.evaluations.frozen import with_members
+from muxrl.orchestrator.evaluations.frozen import FrozenRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
@@ -114,14 +114,15 @@ def test_without_a_run_members_are_its_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "last").symlink_to("305")
     given = config({**BOTH, "chance": {"algorithm": "RANDOM"}})
     folder = RunDirectory(tmp_path)
-    found = with_members(given.servers["rivals"], given, folder, "last")["members"]
+    rivals = given.servers["rivals"]
+    found = FrozenRun(folder, given, True).settings_of(rivals)["members"]
     assert found.pop("chance") == {"algorithm": "RANDOM"}
     assert {name: (one["checkpoint"], one["weight"]) for name, one in found.items()} == {
         "now": (str(tmp_path / "checkpoints/last/main"), 1.0),
         "past@210": (str(tmp_path / "checkpoints/210/main"), 1.5),
         "past@305": (str(tmp_path / "checkpoints/305/main"), 1.5),
     }
-    earlier = with_members(given.servers["rivals"], given, folder, "210")["members"]
+    earlier = FrozenRun(folder, given, True, "210").settings_of(rivals)["members"]
     assert earlier.pop("chance")
     assert [one["checkpoint"] for one in earlier.values()] == [
         str(tmp_path / f"checkpoints/{env_steps}/main") for env_steps in (210, 100, 210)

@@ -13,6 +13,7 @@ from muxrl.orchestrator.config import (
     ExperimentConfig,
     StopConfig,
     checks,
+    load_config,
     prepare,
 )
 from muxrl.orchestrator.config.schema import BestConfig, ExternalAgentConfig, SimulationConfig
@@ -111,6 +112,27 @@ def test_v_trace_needs_discrete_actions_and_a_server_that_acts() -> None:
         prepare(tried)
 
 
+def test_a_promotion_says_what_else_to_give_and_that_is_enough() -> None:
+    tried = config(dqn=DQN | {"replace_by": "sac"}, sac=SAC)
+    tried.stop.episode_return = {"dqn": 9.0}
+    tried.checkpoint.best, tried.evaluation.interval_env_steps = BestConfig("dqn"), 10
+    tried.simulation.inference_mode = {"dqn": "remote"}
+    lessons = {"lessons": [1, 2], "next_when": {"metric": "return", "of": "dqn", "at_least": 1}}
+    tried.simulation.parameters = {"size": lessons}
+    told = [problem.partition("; add ") for problem in checks.find_problems(tried)]
+    assert [problem for problem, _, _ in told] == [
+        "simulation.inference_mode: names 'dqn', which 'sac' replaces",
+        "simulation.parameters.size.next_when.of: is 'dqn', which 'sac' replaces",
+        "stop.episode_return: names 'dqn', which 'sac' replaces",
+        "checkpoint.best.of: is 'dqn', which 'sac' replaces",
+    ]
+    mended = load_config(tried, [item for _, _, add in told for item in add.split(" ")])
+    assert not checks.find_problems(mended)
+    assert mended.stop.episode_return == {"sac": 9.0}
+    assert mended.simulation.inference_mode == {"sac": "remote"}
+    assert mended.simulation.parameters["size"]["next_when"] == lessons["next_when"] | {"of": "sac"}
+
+
 def test_what_is_refused_beside_one() -> None:
     tried = config(dqn=DQN | {"replace_by": "pac"}, sac=SAC)
     tried.stop.episode_return, tried.checkpoint.best = {"sac": 1.0}, BestConfig("sac")
@@ -118,7 +140,7 @@ def test_what_is_refused_beside_one() -> None:
     tried.simulation.agents = {"agent": ExternalAgentConfig({"type": "box"}, {"type": "box"})}
     tried.evaluation.interval_env_steps = 10
     assert checks.find_problems(tried) == [
-        "simulation.inference_mode: there is no server 'sac'; there are dqn",
+        "simulation.inference_mode: there is no server 'sac'; the servers are dqn",
         "servers.dqn.replace_by: 'pac' is none of its shadows (sac)",
         "servers.sac.shadow: needs a simulation that muxrl starts, which tells a shadow what "
         "others chose",

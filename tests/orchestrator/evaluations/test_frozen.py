@@ -16,7 +16,7 @@ from muxrl.orchestrator.comparisons.arena import Arena, random_players
 from muxrl.orchestrator.comparisons.findings.compared_runs import read_run
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, from_yaml, to_yaml
 from muxrl.orchestrator.evaluations.evaluate import evaluate_run
-from muxrl.orchestrator.evaluations.frozen import from_checkpoint, frozen_servers, policies_of
+from muxrl.orchestrator.evaluations.frozen import FrozenRun, from_checkpoint, policies_of
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 from muxrl.servers.config import ResourcesConfig, ServerConfig
@@ -61,7 +61,7 @@ def test_actions_keep_the_bounds_of_the_run(tmp_path: Path) -> None:
     run.write_config(to_yaml(config))
     for instead in ("random", f"{__name__}:scripted"):
         replaced = {"actors": instead}
-        (served,) = frozen_servers(run, config, "last", replaced, should_explore=False).values()
+        (served,) = FrozenRun(run, config, should_explore=False).players(replaced).values()
         assert served.server.action_bounds == BOUNDS
     found = evaluate_run(run.path, num_episodes=3, replace={"actors": "random"})
     largest = np.array(list(found.episode_returns.values()))
@@ -112,7 +112,7 @@ def served_from(tmp_path: Path, named: str, bound: float, server: ServerConfig) 
     run = RunDirectory.create(tmp_path, "x", datetime(2026, 11, 21))
     plan = {"algorithm": "PPO", "agents": [a for a in server.agents if "*" not in a] or ["x", "y"]}
     run.write_plan({"servers": {"s": plan}})
-    (served,) = frozen_servers(run, config, "last", {"s": str(tmp_path)}, False).values()
+    (served,) = FrozenRun(run, config, False).players({"s": str(tmp_path)}).values()
     return served.server
 
 

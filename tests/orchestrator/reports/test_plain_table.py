@@ -27,6 +27,12 @@ def test_a_difference_shows_its_sign() -> None:
     assert interval(Estimate(-3.1, math.nan, math.nan), "seeds", "+") == "−3.10 [–] over seeds"
 
 
+def test_a_long_text_has_lines_on_the_page() -> None:
+    labels = [{"label": "ppo"}, {"label": "ppo [" + "lr=0.0003, " * 7 + "]"}]
+    cells = [row.cells[0] for row in grid(labels, "label").rows]
+    assert [cell.css for cell in cells] == ["text", "wrap"]
+
+
 def test_a_stacked_cell_has_the_first_of_many_lines_and_a_brief_one_no_interval() -> None:
     columns = {"agents": Column(shown=tuple, css="wrap", gap=", ")}
     rows = [{"agents": "abcdefg", "return": Estimate(2.0, 1.0, 3.0)}]

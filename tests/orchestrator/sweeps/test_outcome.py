@@ -1,6 +1,7 @@
 """What a sweep hands back and prints: metric, frame, best trial, exit code, estimate."""
 
 import io
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -95,6 +96,21 @@ def test_what_came_of_it_is_printed_with_the_causes_of_failures():
     assert "return (prey)" in text
     line = "3-qmix-ppo-abc-s0 failed: server 'prey' died; its log: runs/d/logs/prey.log"
     assert line in text.splitlines()
+
+
+def test_many_parameters_leave_room_for_numbers():
+    values = {f"servers.prey.settings.set_{i}": 0.125 * (i + 1) for i in range(7)}
+    trials = tuple(replace(trial, parameters=values) for trial in TRIALS)
+    console = Console(file=io.StringIO(), width=80)
+    print_result(replace(result(), trials=trials), console)
+    table = console.file.getvalue().partition("failed: ")[0]
+    assert max(map(len, table.splitlines())) == 80
+    words = Counter(table.replace(",", "").split())
+    for key, value in values.items():
+        assert words[f"{key.partition('.')[2]}={value:.3g}"] == len(trials)
+    for number, num in {"1.00": 1, "3.00": 1, "9.00": 1, "4000": 2, "evaluation": 2}.items():
+        assert words[number] == num
+    assert {"done", "stopped", "failed", "hunters", "(prey)"} <= words.keys()
 
 
 def test_a_notebook_shows_each_trial_and_the_causes_of_failures():

@@ -47,6 +47,25 @@ def test_runs_are_grouped_by_who_plays_what(tmp_path: Path) -> None:
     assert contestants[0].assignment == "qmix:agent_0,agent_1|ppo:agent_2"
 
 
+def test_a_run_in_which_a_shadow_was_promoted_says_who_acted_till_when(tmp_path: Path) -> None:
+    folder = RunDirectory(made_up_run(tmp_path, "DQN", "PPO", 1, 5.0))
+    assert read_compared_runs([folder.path]).notes == ()
+    plan = json.loads((folder.path / "plan.json").read_text())
+    hunters = plan["servers"]["hunters"]
+    plan["servers"] |= {
+        "hunters": hunters | {"replaced_by": "sac"},
+        "sac": hunters | {"algorithm": "SAC", "shadow": "hunters"},
+    }
+    folder.write_plan(plan)
+    with (folder.path / "metrics" / "evaluation.jsonl").open("a") as file:
+        last = {"env_steps": 2_000, "num_episodes": 1, "should_explore": False}
+        for replaced in (None, "sac"):
+            returns = {agent: [1.0] for agent in (*HUNTERS, *PREY)}
+            file.write(json.dumps({**last, "replaced": replaced, "returns": returns}) + "\n")
+    (note,) = read_compared_runs([folder.path]).notes
+    assert "was evaluated with hunters up to 1,000 env steps, then with sac, which" in note
+
+
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
