@@ -39,14 +39,6 @@ class Outbox:
         for server_id, item in items.items():
             self.add(server_id, item, partial(episode.handle, server_id))
 
-    def merge(self, other: Outbox) -> None:
-        """Adds all that is in another one."""
-        for server_id, items in other.items.items():
-            for item, handle in zip(items, other.handlers[server_id], strict=True):
-                self.add(server_id, item, handle)
-        self.ended += other.ended
-        self.asked += other.asked
-
     @property
     def ends(self) -> Outbox:
         """The ends alone."""

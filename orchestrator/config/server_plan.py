@@ -311,26 +311,26 @@ class ServerResolver:
                 self._refuse(_bad_name("policy", policy))
             if not patterns:
                 self._refuse(f"policy {policy!r} is given to nobody")
-            members, idle = match(patterns, units)
+            own, idle = match(patterns, units)
             for pattern in idle:
                 self._refuse(f"policy {policy!r} names {self._no_such_unit(pattern, teams)}")
-            for unit in members:
+            for unit in own:
                 if unit in policy_of:
                     self._refuse(
                         f"{_kind(unit, teams)} {unit!r} is in the policies "
                         f"{policy_of[unit]!r} and {policy!r}; it can have one only"
                     )
                 policy_of[unit] = policy
-            if len(members) > 1 and algorithm.learns and not seating.shares_policies:
+            if len(own) > 1 and algorithm.learns and not seating.shares_policies:
                 self._refuse(
-                    f"policy {policy!r} is shared by {listed(members)}, but {algorithm.name} "
+                    f"policy {policy!r} is shared by {listed(own)}, but {algorithm.name} "
                     "updates agents one after another, each with networks of its own; give each a "
                     "policy, or leave out 'policies', which does"
                 )
                 continue
-            different = [u for u in members if signatures[u].key != signatures[members[0]].key]
+            different = [u for u in own if signatures[u].key != signatures[own[0]].key]
             if different:
-                one, other = members[0], different[0]
+                one, other = own[0], different[0]
                 self._refuse(
                     f"policy {policy!r} cannot be shared by {_kind(one, teams)} {one!r} "
                     f"({signatures[one].text}) and {_kind(other, teams)} {other!r} "

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from muxrl.client.errors import ClientError
 from muxrl.client.multiplexer import MultiplexingClient
-from muxrl.orchestrator.gateway.episodes import GatewayEpisodes
-from muxrl.orchestrator.gateway.open_episode import Asked, Evaluation
+from muxrl.orchestrator.gateway.open_episode import Evaluation
+from muxrl.orchestrator.gateway.rounds import Asked, Rounds
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.errors import NotServing, ProtocolError
 from muxrl.protocol.message_sizes import needed_bytes
@@ -81,7 +81,8 @@ class Gateway(Front):
         agents_return: bool = False,
     ) -> None:
         super().__init__(merged_spec(client.specs), address, token, on_shutdown)
-        self.episodes = GatewayEpisodes(client, self.spec, agents_return=agents_return)
+        self._rounds = Rounds(client, self.spec, agents_return=agents_return)
+        self.episodes, self.wanted = self._rounds.episodes, self._rounds.wanted
         self._client = client
         self._frames: queue.SimpleQueue[_Waiting | _Order] = queue.SimpleQueue()
         self._is_stopping = False
@@ -109,7 +110,7 @@ class Gateway(Front):
             server_id=self.spec.server_id,
             phase="stopping" if self._is_stopping else "ready",
             is_waiting_for_learner=self._is_waiting,
-            num_open_episodes=self.episodes.num_open,
+            num_open_episodes=len(self.episodes.open),
             num_refused=self.num_refused,
             **self.episodes.counts.in_status(),
         )
@@ -119,7 +120,7 @@ class Gateway(Front):
         return [
             *super().measures(),
             Family("counter", "episodes_total", "Training episodes, by how they ended.",
-                   {("ended",): counts.num_episodes, ("lost",): counts.num_lost}, ("end",)),
+                   {("ended",): counts.num_episodes, ("lost",): self.episodes.num_lost}, ("end",)),
         ]  # fmt: skip
 
     @property
@@ -162,18 +163,15 @@ class Gateway(Front):
         """Continues to answer."""
         self._released.set()
 
-    def limit(self, num_env_steps: int) -> None:
+    def limit(self, num_env_steps: float) -> None:
         """Lets so many env steps of training be played; further ones wait for their answers."""
         self.episodes.most_env_steps = num_env_steps
 
     def allow(self, num_env_steps: int) -> None:
         """Allows so many more than the limit, and waits until all are used up, or it ends."""
         self._is_used_up.clear()
-        self._do(lambda: self._raise_limit(num_env_steps))
+        self._do(lambda: self.limit(self.episodes.most_env_steps + num_env_steps))
         self._is_used_up.wait()
-
-    def _raise_limit(self, num_env_steps: int) -> None:
-        self.episodes.most_env_steps += num_env_steps
 
     def evaluate(self, evaluation: Evaluation, timeout_s: float) -> None:
         """Has the next training episodes be played as evaluations instead.
@@ -182,16 +180,16 @@ class Gateway(Front):
             evaluation: takes what they return.
             timeout_s: it is given up when no simulation has said anything for so long.
         """
-        self._do(lambda: self.episodes.evaluate(evaluation))
+        self._do(lambda: self.wanted.evaluate(evaluation))
         while not evaluation.is_done.wait(_LOOK_EVERY_S):
             if self._is_stopping or time.monotonic() - self._received_at > timeout_s:
                 break
-        self._do(lambda: self.episodes.evaluate(None))
+        self._do(lambda: self.wanted.evaluate(None))
 
     def end_training(self) -> None:
         """Closes training episodes as truncated; from now on only evaluations are played."""
         self.release()  # from a last checkpoint
-        self._do(self.episodes.end_training)
+        self._do(self.wanted.end_training)
 
     def end(self, refusal: ProtocolError, timeout_s: float) -> None:
         """Refuses all episodes from now on, and waits until those who play have heard it."""
@@ -204,7 +202,7 @@ class Gateway(Front):
     def stop(self) -> bool:
         """Closes all episodes on all servers; returns whether that was done in time."""
         self._is_stopping = True
-        self.episodes.give_up()
+        self.wanted.give_up()
         self.release()
         self._frames.put(_Order(lambda: None, threading.Event()))
         self._thread.join(_STOP_S)
@@ -234,7 +232,7 @@ class Gateway(Front):
                     self._guarded(order.action)
                     self._answer_together(self._beyond)  # it may have raised the limit
                     order.done.set()
-            if self.episodes.is_used_up:
+            if self.wanted.is_used_up:
                 self._is_used_up.set()
             if taken_at - looked_at >= _LOOK_EVERY_S:
                 looked_at = taken_at
@@ -269,8 +267,9 @@ class Gateway(Front):
         together = [one for frame in frames for one in frame.asked]
         self._beyond = []
         try:
-            self.episodes.answer(together, self._received_at)
-            self.episodes.touch(together, time.monotonic())
+            self._rounds.answer(together, self._received_at)
+            ids = (episode_id for one in together for episode_id in one.episode_ids)
+            self.episodes.see(ids, time.monotonic(), is_answered=True)
         except Exception as error:  # noqa: BLE001, the refusals are logged; else clients would wait
             for frame in frames:
                 self._refuse_all(frame, internal_error(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,20 +13,9 @@ from muxrl.client.env_loop import EpisodeResult
 from muxrl.client.episode import Episode
 from muxrl.client.episode_parameters import Parameters, draw
 from muxrl.client.multiplexer import MultiplexingClient
-from muxrl.client.outbox import Outbox
-from muxrl.protocol.errors import OutOfOrder, ProtocolError
-from muxrl.protocol.messages import Actions, AnyItem, AnyReply, Started, StartEpisode, StepRows
+from muxrl.protocol.errors import OutOfOrder
+from muxrl.protocol.messages import Actions, Started, StartEpisode
 from muxrl.protocol.rows import Layout, actions_of
-from muxrl.servers.episodes.counts import EpisodeCounts
-from muxrl.servers.episodes.step_check import CheckedStep
-
-
-@dataclass
-class GatewayCounts(EpisodeCounts):
-    """What a gateway counts over its training episodes."""
-
-    num_lost: int = 0
-    """Closed since a server was lost."""
 
 
 class Evaluation:
@@ -85,6 +74,8 @@ class OpenEpisode:
     """An open episode: what the simulation has said of it, and what the servers are to be sent."""
 
     started_by: StartEpisode
+    started: Started
+    """The answer to that."""
     is_training: bool
     client: MultiplexingClient
     joint: Episode
@@ -92,7 +83,6 @@ class OpenEpisode:
     evaluation: Evaluation | None
     condition: int
     """Of the evaluation."""
-    parameters: Parameters
     num_trained: int
     """Env steps of training when it began."""
     last_seen: float
@@ -104,76 +94,15 @@ class OpenEpisode:
     last_answer: Actions | tuple[Layout, list[Any], int] | None = None
     """To its last step, or the rows of many, and where it is there."""
 
-    def see(self, now: float) -> None:
-        """Notes that its simulation has spoken."""
-        if now - self.last_seen > self.longest_step_s:
-            self.longest_step_s = now - self.last_seen
-        self.last_seen = now
-
-    def repeated(self, t: int) -> Actions:
+    def repeated(self) -> Actions:
         """Returns the answer to its last step once more.
 
         Raises:
             OutOfOrder: there is none yet.
         """
+        episode_id, t = self.joint.episode_id, self.t - 1
         if self.last_answer is None:
-            raise OutOfOrder(f"t={t} of episode {self.joint.episode_id} is being answered")
+            raise OutOfOrder(f"t={t} of episode {episode_id} is being answered")
         if isinstance(self.last_answer, tuple):
-            actions = actions_of(*self.last_answer)
-            self.last_answer = Actions(self.joint.episode_id, t, actions)
+            self.last_answer = Actions(episode_id, t, actions_of(*self.last_answer))
         return self.last_answer
-
-    @property
-    def _is_evaluation(self) -> bool:
-        return self.started_by.mode == "train" and not self.is_training
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it was to train, began after training, and is of no evaluation."""
-        return self._is_evaluation and self.evaluation is None
-
-    @property
-    def started(self) -> Started:
-        return Started(self.started_by.episode_id, self.parameters, self._is_evaluation)
-
-
-@dataclass
-class Asked:
-    """An item, and its answer once there is one; a `ProtocolError` refuses it."""
-
-    item: AnyItem
-    answer: AnyReply | ProtocolError | None = None
-    steps: list[Asked] = field(default_factory=list)
-    """What rows are answered by: of each episode, if they are not answered as a whole."""
-
-    @property
-    def episode_ids(self) -> Sequence[str]:
-        """Of all episodes that it concerns."""
-        item = self.item
-        return item.episode_ids if isinstance(item, StepRows) else (item.episode_id,)
-
-    @property
-    def unanswered(self) -> list[Asked]:
-        """What of it has no answer yet."""
-        if self.steps:
-            return [one for one in self.steps if one.answer is None]
-        return [self] if self.answer is None else []
-
-
-@dataclass
-class Forwarded:
-    """An item that the servers have to be asked about."""
-
-    asked: Asked
-    episodes: Sequence[OpenEpisode]
-    """Of one client."""
-    answered: Callable[[], AnyReply | ProtocolError]
-    outbox: Outbox = field(default_factory=Outbox)
-    step: CheckedStep | None = None
-    """Sent with those of other episodes."""
-    rows: tuple[Layout, list[Any]] | None = None
-    """Of steps in rows, and where their actions are put."""
-
-    @property
-    def client(self) -> MultiplexingClient:
-        return self.episodes[0].client

@@ -83,7 +83,7 @@ class GatewayProcess(FollowsServers):
         )
         self._gateway = self._served.gateway
         self._gateway.num_restarts = self._num_restarts
-        self._gateway.episodes.seed = self._config.seed
+        self._gateway.wanted.seed = self._config.seed
         self.set_parameters(self._parameters)
         if self._parameters:
             self._gateway.spec.offers = [PARAMETERS]
@@ -111,11 +111,11 @@ class GatewayProcess(FollowsServers):
             [episode.returns for episode in ended],
             self._gateway.num_mismatches,
             time.process_time() - self._cpu_before_s,
-            num_lost_episodes=episodes.counts.num_lost,
+            num_lost_episodes=episodes.num_lost,
             metrics=[episode.metrics for episode in ended],
             num_over=episodes.num_over,
             num_open=episodes.num_training,
-            under_way=episodes.under_way,
+            under_way=self._gateway.wanted.under_way,
         )
 
     def hold(self, grace_s: float, timeout_s: float) -> Rest:
@@ -134,7 +134,7 @@ class GatewayProcess(FollowsServers):
 
     def set_parameters(self, parameters: Mapping[str, Any]) -> None:
         """Has simulations be told these at the starts of training episodes."""
-        self._gateway.episodes.parameters = parameters
+        self._gateway.wanted.parameters = parameters
 
     @in_own_thread
     def evaluate(

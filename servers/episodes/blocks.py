@@ -185,7 +185,7 @@ class Block(msgspec.Struct, eq=False):
         is_training, should_explore: of all its episodes.
         untrained: ids of the seats that act with the weights that the server began with.
         wants_log_probs: whether its answers have those of the actions.
-        members: who plays each episode, where a server draws; None: it does not.
+        players: who plays each episode, where a server draws; None: it does not.
         logged: of each part; None: no action was chosen elsewhere.
         chosen: of each part; None: it waits for its actions.
         actions: the same as the simulation's, rows of each kind of action space.
@@ -210,7 +210,7 @@ class Block(msgspec.Struct, eq=False):
     chosen: Sequence[Chosen] | None = None
     weights_seq_no: int = 0
     has_failed: bool = False
-    members: list[Any] | None = None
+    players: list[Any] | None = None
     actions: list[Any] = []
 
     def __len__(self) -> int:
@@ -288,7 +288,7 @@ class Block(msgspec.Struct, eq=False):
             untrained=self.untrained,
             wants_log_probs=self.wants_log_probs,
         )  # fmt: skip
-        some.members = None if self.members is None else self.members[where]
+        some.players = None if self.players is None else self.players[where]
         if self.logged is not None:
             some.logged = [Logged(*pick(one, where)) for one in self.logged]
         return some

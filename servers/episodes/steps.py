@@ -185,8 +185,8 @@ class Steps:
                 record.after(record.note_none)
         elif record is not None and any(step.late_rewards.values()):
             record.paid_late = next(iter(step.late_rewards))
-        if table.members[slot] is not None:
-            block.members = [table.members[slot]]
+        if table.players[slot] is not None:
+            block.players = [table.players[slot]]
         if record is not None and rewards and not rewards.keys() <= seen_agents.keys():
             acting = served.seat_ids
             self._has_pending |= self._ends.pay_absent(slot, seats, rewards, acting, done, record)
@@ -345,8 +345,8 @@ class Steps:
         if logged is not None:
             are_given = np.ones((lead, len(served.layout.agents)), bool)
             block.logged = served.read_logged_rows(logged, are_given, known)
-        if table.members[slots[0]] is not None:
-            block.members = [table.members[slot] for slot in slots]
+        if table.players[slots[0]] is not None:
+            block.players = [table.players[slot] for slot in slots]
         is_same = last is not None and last.served is served
         of = slice(0, lead) if places is None else places
         return Rows(of, block, pay, is_same, seen.newest)

@@ -45,7 +45,7 @@ from muxrl.servers.episodes.played import Drawn, PlayedCheck, chosen_by_client
 from muxrl.servers.episodes.record import Record, Stacks
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.steps import Mode, Rows, Steps
-from muxrl.servers.episodes.table import EpisodeTable, Member
+from muxrl.servers.episodes.table import EpisodeTable, Player
 from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.episodes.untrained import untrained_seats
 from muxrl.servers.episodes.warnings import Warnings
@@ -106,7 +106,7 @@ class EpisodeStore:
         self.warnings = Warnings(lambda: self.counts.num_env_steps)
         self.ended: deque[Ended] | None = None
         """Where training episodes go that have ended, if somebody wants to know."""
-        self.draw: Callable[[StartEpisode], Member] | None = None
+        self.draw: Callable[[StartEpisode], Player] | None = None
         """Says who plays an episode; None: there is no choice."""
         self.is_accepting = True
         self.problem = ""
@@ -240,7 +240,7 @@ class EpisodeStore:
         # A repeat: its answer was lost, perhaps with that of the first step in the same frame.
         if known is not None and table.t[known] <= 1 and table.started[known] == item:
             table.seen_at[known] = now
-            return _started(episode_id, table.members[known])
+            return _started(episode_id, table.players[known])
         self._ledger.check_new(episode_id)
         limit = self.plan.limits.max_episodes
         if len(table) >= limit:
@@ -253,16 +253,16 @@ class EpisodeStore:
         untrained: frozenset[str] = frozenset()
         if item.untrained:
             untrained = untrained_seats(item, self.plan, self._seats.seats)
-        member = self.draw(item) if self.draw else None
-        seats = member.seats if member else self._seats
+        player = self.draw(item) if self.draw else None
+        seats = player.seats if player else self._seats
         trains = item.mode == "train"
         explores = trains if item.should_explore is None else item.should_explore
         mode = Mode(seats, trains, explores, untrained, item.wants_log_probs)
-        if member is None:
+        if player is None:
             mode = self._modes.setdefault(mode, mode)  # those of all episodes are few objects
         record = Record(episode_id, seats.seats) if trains else None
-        table.open(item, mode, record, member, now)
-        return _started(episode_id, member)
+        table.open(item, mode, record, player, now)
+        return _started(episode_id, player)
 
     def _step(self, item: Step, now: float, *, was_played: bool = False) -> AwaitedStep | Actions:
         slot = self._ledger.find(item.episode_id)
@@ -451,7 +451,7 @@ class EpisodeStore:
     def _close(self, episode_id: str, reply: Ended | Aborted, now: float, reason: str) -> None:
         table, is_aborted = self._table, isinstance(reply, Aborted)
         slot = table.slot_of[episode_id]
-        record, member = table.records[slot], table.members[slot]
+        record, player = table.records[slot], table.players[slot]
         if record is not None:
             self._over[record] = is_aborted
             if is_aborted:
@@ -459,8 +459,8 @@ class EpisodeStore:
             else:
                 assert isinstance(reply, Ended)
                 self.counts.add_episode(reply.returns)
-                if member:
-                    member.end(reply.returns)
+                if player:
+                    player.end(reply.returns)
                 if self.ended is not None:
                     self.ended.append(reply)
                 if who := record.paid_late:
@@ -541,8 +541,8 @@ class EpisodeStore:
             self._feed.put(batch)
 
 
-def _started(episode_id: str, member: Member | None) -> Started:
-    return Started(episode_id, member=member.name if member else "")
+def _started(episode_id: str, player: Player | None) -> Started:
+    return Started(episode_id, member=player.name if player else "")
 
 
 def _answer(awaited: AwaitedStep) -> AwaitedStep | Actions:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 _FIRST_SLOTS = 16
 
 
-class Member(Protocol):
+class Player(Protocol):
     """Who acts in an episode, where a server draws one of several."""
 
     name: str
@@ -56,7 +56,7 @@ class EpisodeTable:
         last: by slot, the newest block, which may wait for its actions.
         records: by slot, what was recorded; None: nothing is.
         started: by slot, what opened the episode.
-        members: by slot, who plays it, where the server draws.
+        players: by slot, who plays it, where the server draws.
 
     Args:
         agents: of the server, in order.
@@ -77,7 +77,7 @@ class EpisodeTable:
         self.last: list[Block | None] = [None] * num
         self.records: list[Record | None] = [None] * num
         self.started: list[StartEpisode | None] = [None] * num
-        self.members: list[Member | None] = [None] * num
+        self.players: list[Player | None] = [None] * num
         self._seats: WeakSet[Seats] = WeakSet()
         """Whose memories have as many slots."""
         self._freed: list[int] = []
@@ -89,7 +89,7 @@ class EpisodeTable:
         return len(self.slot_of)
 
     def open(
-        self, item: StartEpisode, mode: Any, record: Record | None, member: Any, now: float
+        self, item: StartEpisode, mode: Any, record: Record | None, player: Any, now: float
     ) -> int:
         """Opens an episode; returns its slot."""
         if self._freed:
@@ -106,7 +106,7 @@ class EpisodeTable:
                 seats.memory.grow(len(self.last))
         seats.memory.begin(slot)
         self.slot_of[item.episode_id] = slot
-        self.started[slot], self.modes[slot], self.members[slot] = item, mode, member
+        self.started[slot], self.modes[slot], self.players[slot] = item, mode, player
         self.records[slot] = record
         if record is not None:
             record.slot = slot
@@ -120,7 +120,7 @@ class EpisodeTable:
     def close(self, episode_id: str) -> None:
         """Frees the slot of an episode."""
         slot = self.slot_of.pop(episode_id)
-        self.started[slot] = self.modes[slot] = self.members[slot] = None
+        self.started[slot] = self.modes[slot] = self.players[slot] = None
         self.records[slot] = self.last[slot] = None
         heapq.heappush(self._freed, slot)
 
@@ -143,7 +143,7 @@ class EpisodeTable:
         self.return_at = _elements(self.returns)
         self.done = grown(self.done, num)
         more = num - before
-        for column in (self.modes, self.last, self.records, self.started, self.members):
+        for column in (self.modes, self.last, self.records, self.started, self.players):
             column += [None] * more
         for seats in self._seats:
             seats.memory.grow(num)

@@ -65,8 +65,8 @@ class Result:
 
 
 @dataclass
-class Member:
-    """Who plays an episode; see `muxrl.servers.episodes.table.Member`."""
+class PoolMember:
+    """Who plays an episode; see `muxrl.servers.episodes.table.Player`."""
 
     name: str
     entry: str
@@ -135,21 +135,21 @@ class Pool(Acting):
         self._alike: dict[Any, Alike] = {}
         self._random_states: dict[str, Any] = {}
         """Of members that a run which is resumed has not brought yet."""
-        self.members: dict[str, list[Member]] = {}
+        self.members: dict[str, list[PoolMember]] = {}
         """By entry, oldest first."""
         for entry, one in sources.items():
             self.members[entry] = [self._made(entry, entry, one)]
 
     # --- who plays ----------------------------------------------------------------------
 
-    def weights(self, draw: Draw) -> Iterator[tuple[Member, float]]:
+    def weights(self, draw: Draw) -> Iterator[tuple[PoolMember, float]]:
         """Yields each member with its weight in the draw."""
         for entry, members in self.members.items():
             weight = self._entries[entry].get("weight", 1.0)
             beaten = [member.result.beaten for member in members]
             yield from zip(members, weigh(weight, beaten, draw), strict=True)
 
-    def draw(self, item: StartEpisode) -> Member:
+    def draw(self, item: StartEpisode) -> PoolMember:
         """Draws who plays an episode; evaluations go by weights alone, and teach no win rate.
 
         Raises:
@@ -171,13 +171,13 @@ class Pool(Acting):
 
     def pass_of(self, block: Block) -> Any:
         """Returns whose networks act, of one member or of several that are alike."""
-        assert block.members is not None
-        first = block.members[0]
+        assert block.players is not None
+        first = block.players[0]
         return first.name if first.alike is None else first.alike
 
     def answer(self, asked: Asked) -> Acted:
-        of_rows: list[Member] = [
-            block.members[row] for block, row in asked.episodes() if block.members
+        of_rows: list[PoolMember] = [
+            block.players[row] for block, row in asked.episodes() if block.players
         ]
         first = of_rows[0]
         if first.alike is not None:
@@ -186,11 +186,11 @@ class Pool(Acting):
 
     # --- members ------------------------------------------------------------------------
 
-    def _made(self, name: str, entry: str, one: PoolSource) -> Member:
+    def _made(self, name: str, entry: str, one: PoolSource) -> PoolMember:
         plan = one.seating.with_groups(self._plan)
         return self._member(name, entry, one.make_seats(plan), one.make_acting(plan))
 
-    def _live(self, entry: str, live: LiveCheckpoint) -> Member:
+    def _live(self, entry: str, live: LiveCheckpoint) -> PoolMember:
         from muxrl.servers.fixed_policies.frozen import open_policies
 
         modules = open_policies(live, self._entries[entry].get("policies", {}))
@@ -216,14 +216,14 @@ class Pool(Acting):
         seats: dict[str, Seat],
         acting: Acting,
         follow: Callable[[LiveCheckpoint], None] | None = None,
-    ) -> Member:
+    ) -> PoolMember:
         result = self.results.setdefault(name, Result())
         if name in self._random_states:
             acting.set_random_state(self._random_states.pop(name))
         alike = self._alike_of(seats, acting)
         known = alike.seats if alike else Seats(self._plan.agents, seats)
         win_above = self._settings["win_above"]
-        return Member(name, entry, known, acting, result, win_above, follow, alike)
+        return PoolMember(name, entry, known, acting, result, win_above, follow, alike)
 
     def _alike_of(self, seats: dict[str, Seat], acting: Acting) -> Alike | None:
         form = form_of(seats, acting)
@@ -235,12 +235,12 @@ class Pool(Acting):
 
     def renewed(
         self, source: str, snapshots: Mapping[int, str], live: LiveCheckpoint | None
-    ) -> dict[str, list[Member]]:
+    ) -> dict[str, list[PoolMember]]:
         """Returns the members with what has become of a server; see `PoolPolicies.sync`.
 
         Those that follow it have not yet.
         """
-        found: dict[str, list[Member]] = {}
+        found: dict[str, list[PoolMember]] = {}
         for entry, given in self._entries.items():
             own = {member.name: member for member in self.members.get(entry, ())}
             if given.get("snapshots") == source and snapshots:
@@ -256,7 +256,7 @@ class Pool(Acting):
         return found
 
     def put(
-        self, members: dict[str, list[Member]], source: str, live: LiveCheckpoint | None
+        self, members: dict[str, list[PoolMember]], source: str, live: LiveCheckpoint | None
     ) -> None:
         """Lets members play from now on; those of a server with its newest weights."""
         self.members = members

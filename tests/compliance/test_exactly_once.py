@@ -24,7 +24,7 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 from muxrl.client import EpisodeLost, MultiplexingClient, ServerLost
 from muxrl.client.network_transport import Broken, NetworkTransport
 from muxrl.orchestrator.gateway.gateway import Gateway, _Waiting
-from muxrl.orchestrator.gateway.open_episode import Asked
+from muxrl.orchestrator.gateway.rounds import Asked
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.codec import decode_batch, encode, encode_json
 from muxrl.protocol.messages import (

@@ -125,6 +125,13 @@ def assert_readable(run: Run) -> None:
     assert all(json.loads(row) for row in rows)
 
 
+def slow_to_save(experiment: dict[str, Any]) -> dict[str, Any]:
+    """Has each server need a second for its part of a checkpoint, which is there for that long."""
+    for server in experiment["servers"].values():
+        server["algorithm"] = f"tests.faults.slow_saves:{server['algorithm']}"
+    return experiment
+
+
 def lasting(fault: str | None = None, at_step: int = 150, **changes: Any) -> dict[str, Any]:
     """Returns an experiment whose processes may be started again, with a checkpoint a second."""
     return config(fault, at_step, max_restarts=3) | {"checkpoint": {"interval_s": 1}} | changes

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.runs import Run, assert_goes_forward, assert_readable, config, rows
+from tests.faults.runs import (
+    Run,
+    assert_goes_forward,
+    assert_readable,
+    config,
+    rows,
+    slow_to_save,
+)
 from tests.faults.started import PATIENCE_S, ROOT
 from tests.faults.test_gateway import external
 from tests.nights import at_night
@@ -97,6 +104,18 @@ def pid_of(run: Run, name: str) -> int:
     return pid
 
 
+def launch_and_kill(
+    launch: Callable[..., Run], experiment: dict[str, Any], name: str, moment: str
+) -> Run:
+    """Launches a run, and kills a process while the moment lasts."""
+    run = launch(slow_to_save(experiment) if moment == "checkpoint" else experiment)
+    run.wait_for(moment, lambda: MOMENTS[moment](run))
+    pid = pid_of(run, name)
+    assert MOMENTS[moment](run), f"the {moment} was over before {name} could be killed"
+    os.kill(pid, signal.SIGKILL)
+    return run
+
+
 def assert_it_went_on(run: Run, name: str) -> None:
     assert run.wait(PATIENCE_S) == 0, run.output
     assert "Traceback" not in run.output
@@ -120,10 +139,8 @@ def assert_it_went_on(run: Run, name: str) -> None:
 )
 def test_a_run_goes_on(launch: Callable[..., Run], name: str, moment: str) -> None:
     trackers = [f"{__name__}:Listening"] if name == TRACKER else []
-    run = launch(config(None, 0, max_restarts=3) | RUN | {"trackers": trackers})
-    run.wait_for(moment, lambda: MOMENTS[moment](run))
-    os.kill(pid_of(run, name), signal.SIGKILL)
-    assert_it_went_on(run, name)
+    experiment = config(None, 0, max_restarts=3) | RUN | {"trackers": trackers}
+    assert_it_went_on(launch_and_kill(launch, experiment, name, moment), name)
 
 
 @pytest.mark.parametrize(
@@ -133,9 +150,7 @@ def test_a_run_whose_shadow_is_lost_goes_on(launch: Callable[..., Run], moment: 
     experiment = config(None, 0, max_restarts=3) | RUN
     few = {"num_steps_sampled_before_learning_starts": 100}
     experiment["servers"]["dqn"] = {"algorithm": "DQN", "shadow": "ppo", "settings": few}
-    run = launch(experiment)
-    run.wait_for(moment, lambda: MOMENTS[moment](run))
-    os.kill(run.pid_of("dqn"), signal.SIGKILL)
+    run = launch_and_kill(launch, experiment, "dqn", moment)
     assert_it_went_on(run, "dqn")
     last = rows(run, "joint")[-1]["servers"]
     assert last["dqn"]["weights_seq_no"] > 0
@@ -155,10 +170,7 @@ def test_a_run_whose_simulation_is_a_program_goes_on(
     experiment = external(**RUN)
     experiment["simulation"]["command"] = [sys.executable, str(program), "{gateway}"]
     experiment["servers"]["ppo"]["restarts"] = {"max": 3}
-    run = launch(experiment)
-    run.wait_for(moment, lambda: MOMENTS[moment](run))
-    os.kill(pid_of(run, name), signal.SIGKILL)
-    assert_it_went_on(run, name)
+    assert_it_went_on(launch_and_kill(launch, experiment, name, moment), name)
 
 
 STARTS = [*SERVERS, *PLAYERS, "gateway"]

@@ -19,6 +19,7 @@ from tests.faults.runs import (
     end_well,
     lasting,
     rows,
+    slow_to_save,
     wait_for_checkpoint,
     wait_until_it_goes_on,
 )
@@ -185,7 +186,7 @@ def test_servers_killed_in_a_save_and_in_the_final_evaluation_go_on_and_so_does_
     launch: Callable[..., Run],
 ) -> None:
     experiment = lasting(stop={"env_steps": 4_000}, evaluation={"final_num_episodes": 10})
-    run = launch(experiment)
+    run = launch(slow_to_save(experiment))
     wait_for_checkpoint(run)
     folder = run.folder / "checkpoints"
     pids = {name: run.pid_of(name) for name in ("ppo", "a2c")}

@@ -57,25 +57,25 @@ def find_roles(
     roles: dict[str, tuple[str, ...]] = {}
     owner: dict[str, str] = {}
     for role, patterns in named.items():
-        members, idle = match(patterns, agents)
+        own, idle = match(patterns, agents)
         if idle:
             raise CannotCompare(
                 f"role {role!r}: {idle[0]!r} matches no agent; the simulation has {listed(agents)}"
             )
-        for agent in members:
+        for agent in own:
             if agent in owner:
                 raise CannotCompare(
                     f"agent {agent!r} is in the roles {owner[agent]!r} and {role!r}"
                 )
             owner[agent] = role
         for run in runs:
-            servers = {run.server_of[agent] for agent in members}
+            servers = {run.server_of[agent] for agent in own}
             if len(servers) > 1:
                 raise CannotCompare(
                     f"run {run.name!r} has the agents of role {role!r} on the servers "
                     f"{listed(sorted(servers))}; a role is played by one server in every run"
                 )
-        roles[role] = tuple(a for a in agents if a in members)
+        roles[role] = tuple(a for a in agents if a in own)
     together: dict[tuple[str, ...], list[str]] = {}
     for agent in agents:
         if agent not in owner:
@@ -106,10 +106,10 @@ def find_subjects(
         has_total: whether the sum over all agents is measured, too; it follows the roles.
     """
     agents = simulation_order(runs)
-    found = [Subject("role", role, members) for role, members in roles.items()]
+    found = [Subject("role", role, own) for role, own in roles.items()]
     if len(agents) > 1 and has_total:
         found.append(Subject("total", "all agents", tuple(agents)))
-    seen = {frozenset(members) for members in roles.values()}
+    seen = {frozenset(own) for own in roles.values()}
     for run in runs:
         for server in run.config.servers.values():
             for team, patterns in server.groups.items():
@@ -117,7 +117,7 @@ def find_subjects(
                 if len(members) > 1 and frozenset(members) not in seen:
                     seen.add(frozenset(members))
                     found.append(Subject("team", team, members))
-    alone = {members[0] for members in roles.values() if len(members) == 1}
+    alone = {own[0] for own in roles.values() if len(own) == 1}
     found += [Subject("agent", agent, (agent,)) for agent in agents if agent not in alone]
     return (*found, *_metrics(runs, roles))
 
@@ -132,9 +132,9 @@ def _metrics(runs: Sequence[RecordedRun], roles: Roles) -> Iterator[Subject]:
     for name in sorted(who_has.keys() - {RETURN}):
         if COMMON in who_has[name]:
             yield Subject("metric", name, (COMMON,), name)
-        for role, members in roles.items():
-            if who_has[name].intersection(members):
-                yield Subject("metric", f"{name}:{role}", members, name)
+        for role, own in roles.items():
+            if who_has[name].intersection(own):
+                yield Subject("metric", f"{name}:{role}", own, name)
 
 
 def simulation_order(runs: Sequence[RecordedRun]) -> list[str]:
@@ -150,21 +150,19 @@ def _named(
 
     Else after the server that serves exactly them in every run; else by all of their names.
     """
-    stems = [{unnumbered(agent) for agent in members} for members in groups]
+    stems = [{unnumbered(agent) for agent in own} for own in groups]
     named: dict[str, tuple[str, ...]] = {}
-    for members, ours in zip(groups, stems, strict=True):
+    for own, ours in zip(groups, stems, strict=True):
         stem = next(iter(ours))
-        servers = {run.server_of[members[0]] for run in runs}
+        servers = {run.server_of[own[0]] for run in runs}
         server = next(iter(servers))
         if len(ours) == 1 and sum(stem in theirs for theirs in stems) == 1:
             name = stem
-        elif len(servers) == 1 and all(
-            set(run.servers[server].agents) == set(members) for run in runs
-        ):
+        elif len(servers) == 1 and all(set(run.servers[server].agents) == set(own) for run in runs):
             name = server
         else:
-            name = "+".join(members)
-        named["+".join(members) if name in taken or name in named else name] = tuple(members)
+            name = "+".join(own)
+        named["+".join(own) if name in taken or name in named else name] = tuple(own)
     return named
 
 
@@ -257,8 +255,8 @@ def _labels(runs: Sequence[RecordedRun], roles: Roles) -> list[dict[str, str]]:
             label = server.label or algorithm_label(server.algorithm, server.command).lower()
             also = [
                 other
-                for other, members in roles.items()
-                if other != role and run.server_of[members[0]] == server_id
+                for other, own in roles.items()
+                if other != role and run.server_of[own[0]] == server_id
             ]
             plain.append(label + (f" shared with {', '.join(also)}" if also else ""))
         labelled: list[tuple[str, _Settings]] = [(label, ()) for label in plain]

@@ -13,9 +13,9 @@ import pytest
 from tests.client.scripted_servers import Server, refusing
 
 from muxrl.client import MultiplexingClient
-from muxrl.orchestrator.gateway.episodes import GatewayEpisodes
 from muxrl.orchestrator.gateway.gateway import merged_spec
-from muxrl.orchestrator.gateway.open_episode import Asked, Evaluation
+from muxrl.orchestrator.gateway.open_episode import Evaluation
+from muxrl.orchestrator.gateway.rounds import Asked, Rounds
 from muxrl.protocol.errors import (
     EpisodeGone,
     NotServing,
@@ -52,13 +52,18 @@ class Behind:
             )
         self.left, self.right = self.servers
         self.client = MultiplexingClient(self.servers)
-        self.episodes = GatewayEpisodes(self.client, merged_spec(self.client.specs))
+        self.begin(agents_return=False)
         self.now = 0.0
+
+    def begin(self, *, agents_return: bool) -> None:
+        spec = merged_spec(self.client.specs)
+        self.rounds = Rounds(self.client, spec, agents_return=agents_return)
+        self.episodes, self.wanted = self.rounds.episodes, self.rounds.wanted
 
     def say(self, *items: AnyItem) -> list[Any]:
         """Returns the answers to items that come in together."""
         asked = [Asked(item) for item in items]
-        self.episodes.answer(asked, self.now)
+        self.rounds.answer(asked, self.now)
         return [one.answer for one in asked]
 
     def ask(self, item: AnyItem) -> Any:
@@ -128,7 +133,7 @@ def test_idle_episodes_expire_and_others_do_not(behind: Behind) -> None:
     behind.now = TIMEOUT_S
     behind.play("busy")
     behind.episodes.expire(TIMEOUT_S)
-    assert behind.episodes.num_open == 2
+    assert len(behind.episodes.open) == 2
     behind.episodes.expire(TIMEOUT_S + 1.0)
     assert behind.is_open == {"left": ["busy"], "right": ["busy"]}
     assert isinstance(behind.ask(Step("idle", 1, SEEN)), EpisodeGone)
@@ -137,10 +142,10 @@ def test_idle_episodes_expire_and_others_do_not(behind: Behind) -> None:
 def test_who_waits_for_an_answer_is_not_idle(behind: Behind) -> None:
     behind.play("e")
     asked = [Asked(Step("e", 1, SEEN))]
-    behind.episodes.answer(asked, behind.now)
-    behind.episodes.touch(asked, 10 * TIMEOUT_S)
+    behind.rounds.answer(asked, behind.now)
+    behind.episodes.see(["e"], 10 * TIMEOUT_S, is_answered=True)
     behind.episodes.expire(10 * TIMEOUT_S + 1.0)
-    assert behind.episodes.num_open == 1
+    assert len(behind.episodes.open) == 1
 
 
 @pytest.mark.parametrize("num_steps", [0, 2])
@@ -172,13 +177,13 @@ def test_a_lost_episode_is_counted_once_though_several_of_its_items_fail(behind:
     behind.right.is_lost_on_receive = True
     replies = behind.say(StartEpisode("e"), Step("e", 0, SEEN))
     assert all(isinstance(reply, NotServing) for reply in replies)
-    assert behind.episodes.counts.num_lost == 0, "the server may let nobody in, for ever"
+    assert behind.episodes.num_lost == 0, "the server may let nobody in, for ever"
     behind = Behind()
     gone = refusing_with(410)
     behind.right.script = gone
     replies = behind.say(StartEpisode("e"), Step("e", 0, SEEN))
     assert all(isinstance(reply, EpisodeGone) for reply in replies)
-    assert behind.episodes.counts.num_lost == 1
+    assert behind.episodes.num_lost == 1
 
 
 def refusing_with(code: int) -> Any:
@@ -204,20 +209,20 @@ def test_after_an_error_in_the_gateway_nothing_stays_open(
     with pytest.raises(OverflowError):
         behind.ask(Step("e", 1, SEEN))
     assert isinstance(behind.ask(Step("e", 1, SEEN)), EpisodeGone)
-    assert behind.episodes.num_open == 0
+    assert len(behind.episodes.open) == 0
 
 
 def evaluation_of(behind: Behind, num_episodes: int) -> tuple[Evaluation, list[Server]]:
     servers = [Server("left", "a", []), Server("right", "b", [])]
     evaluation = Evaluation([MultiplexingClient(servers)], num_episodes, {})
-    behind.episodes.evaluate(evaluation)
+    behind.wanted.evaluate(evaluation)
     return evaluation, servers
 
 
 def test_the_conditions_of_an_evaluation_alternate(behind: Behind) -> None:
     servers = [[Server("left", "a", []), Server("right", "b", [])] for _ in range(2)]
     evaluation = Evaluation([MultiplexingClient(both) for both in servers], 2, {})
-    behind.episodes.evaluate(evaluation)
+    behind.wanted.evaluate(evaluation)
     for number, name in enumerate("efgh"):
         behind.play(name)
         assert list(servers[number % 2][0].open) == [name]
@@ -257,7 +262,7 @@ def test_an_evaluation_whose_lost_episode_would_meet_other_weights_is_given_up(
     assert replies[1] == Started("f")
     assert evaluation.is_done.is_set()
     assert list(map(len, evaluation.episodes)) == [1]
-    behind.episodes.evaluate(None)  # as who waits for it does
+    behind.wanted.evaluate(None)  # as who waits for it does
     assert isinstance(behind.ask(Step("lost", 1, SEEN)), EpisodeGone)
 
 
@@ -287,9 +292,9 @@ def test_an_evaluation_that_is_given_up_uses_its_client_no_more(behind: Behind) 
     evaluation, servers = evaluation_of(behind, 2)
     assert behind.ask(StartEpisode("e")) == Started("e", is_evaluation=True)
     assert list(servers[0].open) == ["e"]
-    behind.episodes.evaluate(None)
+    behind.wanted.evaluate(None)
     assert not servers[0].open
-    assert not behind.episodes.num_open
+    assert not behind.episodes.open
     assert isinstance(behind.ask(Step("e", 0, SEEN)), EpisodeGone)
     assert behind.ask(StartEpisode("f")) == Started("f")
     assert not evaluation.is_done.is_set()
@@ -353,15 +358,15 @@ def test_no_step_is_played_beyond_the_budget_and_none_is_lost(behind: Behind) ->
     behind.play("y", 2)
     x, y = (Asked(Step(e, 2, SEEN)) for e in "xy")
     end = Asked(EndEpisode("y", 3))
-    behind.episodes.answer([x, y, end], 0.0)
+    behind.rounds.answer([x, y, end], 0.0)
     assert isinstance(x.answer, Actions)
     assert (y.answer, end.answer) == (None, None)
-    assert behind.episodes.is_used_up
+    assert behind.wanted.is_used_up
     assert isinstance(behind.ask(Step("x", 2, SEEN)), Actions), "a repeat is no new step"
     assert isinstance(behind.ask(Step("x", 7, SEEN)), OutOfOrder), "and what is wrong waits not"
 
     behind.episodes.most_env_steps = 6
-    behind.episodes.answer([x, y, end], 0.0)
+    behind.rounds.answer([x, y, end], 0.0)
     assert isinstance(y.answer, Actions)
     assert isinstance(end.answer, Ended)
     assert behind.episodes.counts.num_env_steps == 6
@@ -371,10 +376,10 @@ def test_what_waits_beyond_the_budget_is_over_with_training(behind: Behind) -> N
     behind.episodes.most_env_steps = 1
     behind.play("x")
     asked = Asked(Step("x", 1, SEEN))
-    behind.episodes.answer([asked], 0.0)
+    behind.rounds.answer([asked], 0.0)
     assert asked.answer is None
-    behind.episodes.end_training()
-    behind.episodes.answer([asked], 0.0)
+    behind.wanted.end_training()
+    behind.rounds.answer([asked], 0.0)
     assert isinstance(asked.answer, EpisodeGone)
     assert behind.episodes.counts.num_env_steps == 1
     behind.play("y", 3)  # an evaluation, which no budget ends
@@ -383,8 +388,7 @@ def test_what_waits_beyond_the_budget_is_over_with_training(behind: Behind) -> N
 
 @pytest.mark.parametrize("agents_return", [False, True])
 def test_an_agent_comes_back_where_the_config_says_so(behind: Behind, agents_return: bool) -> None:
-    spec = merged_spec(behind.client.specs)
-    behind.episodes = GatewayEpisodes(behind.client, spec, agents_return=agents_return)
+    behind.begin(agents_return=agents_return)
     behind.play("x")
     behind.ask(Step("x", 1, {"b": SEEN["b"]}, terminations={"a": True}))
     answer = behind.ask(Step("x", 2, SEEN))
@@ -394,22 +398,22 @@ def test_an_agent_comes_back_where_the_config_says_so(behind: Behind, agents_ret
 def test_simulations_are_told_the_parameters_of_an_episode_and_they_are_recorded(
     behind: Behind,
 ) -> None:
-    episodes = behind.episodes
-    episodes.parameters = {"speed": {"low": 1, "high": 10**9}, "size": 4}
+    wanted = behind.wanted
+    wanted.parameters = {"speed": {"low": 1, "high": 10**9}, "size": 4}
     first, repeated = behind.say(StartEpisode("e"), StartEpisode("e"))
-    episodes.parameters = {"size": 5}  # for those that begin from now on
+    wanted.parameters = {"size": 5}  # for those that begin from now on
     assert behind.ask(StartEpisode("e")) == first == repeated
     assert first.parameters["size"] == 4
     assert behind.ask(StartEpisode("f")).parameters == {"size": 5}
     behind.say(Step("e", 0, SEEN), EndEpisode("e", 1))
-    (ended,) = episodes.ended
+    (ended,) = behind.episodes.ended
     assert ended.metrics["speed"] == {"__common__": float(first.parameters["speed"])}
 
     evaluation = Evaluation([behind.client], 2, {}, {"speed": {"low": 1, "high": 10**9}}, 7)
-    episodes.evaluate(evaluation)
+    wanted.evaluate(evaluation)
     drawn = [behind.ask(StartEpisode(name)).parameters["speed"] for name in "gh"]
     again = Evaluation([behind.client], 2, {}, {"speed": {"low": 1, "high": 10**9}}, 7)
-    episodes.evaluate(again)
+    wanted.evaluate(again)
     assert [behind.ask(StartEpisode(name)).parameters["speed"] for name in "ij"] == drawn
     behind.ask(AbortEpisode("i"))
     assert behind.ask(StartEpisode("k")).parameters["speed"] == drawn[0], "lost, played once more"
@@ -449,7 +453,7 @@ def test_an_evaluation_s_episode_that_is_too_long_is_truncated_and_its_simulatio
     evaluation, servers = evaluation_of(behind, 1)
     evaluation.max_steps = 3
     behind.play("e", 3)
-    assert behind.episodes.under_way == (0, 3)
+    assert behind.wanted.under_way == (0, 3)
     last = Step("e", 3, SEEN, rewards={"a": 2.0})
     for item in (last, last, Step("e", 4, SEEN)):
         refusal = behind.ask(item)
@@ -457,20 +461,20 @@ def test_an_evaluation_s_episode_that_is_too_long_is_truncated_and_its_simulatio
         assert "evaluation.max_episode_steps); begin another one" in refusal.message
     assert isinstance(behind.ask(EndEpisode("e", 3)), Ended)
     assert evaluation.is_done.is_set()
-    assert behind.episodes.under_way == (1, 0)
+    assert behind.wanted.under_way == (1, 0)
     assert evaluation.num_truncated == [1]
     (played,) = evaluation.episodes[0]
     assert (played.num_steps, played.returns["a"]) == (3, 2.0)
     assert played.metrics["truncated"] == {"__common__": 1.0}
     assert not any(server.open for server in servers)
-    behind.episodes.evaluate(None)
+    behind.wanted.evaluate(None)
     behind.play("f", 5)  # training has no such bound
     assert behind.is_open == {"left": ["f"], "right": ["f"]}
 
 
 def test_an_evaluation_waits_for_no_episode_that_nobody_asked_for(behind: Behind) -> None:
     """After training, and greedy, it may never end."""
-    behind.episodes.end_training()
+    behind.wanted.end_training()
     behind.play("idle")
     behind.say(StartEpisode("own", mode="eval"))
     evaluation_of(behind, 1)

@@ -72,7 +72,7 @@ def play(kind: type[NumberServer], simulations: Any, *, through: bool) -> World:
     assert world.client.num_mismatches == 0
     assert world.left.open == world.right.open == {}
     if through:
-        assert behind.episodes._client.num_mismatches == 0
+        assert behind.gateway.app.num_mismatches == 0
         assert [one.returns for one in behind.episodes.ended] == [
             one.returns for one in world.results
         ]
@@ -211,7 +211,7 @@ def test_rows_of_an_evaluation_and_of_training_are_answered_together() -> None:
     behind, others = Behind(), Behind()
     servers = [others.world.left, others.world.right]
     evaluation = Evaluation([MultiplexingClient(servers)], 1, {})
-    behind.episodes.evaluate(evaluation)
+    behind.gateway.app.wanted.evaluate(evaluation)
     began(behind, "evaluated", "trained")
     (reply,) = behind.say([rows(0, "evaluated", "trained")])
     assert [one.episode_id for one in reply.replies] == ["evaluated", "trained"]  # type: ignore[union-attr]

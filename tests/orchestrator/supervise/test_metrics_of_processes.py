@@ -182,7 +182,7 @@ def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(
             assert client.is_evaluation
             other.start_episode()
             assert (other.parameters, other.is_evaluation) == ({"distance": 20}, True)
-            asked = process._gateway.episodes._evaluation
+            asked = process._gateway.wanted._evaluation
         # Nobody is there any more who would have to be told.
         process.end("it is over", has_ended_well=True)
         evaluating.join(30.0)

@@ -24,7 +24,14 @@ from muxrl.protocol.messages import EndEpisode, Started, StartEpisode, Step
 from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.fixed_policies.entry import PoolAlgorithm
-from muxrl.servers.fixed_policies.pool import Member, Pool, PoolPolicies, Result, share_of, weigh
+from muxrl.servers.fixed_policies.pool import (
+    Pool,
+    PoolMember,
+    PoolPolicies,
+    Result,
+    share_of,
+    weigh,
+)
 from muxrl.servers.lookup import find
 from muxrl.servers.server import make_policies
 from muxrl.servers.setting_values import AlgorithmProblem
@@ -313,7 +320,7 @@ def test_statistics_come_with_the_weights(main: Any) -> None:
     policies, pool = pool_of(pool_plan(members={"now": {"live": "main"}}))
     policies.sync("main", {}, main.live())
     (member,) = pool.members["now"]
-    assert isinstance(member, Member)
+    assert isinstance(member, PoolMember)
     seat: Any = member.seats.seats["a"]
     before = seat.agents[0].read(np.full(2, 7.0, np.float32))
     live = main.live()

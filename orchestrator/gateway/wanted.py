@@ -1,0 +1,144 @@
+"""What a run wants of the simulations: training as far as it may go, an evaluation, or nothing.
+
+Simulations begin training episodes, and hear of none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from muxrl.client.episode_parameters import draw
+from muxrl.client.multiplexer import MultiplexingClient
+from muxrl.orchestrator.gateway.episodes import Forwarded, GatewayEpisodes
+from muxrl.orchestrator.gateway.open_episode import Evaluation, OpenEpisode
+from muxrl.protocol.errors import ValueMismatch
+from muxrl.protocol.messages import AnyReply, Started, StartEpisode
+
+_SILENT_S = 30.0
+"""As long as a client's patience: after that a simulation is thought to be lost, unless the steps
+of its episode take long."""
+
+
+class Wanted:
+    """What the next episodes are for.
+
+    Args:
+        client: of the servers.
+        episodes: the open ones.
+    """
+
+    def __init__(self, client: MultiplexingClient, episodes: GatewayEpisodes) -> None:
+        self.parameters: Mapping[str, Any] = {}
+        """Of the training episodes that begin from now on, see `draw`; set from any thread."""
+        self.seed = 0
+        """With an episode's id, of what is drawn for it."""
+        self._client, self._episodes = client, episodes
+        self._trains = True
+        self._evaluation: Evaluation | None = None
+
+    def start(self, item: StartEpisode, now: float) -> Forwarded | AnyReply:
+        """Receives a start: the episode is one of those that are wanted next.
+
+        Args:
+            item: it.
+            now: monotonic time.
+
+        Raises:
+            ProtocolError: it is refused.
+        """
+        episodes, evaluation = self._episodes, self._evaluation
+        episodes.check_refusal(item.episode_id)
+        known = episodes.open.get(item.episode_id)
+        if known is not None and known.t <= 1 and known.started_by == item:
+            return episodes.repeat(known, known.started)
+        episodes.check_new(item.episode_id)
+        if item.untrained:
+            raise ValueMismatch("a gateway has no untrained agents; ask their server")
+        if evaluation is not None and not evaluation.to_begin:
+            self._give_up_silent(evaluation, now)
+        client, condition = self._client, 0
+        should_explore: bool | Mapping[str, bool] | None = item.should_explore
+        if item.mode == "train" and evaluation is not None and evaluation.to_begin:
+            condition, parameters = evaluation.to_begin.popleft()
+            client, should_explore = evaluation.clients[condition], evaluation.should_explore
+        else:
+            evaluation = None
+            parameters = draw(self.parameters, f"{self.seed}/{item.episode_id}")
+        is_training = item.mode == "train" and evaluation is None and self._trains
+        started = Started(item.episode_id, parameters, item.mode == "train" and not is_training)
+        joint = client.table.begin(
+            episodes.outboxes[client],
+            mode="train" if is_training else "eval",
+            should_explore=should_explore,
+            seed=item.seed,
+            episode_id=item.episode_id,
+        )
+        episode = episodes.open[item.episode_id] = OpenEpisode(
+            item, started, is_training, client, joint, evaluation, condition,
+            episodes.counts.num_env_steps, now,
+        )  # fmt: skip
+        return Forwarded([episode], lambda: started)
+
+    def _give_up_silent(self, evaluation: Evaluation, now: float) -> None:
+        """Closes the evaluation's episodes whose simulation seems lost, for others to play them."""
+        silent = {
+            episode_id: one
+            for episode_id, one in self._episodes.open.items()
+            if one.evaluation is evaluation
+            and now - one.last_seen > max(_SILENT_S, 10.0 * one.longest_step_s)
+        }
+        num_env_steps = self._episodes.counts.num_env_steps
+        if any(one.num_trained < num_env_steps for one in silent.values()):
+            evaluation.is_done.set()  # given up: after more training they would meet other weights
+            return
+        why = "it was silent for long, and another simulation plays its evaluation"
+        self._episodes.close(silent, why)
+
+    # --- what the run says --------------------------------------------------------------
+
+    def evaluate(self, evaluation: Evaluation | None) -> None:
+        """Has the next training episodes be evaluations; None: no more of them.
+
+        What is open of another one is closed: its clients are used no more. So is what began once
+        training was over, and nobody asked for: it might never end.
+        """
+        self._evaluation = evaluation
+        others = [
+            episode_id
+            for episode_id, one in self._episodes.open.items()
+            if one.started.is_evaluation and one.evaluation is not evaluation
+        ]
+        why = "an evaluation begins" if evaluation else "the evaluation is over"
+        self._episodes.close(others, why)
+
+    @property
+    def under_way(self) -> tuple[int, int]:
+        """See `ProcessReport.under_way`; from any thread."""
+        played = self._evaluation
+        if played is None:
+            return 0, 0
+        lengths = (one.t for one in list(self._episodes.open.values()) if one.evaluation is played)
+        return sum(map(len, played.episodes)), max(lengths, default=0)
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether there is nothing more to train with."""
+        return (
+            not self._trains or self._episodes.counts.num_env_steps >= self._episodes.most_env_steps
+        )
+
+    def end_training(self) -> None:
+        """Closes training episodes as truncated.
+
+        All that begin from now on are evaluations, those that nobody asked for, too.
+        """
+        self._trains = False
+        training = [e for e, one in self._episodes.open.items() if one.is_training]
+        self._episodes.close(training, "training is over")
+
+    def give_up(self) -> None:
+        """Ends the patience with lost servers; from any thread."""
+        evaluation = self._evaluation
+        for client in (self._client, *(evaluation.clients if evaluation else ())):
+            client.give_up()

@@ -1,0 +1,28 @@
+"""Trainers that a checkpoint takes a second of: somebody can be killed while it is written."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from muxrl.servers.algorithms import a2c, dqn, ppo
+
+SAVE_S = 1.0
+
+
+class SlowToSave:
+    def networks(self) -> dict[str, Any]:
+        """Of which nobody asks but who writes or reads a checkpoint."""
+        time.sleep(SAVE_S)
+        networks: dict[str, Any] = super().networks()  # type: ignore[misc]
+        return networks
+
+
+class PPO(SlowToSave, ppo.PPO): ...
+
+
+class A2C(SlowToSave, a2c.A2C): ...
+
+
+class DQN(SlowToSave, dqn.DQN):
+    learns_from = "replay"  # which a class of one's own says itself
