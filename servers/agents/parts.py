@@ -350,26 +350,30 @@ class Part:
         return found
 
     def read_logged(
-        self, rows: Sequence[Any], is_given: np.ndarray, log_probs: np.ndarray | None
+        self, rows: Sequence[Any], is_given: np.ndarray | None, log_probs: np.ndarray | None
     ) -> Logged:
         """Returns actions that were chosen elsewhere as the policy chooses its own.
 
         Args:
             rows: of each kind of action space; anything where none is given.
-            is_given: bool ``[E, A]``, by agent of the layout.
+            is_given: bool ``[E, A]``, by agent of the layout; None: all are.
             log_probs: likewise, see `Logged`.
         """
-        num, are_known = len(is_given), log_probs is not None and self._actions.reads_log_probs
-        actions: Any = None
-        given, known = np.zeros((num, len(self.names)), bool), np.empty((num, len(self.names)))
-        for some, where, form in self._acts:
-            own, places = self._actions.read(form, some.of(rows)), some.of_kind.places[some.columns]
-            if actions is None:
-                actions = np.zeros((*given.shape, *own.shape[2:]), own.dtype)
-            actions[:, where], given[:, where] = own, is_given[:, places]
-            if are_known:
-                known[:, where] = log_probs[:, places] + form.log_scale  # type: ignore[index]
-        return Logged(self.by_seat(actions), self.by_seat(given), known if are_known else None)
+        read = [self._actions.read(form, some.of(rows)) for some, _, form in self._acts]
+        lead = len(read[0]), len(self.names)
+        actions, given, known = read[0], np.zeros(lead, bool), None
+        if not self._acts_alike:
+            actions = np.zeros((*lead, *read[0].shape[2:]), read[0].dtype)
+        if log_probs is not None and self._actions.reads_log_probs:
+            known = np.empty(lead)
+        for own, (some, where, form) in zip(read, self._acts, strict=True):
+            if not self._acts_alike:
+                actions[:, where] = own
+            places = some.of_kind.places[some.columns]
+            given[:, where] = True if is_given is None else is_given[:, places]
+            if known is not None and log_probs is not None:
+                known[:, where] = log_probs[:, places] + form.log_scale
+        return Logged(self.by_seat(actions), self.by_seat(given), known)
 
     def remember(self, actions: np.ndarray, memory: Memory, where: Slots) -> None:
         """Keeps what is read of the actions at the next step, if `remembers_actions`."""

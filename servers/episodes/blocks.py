@@ -51,6 +51,8 @@ class ServedLayout:
 
     def read_logged(self, given: Mapping[str, Any], log_probs: Mapping[str, float]) -> list[Logged]:
         """Returns actions of one episode that were chosen elsewhere, of some agents, by part."""
+        if len(given) == len(self.agents) and not log_probs:
+            return self.read_logged_rows(rows_of(self.acted, given), None, None)
         rows = [each_array(np.zeros_like, kind.empty(1)) for kind in self.acted]
         for kind, own in zip(self.acted, rows, strict=True):
             for column, agent_id in enumerate(kind.agents):
@@ -62,7 +64,7 @@ class ServedLayout:
         return self.read_logged_rows(rows, np.array([[a in given for a in agents]]), known)
 
     def read_logged_rows(
-        self, rows: Sequence[Any], is_given: np.ndarray, log_probs: np.ndarray | None
+        self, rows: Sequence[Any], is_given: np.ndarray | None, log_probs: np.ndarray | None
     ) -> list[Logged]:
         """Returns those of several; see `Part.read_logged`."""
         return [one.read_logged(rows, is_given, log_probs) for one in self.parts]

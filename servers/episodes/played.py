@@ -313,7 +313,8 @@ def chosen_by_client(
 
 def _of(actions: np.ndarray, log_probs: np.ndarray) -> np.ndarray:
     """Returns those of some actions, ``[E, S]``, out of ``[E, S, n]``."""
-    return np.take_along_axis(log_probs, actions[..., None], -1)[..., 0]
+    flat = log_probs.reshape(-1, log_probs.shape[-1])  # `take_along_axis` takes four times as long
+    return flat[np.arange(len(flat)), actions.reshape(-1)].reshape(actions.shape)
 
 
 def _are_floats(rows: Any, shape: tuple[int, ...]) -> bool:

@@ -343,8 +343,7 @@ class Steps:
             mode.is_training, mode.should_explore, mode.untrained, mode.wants_log_probs,
         )  # fmt: skip
         if logged is not None:
-            are_given = np.ones((lead, len(served.layout.agents)), bool)
-            block.logged = served.read_logged_rows(logged, are_given, known)
+            block.logged = served.read_logged_rows(logged, None, known)
         if table.players[slots[0]] is not None:
             block.players = [table.players[slot] for slot in slots]
         is_same = last is not None and last.served is served
