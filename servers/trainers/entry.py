@@ -93,10 +93,10 @@ class TrainerEntry(Algorithm):
         return type(declared.__name__, (declared,), {**where, "preset": preset})
 
     def _declared(self, name: str, default: Any = None) -> Any:
-        """Returns what the class declares besides its settings; of muxrl's own these do it, and who
-        asks imports no torch."""
-        at = self.settings_class if isinstance(self.source, str) else self.make
-        return getattr(at, name, default)
+        """Returns what the class declares besides its settings; of muxrl's own, and subclasses of
+        these, the settings do it, so that who asks imports no torch."""
+        found = getattr(self.settings_class, name, default)
+        return found if isinstance(self.source, str) else getattr(self.make, name, found)
 
     @property
     def samples_actions(self) -> bool:

@@ -126,7 +126,7 @@ def assert_readable(run: Run) -> None:
 
 
 def slow_to_save(experiment: dict[str, Any]) -> dict[str, Any]:
-    """Has each server need a second for its part of a checkpoint, which is there for that long."""
+    """Has each server need long for its part of a checkpoint, which is there for that long."""
     for server in experiment["servers"].values():
         server["algorithm"] = f"tests.faults.slow_saves:{server['algorithm']}"
     return experiment

@@ -1,4 +1,4 @@
-"""Trainers that a checkpoint takes a second of: somebody can be killed while it is written."""
+"""Trainers that a checkpoint takes long of: somebody can be killed while it is written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from muxrl.servers.algorithms import a2c, dqn, ppo
 
-SAVE_S = 1.0
+SAVE_S = 0.4
 
 
 class SlowToSave:
@@ -24,5 +24,4 @@ class PPO(SlowToSave, ppo.PPO): ...
 class A2C(SlowToSave, a2c.A2C): ...
 
 
-class DQN(SlowToSave, dqn.DQN):
-    learns_from = "replay"  # which a class of one's own says itself
+class DQN(SlowToSave, dqn.DQN): ...

@@ -13,6 +13,7 @@ from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepar
 from muxrl.protocol.spaces import Box, DictSpace, Discrete
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.config import AgentPlan, ServerConfig, algorithm_label
+from muxrl.servers.lookup import find
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers import lookup
 from muxrl.servers.trainers.entry import TrainerEntry
@@ -45,6 +46,18 @@ def test_settings_are_the_arguments_behind_the_first() -> None:
     assert entry.learns_from == "newest"
     assert entry.default_while_learning == "wait"
     assert entry.summary.startswith("Acts the number of updates")
+
+
+@pytest.mark.parametrize("name", ["PPO", "DQN", "SAC", "QMIX", "MAPPO", "MASAC"])
+def test_a_subclass_of_one_of_ours_is_served_as_that_is(name: str) -> None:
+    own = find(name)
+    assert isinstance(own, TrainerEntry)
+    entry = TrainerEntry("mine:Mine", type("Mine", (own.make,), {}))
+    for what in ("learns_from", "gives_log_probs", "samples_actions", "seating"):
+        assert getattr(entry, what) == getattr(own, what), what
+    assert entry.default_while_learning == own.default_while_learning
+    mine = TrainerEntry("mine:Mine", type("Mine", (own.make,), {"learns_from": "recent"}))
+    assert mine.learns_from == "recent", "what the class itself says"
 
 
 @pytest.mark.parametrize(
