@@ -48,6 +48,7 @@ from muxrl.protocol.rows import (
     Layout,
     actions_of,
     answers_of,
+    are_floats,
     are_rows,
     each_array,
     empty,
@@ -56,7 +57,7 @@ from muxrl.protocol.rows import (
     singles,
 )
 from muxrl.protocol.spaces import Box, Discrete, Space
-from muxrl.protocol.values import Mismatch, Unsound, conform, within
+from muxrl.protocol.values import Mismatch, Unsound, conform
 
 logger = logging.getLogger(__name__)
 
@@ -432,13 +433,8 @@ class LocalTransport(Around):
 
     def _are_sound(self, layout: Layout, item: StepRows) -> bool:
         """Whether values are as declared; else each step alone says which is not."""
-        lead, size, state = len(item.t), self._spec.state_size, item.state
-        if size is not None and (
-            type(state) is not np.ndarray
-            or state.dtype != np.float32
-            or state.shape != (lead, size)
-            or not within(state, math.inf)
-        ):
+        lead, size = len(item.t), self._spec.state_size
+        if size is not None and not are_floats(item.state, (lead, size), math.inf, np.float32):
             return False
         pairs = zip(layout.observed, item.observations, strict=True)
         return all(are_rows(kind, rows, lead, math.inf) for kind, rows in pairs)

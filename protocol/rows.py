@@ -195,6 +195,16 @@ def _are_leaves(
     return bool(((rows >= 0) & (rows < nvec)).all())
 
 
+def are_floats(rows: Any, shape: tuple[int, ...], most: float, dtype: type) -> bool:
+    """Whether something is an array of this shape and dtype, of numbers up to `most`."""
+    return (
+        type(rows) is np.ndarray
+        and rows.dtype == dtype
+        and rows.shape == shape
+        and within(rows, most)
+    )
+
+
 def row_of(space: Space, rows: Any, index: tuple[int, ...]) -> Any:
     """Returns one value out of rows of a space, in the form in which a `Step` has it."""
     if isinstance(space, DictSpace):

@@ -19,8 +19,9 @@ import msgspec
 import numpy as np
 
 from muxrl.protocol.messages import ActionRows, Actions, StartEpisode
-from muxrl.protocol.rows import Layout, actions_of, each_array, pick, put, rows_of
+from muxrl.protocol.rows import Layout, actions_of, pick, put, rows_of
 from muxrl.protocol.spaces import Discrete, MultiDiscrete
+from muxrl.protocol.values import sample
 from muxrl.servers.agents.log_probs import LOG_PROB
 from muxrl.servers.agents.memory import Memory, Slots
 from muxrl.servers.agents.parts import Logged, Part, Seen, places_of
@@ -53,11 +54,11 @@ class ServedLayout:
         """Returns actions of one episode that were chosen elsewhere, of some agents, by part."""
         if len(given) == len(self.agents) and not log_probs:
             return self.read_logged_rows(rows_of(self.acted, given), None, None)
-        rows = [each_array(np.zeros_like, kind.empty(1)) for kind in self.acted]
-        for kind, own in zip(self.acted, rows, strict=True):
-            for column, agent_id in enumerate(kind.agents):
-                if agent_id in given:
-                    put(own, (0, column), given[agent_id])
+        # Where none is given some action stands, since 0 need not be one.
+        rng = np.random.default_rng(0)
+        some = {a: given[a] if a in given else sample(s.action_space, rng)
+                for a, s in self.layout.spaces.items() if a in self.agents}  # fmt: skip
+        rows = rows_of(self.acted, some)
         agents, known = self.layout.agents, None
         if log_probs:
             known = np.array([[log_probs.get(a, np.nan) for a in agents]])

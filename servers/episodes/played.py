@@ -19,9 +19,9 @@ import numpy as np
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.message_sizes import AgentSpaces
 from muxrl.protocol.messages import MIN_LOG_PROB, PlayedRows, PlayedSteps, Step
-from muxrl.protocol.rows import Kind, Layout, each_array
+from muxrl.protocol.rows import Kind, Layout, are_floats, each_array
 from muxrl.protocol.spaces import Box, Discrete
-from muxrl.protocol.values import Mismatch, conform, within
+from muxrl.protocol.values import Mismatch, conform
 from muxrl.servers.agents.log_probs import DISTRIBUTION, IS_LOGGED, LOG_PROB, log_probs_of
 from muxrl.servers.episodes.blocks import Block, Chosen
 from muxrl.servers.episodes.trajectories import stack
@@ -161,9 +161,11 @@ class PlayedCheck:
         if len(item.logits) != len(kinds):
             return None
         lead, log_probs, states = len(item.t), [], {}
-        for kind, actions, logits in zip(kinds, item.logged_actions or (), item.logits):  # noqa: B905
+        for kind, actions, logits in zip(
+            kinds, item.logged_actions or (), item.logits, strict=False
+        ):
             assert isinstance(kind.space, Discrete)
-            if not _are_floats(logits, (lead, len(kind.agents), kind.space.n)):
+            if not are_floats(logits, (lead, len(kind.agents), kind.space.n), math.inf, np.float32):
                 return None
             with np.errstate(over="ignore"):
                 log_probs.append(log_probs_of(logits))
@@ -176,7 +178,7 @@ class PlayedCheck:
             return None
         for seat_id, rows in item.states.items():
             key, shape, _ = self._states[seat_id]
-            if not _are_floats(rows, (lead, *shape)):
+            if not are_floats(rows, (lead, *shape), math.inf, np.float32):
                 return None
             states[seat_id] = {key: rows}
         return is_stale, Drawn(item.logits, log_probs), states
@@ -315,8 +317,3 @@ def _of(actions: np.ndarray, log_probs: np.ndarray) -> np.ndarray:
     """Returns those of some actions, ``[E, S]``, out of ``[E, S, n]``."""
     flat = log_probs.reshape(-1, log_probs.shape[-1])  # `take_along_axis` takes four times as long
     return flat[np.arange(len(flat)), actions.reshape(-1)].reshape(actions.shape)
-
-
-def _are_floats(rows: Any, shape: tuple[int, ...]) -> bool:
-    is_array = isinstance(rows, np.ndarray) and rows.dtype == np.float32
-    return is_array and rows.shape == shape and within(rows, math.inf)

@@ -16,9 +16,8 @@ import numpy as np
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.message_sizes import AgentSpaces
 from muxrl.protocol.messages import PlayedRows, PlayedSteps, Step, StepRows
-from muxrl.protocol.rows import Kind, Layout, are_rows, leaves, pick, singles
+from muxrl.protocol.rows import Kind, Layout, are_floats, are_rows, leaves, pick, singles
 from muxrl.protocol.spaces import ACTION_MASK_KEY, Discrete
-from muxrl.protocol.values import within
 from muxrl.servers.episodes.step_check import log_prob_range
 
 _INT64 = np.dtype(np.int64)
@@ -78,12 +77,11 @@ class Reading:
         if item.state is not None:
             _check_rows("state", item.state, (lead,), is_whole=False)
         _check_kinds("observations", layout.observed, item.observations, lead)
-        if item.logged_actions is not None:
-            _check_kinds("logged actions", layout.acted, item.logged_actions, lead)
+        if item.logged_actions is not None or isinstance(item, PlayedRows):
+            _check_kinds("logged actions", layout.acted, item.logged_actions or [], lead)
         if item.logged_log_probs is not None:
             _check_rows("logged_log_probs", item.logged_log_probs, (lead, len(layout.agents)))
         if isinstance(item, PlayedRows):
-            _check_kinds("logged actions", layout.acted, item.logged_actions or [], lead)
             if item.logits:
                 _check_kinds("logits", layout.acted, item.logits, lead)
             for name, states in item.states.items():
@@ -100,14 +98,14 @@ class Reading:
         rewards = item.rewards
         if rewards is not None:
             shape = lead, len(layout.agents)
-            if not _are_floats(rewards, shape, self._max_reward, np.float64):
+            if not are_floats(rewards, shape, self._max_reward, np.float64):
                 return False
             if lead == 1:
                 if not t[0] and rewards.any():  # none has followed before the first action
                     return False
             elif not t.all() and rewards[t == 0].any():
                 return False
-        return self._state_size is None or _are_floats(
+        return self._state_size is None or are_floats(
             item.state, (lead, self._state_size), self._max_observation, np.float32
         )
 
@@ -190,15 +188,6 @@ def _are_sound_actions(layout: Layout, item: StepRows, lead: int) -> bool:
             if not mask[np.arange(lead), rows[:, column] - space.start].all():
                 return False
     return True
-
-
-def _are_floats(rows: Any, shape: Sequence[int], most: float, dtype: type) -> bool:
-    return (
-        type(rows) is np.ndarray
-        and rows.dtype == dtype
-        and rows.shape == shape
-        and within(rows, most)
-    )
 
 
 def _limit(most: float | None) -> float:

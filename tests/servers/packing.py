@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from muxrl.protocol.message_sizes import AgentSpaces
-from muxrl.protocol.messages import ActionRows, Actions, AnyItem, AnyReply, Step, StepRows
-from muxrl.protocol.rows import Layout, row_of, singles, stack
+from muxrl.protocol.messages import ActionRows, AnyItem, AnyReply, Step, StepRows
+from muxrl.protocol.rows import Kind, Layout, singles, stack
+from muxrl.protocol.rows import answers_of as protocol_answers
 
 
 def is_plain(item: AnyItem) -> bool:
@@ -23,6 +24,18 @@ def is_plain(item: AnyItem) -> bool:
     return not item.rewards or (item.t > 0 and item.rewards.keys() <= item.observations.keys())
 
 
+def stacked(kinds: Sequence[Kind], values: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Returns values of several episodes, by agent, as rows of each kind."""
+    return [
+        stack(
+            kind.space,
+            [own[a] for own in values for a in kind.agents],
+            (len(values), len(kind.agents)),
+        )
+        for kind in kinds
+    ]
+
+
 def rows_of(agents: Mapping[str, AgentSpaces], steps: Sequence[Step]) -> StepRows:
     """Returns steps in which the same agents observe, as rows.
 
@@ -34,27 +47,13 @@ def rows_of(agents: Mapping[str, AgentSpaces], steps: Sequence[Step]) -> StepRow
     return StepRows(
         episode_ids=[step.episode_id for step in steps],
         t=np.array([step.t for step in steps], np.int64),
-        observations=[
-            stack(
-                kind.space,
-                [step.observations[a] for step in steps for a in kind.agents],
-                (len(steps), len(kind.agents)),
-            )
-            for kind in layout.observed
-        ],
+        observations=stacked(layout.observed, [step.observations for step in steps]),
         agents=[] if layout.agents == tuple(agents) else list(layout.agents),
         rewards=np.array([[step.rewards.get(a, 0.0) for a in layout.agents] for step in steps]),
         state=None
         if steps[0].state is None
         else np.array([step.state for step in steps], np.float32),
-        logged_actions=[
-            stack(
-                kind.space,
-                [step.logged_actions[a] for step in steps for a in kind.agents],
-                (len(steps), len(kind.agents)),
-            )
-            for kind in layout.acted
-        ]
+        logged_actions=stacked(layout.acted, [step.logged_actions for step in steps])
         if steps[0].logged_actions
         else None,
         logged_log_probs=np.array(
@@ -99,24 +98,8 @@ def answers_of(
             found.append(reply)
         elif not isinstance(reply, ActionRows):  # it was refused as a whole
             found += [reply] * len(item.episode_ids)
-        elif reply.replies:
-            found += reply.replies
         else:
-            acted = _layout(agents, item).acted
-            for row, (episode_id, t) in enumerate(
-                zip(item.episode_ids, item.t.tolist(), strict=True)
-            ):
-                actions = {
-                    agent_id: row_of(kind.space, rows, (row, i))
-                    for kind, rows in zip(acted, reply.actions, strict=True)
-                    for i, agent_id in enumerate(kind.agents)
-                }
-                found.append(Actions(episode_id, t, actions, reply.weights_seq_no))
-                if reply.log_probs is not None:
-                    known = zip(
-                        _layout(agents, item).agents, reply.log_probs[row].tolist(), strict=True
-                    )
-                    found[-1].log_probs = {a: one for a, one in known if np.isfinite(one)}
+            found += protocol_answers(_layout(agents, item), item, reply)
     return found
 
 

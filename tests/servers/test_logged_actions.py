@@ -17,7 +17,7 @@ from tests.servers.untrained import read_logged
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import AnyItem, EndEpisode, StartEpisode, Step, StepRows
-from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space, TupleSpace
 from muxrl.servers.agents.log_probs import LOG_PROB
 from muxrl.servers.episodes.blocks import AwaitedStep
 from muxrl.servers.episodes.trajectories import separated
@@ -246,3 +246,19 @@ def test_a_density_is_recorded_in_the_policys_scale() -> None:
     assert read_logged(unbounded, action, a=1.5).log_probs == [[1.5]]
     discrete = seat_of(replace(plan, action_space=Discrete(3)))
     assert read_logged(discrete, {"a": 1}).log_probs is None
+
+
+FROM_5, INTEGERS = Discrete(3, start=5), Box((2,), "uint64", 1, 3)
+TUPLE = TupleSpace((Discrete(2, start=4),))
+
+
+@pytest.mark.parametrize(
+    ("name", "space"),
+    [("MASAC", FROM_5), *((n, s) for n in ("PPO", "DQN") for s in (FROM_5, INTEGERS, TUPLE))],
+)
+def test_who_has_none_logged_does_not_need_one_to_be_0(name: str, space: Space) -> None:
+    plan = make_plan("ab", {"team": ("a", "b")} if name == "MASAC" else None)
+    agents = {a: replace(agent, action_space=space) for a, agent in plan.agents.items()}
+    for seat in find(name).seating.make_seats(replace(plan, agents=agents)).values():
+        logged = read_logged(seat, {})
+        assert not logged.is_given.any()

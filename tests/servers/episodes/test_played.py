@@ -123,6 +123,14 @@ def of_episode(episode_id: str, first: int, last: int, version: int = 5) -> Play
     return replace(item, episode_id=episode_id)
 
 
+def first_of_two() -> tuple[PlayedStore, PlayedRows]:
+    """Returns a store, and the first step of both of its episodes."""
+    store = PlayedStore()
+    store.start("f")
+    (item,) = in_rows(store, [of_episode("e", 0, 1), of_episode("f", 0, 1)])
+    return store, item
+
+
 @pytest.mark.parametrize("batch", [5, 10**9])
 @pytest.mark.parametrize("version", [3, 5])
 def test_rows_are_recorded_as_the_steps_of_each_episode_are(batch: int, version: int) -> None:
@@ -171,9 +179,7 @@ def test_rows_are_recorded_as_the_steps_of_each_episode_are(batch: int, version:
 def test_rows_with_something_wrong_are_refused_for_each_episode(
     change: dict[str, Any], words: str
 ) -> None:
-    store = PlayedStore()
-    store.start("f")
-    (item,) = in_rows(store, [of_episode("e", 0, 1), of_episode("f", 0, 1)])
+    store, item = first_of_two()
     singles = store.store.play_rows(replace(item, **change), 0.0)
     assert isinstance(singles, list)
     for one in singles:
@@ -196,9 +202,7 @@ def test_rows_with_something_wrong_are_refused_for_each_episode(
 def test_rows_that_do_not_hang_together_are_refused_as_a_whole(
     change: dict[str, Any], words: str
 ) -> None:
-    store = PlayedStore()
-    store.start("f")
-    (item,) = in_rows(store, [of_episode("e", 0, 1), of_episode("f", 0, 1)])
+    store, item = first_of_two()
     with pytest.raises(ProtocolError, match=words):
         store.store.play_rows(replace(item, **change), 0.0)
     assert store.store.counts.num_agent_steps == 0
