@@ -67,11 +67,6 @@ def find_problems(config: ExperimentConfig) -> Iterator[str]:
                 )
             if server.on_server_loss == "random":
                 yield f"{at}.on_server_loss: is 'random', and a shadow acts nowhere"
-            if config.simulation.env == "external":
-                yield (
-                    f"{at}.shadow: needs a simulation that muxrl starts, which tells a shadow what "
-                    "others chose"
-                )
         if server.replace_by:
             names = list(servers)
             own = [s for s in names if servers[s].shadow == (server.shadow or server_id)]

@@ -153,7 +153,15 @@ class Gateway(Front):
         """Waits until all clients wait; returns whether that was in time."""
         return self._held.wait(timeout_s)
 
+    def _tell_played(self) -> None:
+        """Has shadows answer all that they were sent."""
+        try:
+            self._client.tell_played()
+        except ClientError as error:  # the next step meets it again
+            logger.warning("a shadow has not answered: %s", error)
+
     def _wait_for_release(self) -> None:
+        self._tell_played()
         if not self._released.is_set():
             self._held.set()
         while not self._released.wait(_LOOK_EVERY_S) and not self._is_stopping:
@@ -232,7 +240,8 @@ class Gateway(Front):
                     self._guarded(order.action)
                     self._answer_together(self._beyond)  # it may have raised the limit
                     order.done.set()
-            if self.wanted.is_used_up:
+            if self.wanted.is_used_up and not self._is_used_up.is_set():
+                self._tell_played()
                 self._is_used_up.set()
             if taken_at - looked_at >= _LOOK_EVERY_S:
                 looked_at = taken_at

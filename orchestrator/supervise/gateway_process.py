@@ -94,8 +94,13 @@ class GatewayProcess(FollowsServers):
         return reachable(self._served.start())
 
     def _connected(self, replaced: Condition | None = None, seed: int = 0) -> MultiplexingClient:
-        patience = Patience.of(self._config.timeouts)
-        return connect(self._servers, replaced, seed, patience=patience)
+        return connect(
+            self._servers,
+            replaced,
+            seed,
+            patience=Patience.of(self._config.timeouts),
+            tells_shadows=replaced is None,
+        )
 
     @in_own_thread
     def run(self) -> None:

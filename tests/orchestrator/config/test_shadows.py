@@ -16,7 +16,7 @@ from muxrl.orchestrator.config import (
     load_config,
     prepare,
 )
-from muxrl.orchestrator.config.schema import BestConfig, ExternalAgentConfig, SimulationConfig
+from muxrl.orchestrator.config.schema import BestConfig, SimulationConfig
 from muxrl.orchestrator.config.shadows import acting, find_problems, shadows
 from muxrl.servers.config import ServerConfig
 
@@ -136,14 +136,11 @@ def test_a_promotion_says_what_else_to_give_and_that_is_enough() -> None:
 def test_what_is_refused_beside_one() -> None:
     tried = config(dqn=DQN | {"replace_by": "pac"}, sac=SAC)
     tried.stop.episode_return, tried.checkpoint.best = {"sac": 1.0}, BestConfig("sac")
-    tried.simulation.env, tried.simulation.inference_mode = "external", {"sac": "remote"}
-    tried.simulation.agents = {"agent": ExternalAgentConfig({"type": "box"}, {"type": "box"})}
+    tried.simulation.inference_mode = {"sac": "remote"}
     tried.evaluation.interval_env_steps = 10
     assert checks.find_problems(tried) == [
         "simulation.inference_mode: there is no server 'sac'; the servers are dqn",
         "servers.dqn.replace_by: 'pac' is none of its shadows (sac)",
-        "servers.sac.shadow: needs a simulation that muxrl starts, which tells a shadow what "
-        "others chose",
         "stop.episode_return: there is no server 'sac'; the servers are dqn",
         "checkpoint.best.of: there is no server 'sac'; there are dqn, total",
     ]

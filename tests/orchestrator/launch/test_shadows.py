@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ from tests.faults.hosted import Host
 from tests.faults.started import PATIENCE_S
 
 from muxrl import load_policy
+from muxrl.client import PolicyClient
+from muxrl.client.errors import EpisodeAborted, RunIsOver
 from muxrl.orchestrator.config import ConfigError, ExperimentConfig, StopConfig, prepare
 from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.launch.resuming import find_checkpoint
@@ -143,3 +148,62 @@ def test_a_shadow_learns_is_measured_and_acts_once_it_is_promoted(
     said: str = process.communicate(timeout=PATIENCE_S)[0]
     assert process.returncode
     assert "holds nothing of dqn: a server that a shadow has repl" in said
+
+
+def play_and_log(address: str) -> None:
+    """Plays until the run is over; every second step of training somebody else has chosen."""
+    with PolicyClient(address, patience_s=PATIENCE_S) as client:
+        while True:
+            try:
+                episode = client.start_episode()
+                for t in range(10):
+                    seen = {"a": [0.1 * t], "b": [0.0]}
+                    if t % 2 and not client.is_evaluation:
+                        client.log_action(episode, seen, {"a": 1, "b": 2})
+                        rewards = {"a": 1.0, "b": 0.0}
+                    else:
+                        rewards = {"a": float(client.get_action(episode, seen)["a"] == 1), "b": 0.0}
+                    client.log_returns(episode, rewards)
+                client.end_episode(episode)
+            except RunIsOver:
+                return
+            except EpisodeAborted:  # training is over, or an evaluation begins
+                continue
+
+
+def test_a_shadow_learns_from_what_an_external_simulation_plays(tmp_path: Path, host: Host) -> None:
+    spaces = {"observation_space": {"type": "box", "shape": [1]},
+              "action_space": {"type": "discrete", "n": 3}}  # fmt: skip
+    servers: dict[str, Any] = CONFIG["servers"]
+    config = CONFIG | {
+        "simulation": {"env": "external", "agents": {"a": spaces, "b": spaces}},
+        "servers": {
+            "dqn": servers["dqn"] | {"agents": ["a"]},
+            "sac": servers["sac"],
+            "rest": servers["rest"] | {"agents": ["b"]},
+        },
+    }
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    folder = tmp_path / "run"
+    options = ["--run-dir", str(folder), "--no-progress"]
+    process, _ = host.launch(["launch", str(tmp_path / "config.yaml"), *options])
+    gateway, deadline = folder / "gateway.json", time.monotonic() + PATIENCE_S
+    while not gateway.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    address = json.loads(gateway.read_text())["address"]
+    thread = threading.Thread(target=play_and_log, args=[address], daemon=True)
+    thread.start()
+    said: str = process.communicate(timeout=PATIENCE_S)[0]
+    assert process.returncode == 0, said
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+    run = RecordedRun.read(folder)
+    assert run.env_steps["sac"] == run.env_steps["dqn"] == 400
+    assert run.weights_seq_no["sac"] > 0
+    assert run.num_logged_actions.keys() == {"dqn", "rest"}
+    assert run.num_logged_actions["dqn"] >= 180
+    (report,) = [one for one in results_of([run]).servers if one.server_id == "sac"]
+    assert report.final is not None
+    assert report.final.num_episodes == len(run.evaluations.loc[(400, "dqn=sac")]) == 6
+    assert report.over_acting is not None
