@@ -1,4 +1,4 @@
-"""All episodes of a server, the answers of ended ones, and the batches cut from them.
+"""All episodes of a server, the answers of ended ones, and what is recorded for its batches.
 
 Time is an argument.
 """
@@ -36,13 +36,14 @@ from muxrl.protocol.rows import pick
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.batches import Batches
 from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Seats
 from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.far_values import FarValues
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.ledger import Ledger
 from muxrl.servers.episodes.played import Drawn, PlayedCheck, chosen_by_client
-from muxrl.servers.episodes.record import Record, Stacks
+from muxrl.servers.episodes.record import Record
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.steps import Mode, Rows, Steps
 from muxrl.servers.episodes.table import EpisodeTable, Player
@@ -112,11 +113,6 @@ class EpisodeStore:
         self.problem = ""
         """Why idle episodes were not closed when that was due last; "": they were."""
         self._seats = Seats(plan.agents, seats)
-        self._feed = feed
-        self._batch_env_steps = batch_env_steps
-        self._needs_whole_episodes = needs_whole_episodes
-        self._max_sequence_steps = max_sequence_steps or math.inf
-        self._cuts_after_frames = cuts_after_frames
         self._played_check = played
         self._table = EpisodeTable(list(plan.agents))
         self._steps = Steps(
@@ -135,14 +131,19 @@ class EpisodeStore:
             max(most_over, plan.limits.max_episodes),
         )
         self._logged_abort_at = -math.inf
-        self._over: dict[Record, bool] = {}
-        """Of episodes that have ended in this frame; whether they were aborted."""
-        self._chunks: list[Chunk] = []
-        self._num_new_steps = 0
         self.far_values = FarValues(self.warnings)
+        self._batches = Batches(
+            self._table,
+            feed,
+            self.far_values,
+            self._dropping,
+            env_steps=batch_env_steps,
+            needs_whole_episodes=needs_whole_episodes,
+            max_sequence_steps=max_sequence_steps,
+            cuts_after_frames=cuts_after_frames,
+        )
         self._has_warned_late = False
         """That somebody was paid after its end."""
-        feed.share_collected = self._share_collected
 
     @property
     def num_open(self) -> int:
@@ -151,13 +152,12 @@ class EpisodeStore:
     @property
     def pending(self) -> list[Chunk]:
         """Chunks of ended episodes that wait for their batch to be complete."""
-        return list(self._chunks)
+        return self._batches.pending
 
     def restore(self, counts: EpisodeCounts, pending: Sequence[Chunk] = ()) -> None:
         """Continues with what a store had counted, and with its pending chunks."""
         vars(self.counts).update(vars(counts))  # others hold the object
-        self._chunks = list(pending)
-        self._num_new_steps = sum(chunk.num_env_steps for chunk in self._chunks)
+        self._batches.restore(pending)
 
     def accept(self, item: AnyItem, now: float) -> AnyReply | AwaitedStep:
         """Handles one item of a client.
@@ -275,8 +275,8 @@ class EpisodeStore:
             self.counts.num_logged_actions += 0 if was_played else len(item.logged_actions)
             self.counts.num_agent_steps += len(item.observations)
             self._count_env_steps(int(is_env_step))
-            self._cut_if_due()
-            self._cut_long([slot])
+            self._batches.cut_if_due()
+            self._batches.cut_long([slot])
         return AwaitedStep(block, 0)
 
     # --- rows ---------------------------------------------------------------------------
@@ -338,10 +338,8 @@ class EpisodeStore:
             recorded.append(rows)
             return
         num = int(np.count_nonzero(block.t))
-        missing = self._batch_env_steps - self._num_new_steps
-        is_free = self._needs_whole_episodes or self._cuts_after_frames
-        if num > missing and not is_free:
-            last = int(np.flatnonzero(block.t)[max(0, missing - 1)]) + 1
+        if num > self._batches.room:
+            last = int(np.flatnonzero(block.t)[max(0, self._batches.num_missing - 1)]) + 1
             self._add_rows(rows.some(slice(0, last)), now, recorded)
             self._add_rows(rows.some(slice(last, len(block))), now, recorded)
             return
@@ -349,17 +347,8 @@ class EpisodeStore:
         recorded.append(rows)
         self.counts.num_agent_steps += len(block) * len(block.served.agents)
         self._count_env_steps(num)
-        self._cut_if_due()
-        self._cut_long(block.slots)
-
-    def _cut_long(self, slots: Sequence[int]) -> None:
-        """Cuts episodes that are long enough to be learned in pieces."""
-        if not self._needs_whole_episodes or self._max_sequence_steps == math.inf:
-            return
-        table, most = self._table, self._max_sequence_steps
-        if long := [table.records[slot] for slot in slots if table.num_new[slot] >= most]:
-            for chunk in self._cut(long):
-                self._keep_whole(chunk)
+        self._batches.cut_if_due()
+        self._batches.cut_long(block.slots)
 
     def _find_played_check(self) -> PlayedCheck:
         if self._played_check is None:
@@ -419,8 +408,7 @@ class EpisodeStore:
         check = self._played_check
         assert check is not None
         reply.weights_seq_no, reply.epsilon = check.version(), check.epsilon()
-        missing = self._batch_env_steps - self._num_new_steps
-        reply.num_wanted = max(check.min_wanted, -(-missing // num_clients))
+        reply.num_wanted = max(check.min_wanted, -(-self._batches.num_missing // num_clients))
 
     def _end(self, item: EndEpisode, now: float) -> Ended:
         slot = self._ledger.find(item.episode_id)
@@ -441,19 +429,16 @@ class EpisodeStore:
                 logger.info("episode %r is over: %r", item.episode_id, reason)
         return reply
 
-    # --- batches ------------------------------------------------------------------------
-
     def _count_env_steps(self, recorded: int) -> None:
         self.counts.num_env_steps += recorded
-        if not self._needs_whole_episodes:
-            self._num_new_steps += recorded
+        self._batches.add(recorded)
 
     def _close(self, episode_id: str, reply: Ended | Aborted, now: float, reason: str) -> None:
         table, is_aborted = self._table, isinstance(reply, Aborted)
         slot = table.slot_of[episode_id]
         record, player = table.records[slot], table.players[slot]
         if record is not None:
-            self._over[record] = is_aborted
+            self._batches.end(record, is_aborted=is_aborted)
             if is_aborted:
                 self.counts.num_aborted += 1
             else:
@@ -469,76 +454,11 @@ class EpisodeStore:
                     self._has_warned_late = True
         table.close(episode_id)
         self._ledger.end(episode_id, reply, reason, now)
-        self._cut_if_due()
-
-    def _cut_if_due(self, *, is_after_frame: bool = False) -> None:
-        """Delivers all that has been recorded, of open episodes too, if it makes a batch."""
-        if self._needs_whole_episodes or self._num_new_steps < self._batch_env_steps:
-            return
-        if self._cuts_after_frames and not is_after_frame:
-            return
-        self._keep_ended()
-        for chunk in self._cut([self._table.records[s] for s in self._table.slot_of.values()]):
-            self._keep(chunk)
-        self._deliver()
-
-    def _cut(self, records: Sequence[Record | None]) -> list[Chunk | None]:
-        """Returns what open training episodes have recorded since they were cut last."""
-        cut = self._put_together([one for one in records if one], continues=True, is_cut=True)
-        for record in cut:
-            self._table.num_new[record.slot] = 0
-        return [record.cut() for record in cut]
-
-    def _keep_ended(self) -> None:
-        """Keeps the rest of those that have ended in this frame: in lockstep they share blocks."""
-        over, self._over = self._over, {}
-        for record in self._put_together([*over]):
-            self._keep_whole(record.finish(is_aborted=over[record]))
-
-    def _put_together(self, records: Sequence[Record], **how: bool) -> list[Record]:
-        """Puts records together; returns those with which nothing has failed."""
-        stacks, sound = Stacks(records, **how), set()
-        for record in sorted(records, key=lambda one: -len(one.blocks)):
-            with self._dropping(record.episode_id):
-                stacks.put_together(record)
-                sound.add(record)
-        return [record for record in records if record in sound]
+        self._batches.cut_if_due()
 
     def finish_frame(self) -> None:
-        """Delivers what waits for the end of a frame; to be called when one was taken in.
-
-        Simulations in lockstep end their episodes in one frame. Delivered one by one, these would
-        hold the simulations at the gate until all but the last batch had been learned.
-        """
-        if self._over:
-            self._keep_ended()
-        if long := self._steps.long:
-            self._put_together([one for one in long if len(one.blocks) > 1], continues=True)
-            long.clear()
-        if self._cuts_after_frames:
-            self._cut_if_due(is_after_frame=True)
-        if self._needs_whole_episodes and self._num_new_steps >= self._batch_env_steps:
-            self._deliver()
-
-    def _share_collected(self) -> float:
-        return self._num_new_steps / self._batch_env_steps
-
-    def _keep(self, chunk: Chunk | None) -> None:
-        if chunk is not None:
-            self._chunks.append(chunk)
-
-    def _keep_whole(self, chunk: Chunk | None) -> None:
-        """Keeps an episode, or the piece of one that is learned like an episode."""
-        self._keep(chunk)
-        if self._needs_whole_episodes and chunk is not None:
-            self._num_new_steps += chunk.num_env_steps
-
-    def _deliver(self) -> None:
-        batch, self._chunks = self._chunks, []
-        self._num_new_steps = 0
-        if batch:
-            self.far_values.look_at(batch)
-            self._feed.put(batch)
+        """Delivers what waits for the end of a frame; to be called when one was processed."""
+        self._batches.finish_frame(self._steps.long)
 
 
 def _started(episode_id: str, player: Player | None) -> Started:

@@ -337,7 +337,7 @@ def play(
     recorded: list[dict[str, Any]] = []
     try:
         policies = server.policies
-        policies.store._batch_env_steps = batch_env_steps
+        policies.store._batches._env_steps = batch_env_steps
         policies.feed.put = lambda batch: recorded.extend(map(plain_chunk, batch))  # type: ignore[method-assign]
         for frame in frames:
             answer: list[AnyReply] = []

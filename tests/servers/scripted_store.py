@@ -209,8 +209,8 @@ class ScriptedStore:
     @property
     def chunks(self) -> list[Chunk]:
         """All that was delivered, then all that waits for its batch to be complete."""
-        self.store._keep_ended()
-        return [chunk for batch in self.feed.batches for chunk in batch] + self.store._chunks
+        self.store._batches.keep_ended()
+        return [chunk for batch in self.feed.batches for chunk in batch] + self.store.pending
 
     def trajectories(self, key: str) -> list[Trajectory]:
         """Returns the pieces of a seat's life, of all episodes."""

@@ -182,7 +182,7 @@ def test_who_wants_them_is_answered_the_log_probabilities_that_are_recorded(name
         for one in (*wants, *others):
             policies.store.accept(EndEpisode(one, NUM_STEPS // 2), 0.0)
         policies.store.finish_frame()
-        chunks = policies.store._chunks or policies.feed.take()
+        chunks = policies.store.pending or policies.feed.take()
         played = [one for chunk in chunks for one in chunk.trajectories]
     is_known = find(name).gives_log_probs
     assert is_known == (name not in ("DQN", "QMIX"))
@@ -204,7 +204,7 @@ def test_who_wants_them_is_answered_the_log_probabilities_that_are_recorded(name
 def test_to_a_replay_logged_actions_are_ordinary_data(name: str) -> None:
     with policies_of(name) as policies:
         play(policies, lambda t: {"a": t % 3, "b": 2}, lambda t: {"a": -1.0})
-        chunks = policies.store._chunks or policies.feed.take()
+        chunks = policies.store.pending or policies.feed.take()
         played = [one for chunk in chunks for one in chunk.trajectories]
     recorded = {one.seat_id: np.array(one.actions) for one in played}
     expected = np.stack([np.arange(NUM_STEPS) % 3, np.full(NUM_STEPS, 2)], axis=1)

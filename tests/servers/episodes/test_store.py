@@ -131,7 +131,7 @@ def test_an_episode_that_cannot_be_processed_harms_no_other(
         assert store.abort_all("e", 0.0) == 3
     else:
         if how == "cut":
-            store._batch_env_steps = store._num_new_steps + 1
+            store._batches._env_steps = store._batches._num_new_steps + 1
             player.tell([step_of(player, "e0", 3)])
         else:
             player.tell([step_of(player, e, 3) for e in EPISODES])

@@ -321,7 +321,7 @@ def test_fixed_policies_record_nothing_and_count_everything() -> None:
     counts = policies.store.counts
     assert (counts.num_env_steps, counts.num_agent_steps, counts.num_episodes) == (15, 30, 3)
     assert counts.episode_return_mean == 2.5
-    assert policies.store._chunks == []
+    assert policies.store.pending == []
     assert policies.feed.is_open
     assert policies.acting.weights_seq_no == 0
     assert policies.finish(0.0)
