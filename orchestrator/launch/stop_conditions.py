@@ -2,43 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
 
 from muxrl.orchestrator.config.schema import StopConfig
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.protocol.messages import Status
-
-
-@dataclass(frozen=True)
-class StopCondition:
-    """A quantity that grows until it ends the run.
-
-    Time itself is one: ``StopCondition(time_s, limit_s, per_s=1.0)``.
-    """
-
-    now: float
-    """Its value."""
-    limit: float
-    """The value that ends the run."""
-    per_s: float
-    """By how much it grows in a second, at the present rate."""
-
-
-def time_left_s(conditions: Iterable[StopCondition]) -> float | None:
-    """Returns the seconds until the first condition holds at the present rate, 0.0 if one does now.
-
-    None if no condition gets nearer.
-    """
-    times: list[float] = []
-    for condition in conditions:
-        missing = condition.limit - condition.now
-        if missing <= 0:
-            return 0.0
-        if condition.per_s > 0:
-            times.append(missing / condition.per_s)
-    return min(times, default=None)
-
 
 _MIN_EPISODES = 20
 """A mean over fewer episodes does not end a run."""
@@ -72,7 +40,7 @@ class StopConditions:
     def reached(self, tally: Tally, statuses: Mapping[str, Status]) -> bool:
         """Returns whether the run is to end now."""
         config = self._config
-        if any(one.now >= one.limit for one in self._growing(tally, statuses)):
+        if any(now >= limit for now, limit, _ in self._growing(tally, statuses)):
             return True
         if config.episode_return and all(
             self._has_return(statuses.get(server_id), value)
@@ -85,21 +53,36 @@ class StopConditions:
         )
 
     def time_left_s(self, tally: Tally, statuses: Mapping[str, Status]) -> float | None:
-        """Returns the seconds to go at the present rate, None if unknown."""
-        return time_left_s(self._growing(tally, statuses))
+        """Returns the seconds until a condition holds at the present rate, 0.0 if one does now.
 
-    def _growing(self, tally: Tally, statuses: Mapping[str, Status]) -> Iterator[StopCondition]:
-        """Yields the conditions that a run comes to without having learned anything."""
+        None if none gets nearer.
+        """
+        times = []
+        for now, limit, per_s in self._growing(tally, statuses):
+            if now >= limit:
+                return 0.0
+            if per_s > 0:
+                times.append((limit - now) / per_s)
+        return min(times, default=None)
+
+    def _growing(
+        self, tally: Tally, statuses: Mapping[str, Status]
+    ) -> Iterator[tuple[float, float, float]]:
+        """Yields the conditions that a run comes to without having learned anything.
+
+        Each as a quantity that grows, the value at which it ends the run, and by how much it grows
+        in a second at the present rate.
+        """
         config = self._config
         if config.env_steps is not None:
-            yield StopCondition(tally.env_steps, config.env_steps, tally.env_steps_per_s)
+            yield tally.env_steps, config.env_steps, tally.env_steps_per_s
         if config.time_s is not None:
-            yield StopCondition(tally.time_s, config.time_s, 1.0)
+            yield tally.time_s, config.time_s, 1.0
         iterations = [status.iteration for s, status in statuses.items() if s not in self._fixed]
         if config.iterations is not None and iterations:
             slowest = min(iterations)
             per_s = slowest / tally.time_s if tally.time_s > 0 else 0.0
-            yield StopCondition(slowest, config.iterations, per_s)
+            yield slowest, config.iterations, per_s
 
     @staticmethod
     def _has_return(status: Status | None, value: float) -> bool:

@@ -1,10 +1,12 @@
 """A run ends at the first condition that holds, and its end can be foretold."""
 
+from typing import Any
+
 import pytest
 from msgspec import to_builtins
 
 from muxrl.orchestrator.config import StopConfig
-from muxrl.orchestrator.launch.stop_conditions import StopCondition, StopConditions, time_left_s
+from muxrl.orchestrator.launch.stop_conditions import StopConditions
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.protocol.messages import Status
@@ -99,19 +101,24 @@ def test_the_tally_sums_over_simulations_and_averages_recent_episodes() -> None:
     assert record["episode_return_mean"] == {"a": 3.0, "b": 1.0}
 
 
+def left_s(num: int, per_s: float, passed_s: float, **stop: Any) -> float | None:
+    now = tally(num, passed_s)
+    now.env_steps_per_s = per_s
+    return StopConditions(StopConfig(**stop)).time_left_s(now, {})
+
+
 def test_the_first_condition_to_hold_counts() -> None:
-    steps = StopCondition(now=40_000, limit=100_000, per_s=200.0)  # 300 s
-    clock = StopCondition(now=200.0, limit=450.0, per_s=1.0)  # 250 s
-    assert time_left_s([steps, clock]) == pytest.approx(250.0)
-    assert time_left_s([steps]) == pytest.approx(300.0)
+    run = (40_000, 200.0, 200.0)
+    assert left_s(*run, env_steps=100_000, time_s=450.0) == pytest.approx(250.0)
+    assert left_s(*run, env_steps=100_000) == pytest.approx(300.0)
 
 
 def test_nothing_is_left_once_a_condition_holds() -> None:
-    assert time_left_s([StopCondition(5, 5, 0.0), StopCondition(0, 10, 1.0)]) == 0.0
-    assert time_left_s([StopCondition(6, 5, 1.0)]) == 0.0
+    assert left_s(5, 0.0, 0.0, env_steps=5, time_s=10.0) == 0.0
+    assert left_s(6, 1.0, 0.0, env_steps=5) == 0.0
 
 
 def test_nobody_can_tell_without_conditions_or_pace() -> None:
-    assert time_left_s([]) is None
-    assert time_left_s([StopCondition(0, 100_000, 0.0)]) is None
-    assert time_left_s([StopCondition(0, 100, 0.0), StopCondition(0.0, 60.0, 1.0)]) == 60.0
+    assert left_s(5, 1.0, 1.0) is None
+    assert left_s(0, 0.0, 0.0, env_steps=100_000) is None
+    assert left_s(0, 0.0, 0.0, env_steps=100, time_s=60.0) == 60.0
