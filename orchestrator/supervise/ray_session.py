@@ -6,7 +6,6 @@ A run on one machine needs none.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import shutil
@@ -19,6 +18,7 @@ from pathlib import Path
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.supervise.signals import without_hangup
+from muxrl.servers.checkpoints.folder_lock import held, is_held
 
 PREFIX = "muxrl-"
 """Of the name of a temporary folder."""
@@ -69,15 +69,19 @@ def ray_session(
             # Ray's workers run at niceness 15 by default: any other process would starve the run.
             os.environ.setdefault("RAY_worker_niceness", "0")
             os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-            folder = RayFolder()
-            stack.callback(folder.remove)
+            folder = stack.enter_context(ray_folder())
             options = {
                 "num_cpus": num_cpus,
                 "include_dashboard": False,
-                "_temp_dir": str(folder.path),
+                "_temp_dir": str(folder),
             }
         try:
-            with _quiet(), without_hangup():
+            with (
+                open(os.devnull, "w") as nowhere,  # Ray prints as it starts; errors are raised
+                contextlib.redirect_stdout(nowhere),
+                contextlib.redirect_stderr(nowhere),
+                without_hangup(),
+            ):
                 stack.callback(_shut_down)
                 ray.init(
                     log_to_driver=False,
@@ -89,7 +93,7 @@ def ray_session(
             what = f"no Ray cluster at {address!r} to join" if address else "Ray did not start"
             remedy = _TOKEN_REMEDY if address and "RAY_AUTH_MODE" not in os.environ else ""
             raise RunFailed(f"{what}: {type(error).__name__}: {error}{remedy}") from error
-        yield None if folder is None else folder.path
+        yield folder
 
 
 def _shut_down() -> None:
@@ -103,51 +107,20 @@ def _shut_down() -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Swallows what Ray prints on starting; errors are raised."""
-    with (
-        open(os.devnull, "w") as nowhere,
-        contextlib.redirect_stdout(nowhere),
-        contextlib.redirect_stderr(nowhere),
-    ):
-        yield
-
-
-class RayFolder:
-    """A new temporary folder for a Ray of our own, locked as long as this process lives.
+def ray_folder() -> Iterator[Path]:
+    """A new temporary folder for a Ray of our own, locked and there while the ``with`` block lasts.
 
     A process that is killed leaves its own; whoever makes one removes those that nobody holds.
     """
-
-    def __init__(self) -> None:
-        remove_abandoned(Path(tempfile.gettempdir()))
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    try:
         # Locked before it has its name: nobody finds it there unlocked.
-        new = self.path / "new"
-        self._lock = os.open(new, os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        new.rename(self.path / _LOCK)
-
-    def remove(self) -> None:
-        """Removes it; a second call does nothing."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
-
-
-def remove_abandoned(where: Path) -> None:
-    """Removes the folders below `where` whose process has ended."""
-    for lock in where.glob(f"{PREFIX}*/{_LOCK}"):
-        try:
-            descriptor = os.open(lock, os.O_RDWR)
-        except OSError:  # another user's, or gone since
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            continue  # in use
-        else:
-            shutil.rmtree(lock.parent, ignore_errors=True)
-        finally:
-            os.close(descriptor)
+        with held(folder / "new", lambda: RunFailed(f"{folder} is in use")):
+            (folder / "new").rename(folder / _LOCK)
+            for lock in folder.parent.glob(f"{PREFIX}*/{_LOCK}"):
+                # Where the file system has no locks, our own seems free, too.
+                if is_held(folder / _LOCK) and not is_held(lock):
+                    shutil.rmtree(lock.parent, ignore_errors=True)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from muxrl.orchestrator.supervise.ray_session import PREFIX, RayFolder
+from muxrl.orchestrator.supervise.ray_session import PREFIX, ray_folder
 
 
 @pytest.fixture(autouse=True)
@@ -25,12 +25,10 @@ def names(where: Path) -> list[str]:
     return [path.name for path in where.iterdir()]
 
 
-def test_a_folder_is_gone_once_removed(temporary: Path) -> None:
-    folder = RayFolder()
-    (folder.path / "session").mkdir()
-    assert names(temporary) == [folder.path.name]
-    folder.remove()
-    folder.remove()
+def test_a_folder_is_gone_once_left(temporary: Path) -> None:
+    with ray_folder() as folder:
+        (folder / "session").mkdir()
+        assert names(temporary) == [folder.name]
     assert names(temporary) == []
 
 
@@ -38,20 +36,29 @@ def test_folders_in_use_and_of_others_stay_and_that_of_a_killed_process_goes(
     temporary: Path,
 ) -> None:
     code = (
-        "from muxrl.orchestrator.supervise.ray_session import RayFolder\n"
-        "import time\nprint(RayFolder().path, flush=True)\ntime.sleep(60)"
+        "from muxrl.orchestrator.supervise.ray_session import ray_folder\n"
+        "import time\nwith ray_folder() as folder: print(folder, flush=True); time.sleep(60)"
     )
     killed = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert killed.stdout is not None
     abandoned = Path(killed.stdout.readline().strip())
     (temporary / f"{PREFIX}without-lock").mkdir()
-    living = RayFolder()
-    assert abandoned.exists()
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.communicate()
-    newest = RayFolder()
-    assert sorted(names(temporary)) == sorted(
-        [living.path.name, newest.path.name, f"{PREFIX}without-lock"]
-    )
-    living.remove()
-    newest.remove()
+    with ray_folder() as living:
+        assert abandoned.exists()
+        os.kill(killed.pid, signal.SIGKILL)
+        killed.communicate()
+        with ray_folder() as newest:
+            assert sorted(names(temporary)) == sorted(
+                [living.name, newest.name, f"{PREFIX}without-lock"]
+            )
+
+
+def test_where_the_file_system_has_no_locks_nothing_is_taken_for_abandoned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError("Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with ray_folder() as living, ray_folder():
+        assert living.exists()
