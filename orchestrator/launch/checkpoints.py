@@ -100,7 +100,7 @@ class Checkpoints:
         self,
         servers: Servers,
         simulations: Simulations,
-        evaluations: Evaluations | None,
+        evaluations: Evaluations,
         *,
         update_s: float,
         look: Callable[[], Awaitable[object]],
@@ -137,7 +137,30 @@ class Checkpoints:
                 await servers.finish_training(update_s)
             await simulations.report_now()  # of a dead one there is the last report
             self._tally.tick()
-            await self._write(servers, simulations, evaluations, update_s)
+            env_steps = self._tally.env_steps
+            draft = self._folder.draft(env_steps)
+            try:
+                saved = await servers.save(draft, update_s)
+                lengths = self._records.metrics.sync()
+                if evaluations.is_running:
+                    lengths["evaluation.jsonl"] = evaluations.bytes_before
+                manifest = Manifest(
+                    env_steps=env_steps,
+                    time_s=self._tally.time_s,
+                    written_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                    muxrl=installed_version(),
+                    servers=saved,
+                    num_episodes_begun=dict(simulations.num_episodes_begun),
+                    metrics_bytes=lengths,
+                    tally=self._tally.state(),
+                    evaluation_due_at=evaluations.due_at,
+                    best=tuple(self._best),
+                    best_by=self._best_by,
+                )
+                self._folder.commit(draft, manifest)
+            finally:
+                self._folder.drop(draft)
+            self._newest = env_steps
             self.problem = ""
         except CannotRecord:
             raise
@@ -153,38 +176,6 @@ class Checkpoints:
         keep = [] if self._evaluated is None else [self._evaluated]
         self._folder.prune(self._config.keep_last, keep, self._config.keep_every_env_steps)
         return not self.problem
-
-    async def _write(
-        self,
-        servers: Servers,
-        simulations: Simulations,
-        evaluations: Evaluations | None,
-        update_s: float,
-    ) -> None:
-        env_steps = self._tally.env_steps
-        draft = self._folder.draft(env_steps)
-        try:
-            saved = await servers.save(draft, update_s)
-            lengths = self._records.metrics.sync()
-            if evaluations is not None and evaluations.is_running:
-                lengths["evaluation.jsonl"] = evaluations.bytes_before
-            manifest = Manifest(
-                env_steps=env_steps,
-                time_s=self._tally.time_s,
-                written_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                muxrl=installed_version(),
-                servers=saved,
-                num_episodes_begun=dict(simulations.num_episodes_begun),
-                metrics_bytes=lengths,
-                tally=self._tally.state(),
-                evaluation_due_at=None if evaluations is None else evaluations.due_at,
-                best=tuple(self._best),
-                best_by=self._best_by,
-            )
-            self._folder.commit(draft, manifest)
-            self._newest = env_steps
-        finally:
-            self._folder.drop(draft)
 
     # --- the best ones ------------------------------------------------------------------
 

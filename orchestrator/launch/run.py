@@ -33,7 +33,6 @@ from muxrl.orchestrator.supervise.event_loop import EventLoop, again_and_again, 
 from muxrl.orchestrator.supervise.gateway_process import GATEWAY
 from muxrl.orchestrator.supervise.life import Supervisor
 from muxrl.orchestrator.supervise.local import Workers
-from muxrl.orchestrator.supervise.placement import has_evaluations
 from muxrl.orchestrator.supervise.servers import Servers
 from muxrl.orchestrator.supervise.signals import uninterrupted
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
@@ -106,7 +105,16 @@ class Run:
             before.num_episodes_begun if before else None,
             self._parameters(),
         )
-        self._evaluations: Evaluations | None = None
+        self._evaluations = Evaluations(
+            experiment,
+            self._supervisor,
+            self._records.metrics,
+            self._note_players_restart,
+            before.evaluation_due_at if before else None,
+            self._simulations.gateway,
+            self._note_evaluated,
+            self._note_truncated,
+        )
         self._stop_conditions = StopConditions(self.config.stop, experiment.fixed_servers)
         self._checkpoints = Checkpoints(
             self.config.checkpoint,
@@ -161,32 +169,21 @@ class Run:
     async def _start(self, workers: Workers) -> None:
         """Starts the servers, and beside them the simulations, which connect once all listen."""
         self._supervisor.workers = workers
-        gateway = self._simulations.gateway
-        if has_evaluations(self.config):
-            self._evaluations = Evaluations(
-                self.experiment,
-                self._supervisor,
-                self._records.metrics,
-                self._note_players_restart,
-                self._before.evaluation_due_at if self._before else None,
-                gateway,
-                self._note_evaluated,
-                self._note_truncated,
-            )
-            self._evaluations.prepare()
+        self._evaluations.prepare()
         self._simulations.prepare()
         await self.servers.start()
         await self._simulations.start(self.servers.addresses)
         self._records.warn(self.servers.lacking)
-        if gateway is not None:
+        if (gateway := self._simulations.gateway) is not None:
             self._folder.write_gateway(gateway.address)
-        if self._evaluations is not None:
-            self._evaluations.start(self.servers.addresses)
+        self._evaluations.start(self.servers.addresses)
         self.has_started = True
 
     async def _learn(self) -> None:
         if self._before is not None:
-            self._go_on_from(self._before)
+            # Drops the metrics that came after the checkpoint.
+            self._records.metrics.cut_back(self._before.metrics_bytes, self._before.env_steps)
+            self._evaluations.resume(self._folder.metrics / "evaluation.jsonl")
         else:
             await self._evaluate_untrained()
         self._enter("running")
@@ -203,20 +200,14 @@ class Run:
                 await self._look()
         await self._end_playing()
 
-    def _go_on_from(self, before: Manifest) -> None:
-        """Drops the metrics that came after the checkpoint from which the run continues."""
-        self._records.metrics.cut_back(before.metrics_bytes, before.env_steps)
-        if self._evaluations is not None:
-            self._evaluations.resume(self._folder.metrics / "evaluation.jsonl")
-
     async def _evaluate_untrained(self) -> None:
         """Evaluates the policies as they begin, if evaluations are scheduled."""
         is_external = self.experiment.is_external  # there may be no simulation yet
-        if self._evaluations is None or self._evaluations.next_at is None or is_external:
+        if self._evaluations.next_at is None or is_external:
             return
         self._enter("evaluating")
         self._evaluations.begin(0, 0.0)
-        await self._wait_for(self._evaluations)
+        await self._wait_for_evaluation()
 
     async def _is_over(self) -> bool:
         """Looks after the run for `metrics_interval_s`, and writes metrics.
@@ -231,8 +222,7 @@ class Run:
             await self.servers.report_now()
         self.tally.tick()
         self._records.warn_late()
-        if self._evaluations is not None:
-            await self._evaluate_if_due(self._evaluations)
+        await self._evaluate_if_due()
         self._simulations.set_parameters(self._parameters())
         self._allow()
         self._record()
@@ -247,18 +237,20 @@ class Run:
         """Waits, unless all have played what they may, and what they wait for is done."""
         if not self._simulations.is_used_up:
             await self._simulations.rest(time_s)
-        elif self._evaluations is not None and self._evaluations.is_running:
+        elif self._evaluations.is_running:
             await self._evaluations.rest(time_s)
         else:
             await asyncio.sleep(time_s)
 
-    async def _evaluate_if_due(self, evaluations: Evaluations) -> None:
-        is_learning = self._simulations.is_used_up and self.servers.is_waited_for
+    async def _evaluate_if_due(self) -> None:
+        # Whether simulations would have to wait for an update of any of them.
+        is_waited_for = any(s.is_waiting_for_learner for s in self.servers.statuses.values())
+        is_learning = self._simulations.is_used_up and is_waited_for
         is_settled = not (is_learning or self.servers.restarting)
-        if is_settled and evaluations.is_due(self.tally.env_steps):
+        if is_settled and self._evaluations.is_due(self.tally.env_steps):
             if self.config.checkpoint.best is not None and await self._save():
                 self._checkpoints.note_evaluation(self.tally.env_steps)
-            evaluations.begin_next(self.tally.env_steps, self.tally.time_s)
+            self._evaluations.begin_next(self.tally.env_steps, self.tally.time_s)
 
     async def _end_learning(self, update_s: float) -> bool:
         """Ends learning, where episodes end if they do soon, with a last checkpoint; once.
@@ -282,9 +274,7 @@ class Run:
             await self._look_and_record()  # one may have made its first update by now
         self.is_training = False
         await self._simulations.stop()
-        if (
-            self.tally.env_steps > self._records.metrics.recorded_env_steps
-        ):  # played since the last look
+        if self.tally.env_steps > self._records.metrics.recorded_env_steps:  # since the last look
             self.tally.tick()
             self._record()
         before = None if self._before is None else self._before.env_steps
@@ -292,12 +282,12 @@ class Run:
 
     async def _evaluate_at_end(self) -> None:
         is_wanted = self.tally.has_played and self.config.evaluation.final_num_episodes > 0
-        evaluations = self._evaluations
-        if evaluations is not None and (is_wanted or not self.experiment.is_external):
+        is_scheduled = self._evaluations.next_at is not None  # one may be under way
+        if is_wanted or (is_scheduled and not self.experiment.is_external):
             self._enter("evaluating")
             try:
-                await self._supervisor.unless_lost(self._evaluate_final(evaluations))
-                self.not_evaluated = evaluations.given_up
+                await self._supervisor.unless_lost(self._evaluate_final())
+                self.not_evaluated = self._evaluations.given_up
             except RunFailed as error:  # what was learned is saved, and paid for
                 kept = "" if self._checkpoints.lost else "; all that was learned is kept"
                 if kept and not self.experiment.is_external:
@@ -307,42 +297,40 @@ class Run:
             self.tally.tick()
             self._record()
 
-    async def _evaluate_final(self, evaluations: Evaluations) -> None:
-        await self._wait_for(evaluations)  # one may be under way
+    async def _evaluate_final(self) -> None:
+        await self._wait_for_evaluation()
         if self.config.evaluation.final_num_episodes == 0:
             return
         if self.config.checkpoint.at_end and not self._checkpoints.problem:
             self._checkpoints.note_evaluation(self.tally.env_steps)
-        offers, not_updated = self.servers.offers, self._records.servers.not_updated()
-        not_updated |= {s for s in self.experiment.learning if UNTRAINED not in offers[s]}
-        evaluations.begin(
+        not_updated, servers = self._records.servers.not_updated(), self.servers.of
+        not_updated |= {s for s in self.experiment.learning if UNTRAINED not in servers[s].offers}
+        self._evaluations.begin(
             self.tally.env_steps,
             self.tally.time_s,
             point=min(self.config.stop.env_steps or sys.maxsize, self.tally.env_steps),
             is_final=True,
             not_updated=not_updated,
         )
-        await self._wait_for(evaluations)
+        await self._wait_for_evaluation()
 
-    async def _wait_for(self, evaluations: Evaluations) -> None:
-        """Waits until an evaluation is over, and looks after all processes meanwhile."""
-        await first_of(evaluations.wait(), again_and_again(self._look_on, _LOOK_S))
+    async def _wait_for_evaluation(self) -> None:
+        """Waits until it is over, and looks after all processes meanwhile."""
+        await first_of(self._evaluations.wait(), again_and_again(self._look_on, _LOOK_S))
 
     # --- what is looked after -----------------------------------------------------------
 
     async def _look(self) -> None:
         """Receives the reports that come soon."""
         self._supervisor.workers.check()
-        looks = [self.servers.report(_ANSWER_S), self._simulations.report(_ANSWER_S)]
-        if self._evaluations is not None:
-            looks.append(self._evaluations.report(_ANSWER_S))
-        await asyncio.gather(*looks)
+        those = self.servers, self._simulations, self._evaluations
+        await asyncio.gather(*(one.report(_ANSWER_S) for one in those))
         if self.experiment.is_external and not self.tally.has_played:
             # Its simulations ask the servers themselves.
             self.tally.set_external(self.servers.statuses)
 
     async def _look_on(self) -> None:
-        if self._evaluations is not None and (text := self._evaluations.text):
+        if text := self._evaluations.text:
             what, _, how_far = text.partition(": ")
             doing(what, how_far)
         await self._look()
@@ -366,14 +354,12 @@ class Run:
 
         External ones evaluate with the episodes that they begin, and so wait for the budget alone.
         """
-        evaluations = None if self.experiment.is_external else self._evaluations
+        is_external = self.experiment.is_external
         points = [self.config.stop.env_steps]
-        if not self.experiment.is_external:
-            points.append(self._checkpoints.next_snapshot_at)
-        if evaluations:
-            points.append(evaluations.next_at)
+        if not is_external:
+            points += [self._checkpoints.next_snapshot_at, self._evaluations.next_at]
         known = [point for point in points if point is not None]
-        if known and not (evaluations and evaluations.is_running):
+        if known and (is_external or not self._evaluations.is_running):
             self._simulations.allow(min(known) - self.tally.env_steps)
 
     def _parameters(self) -> dict[str, Any]:
@@ -396,24 +382,22 @@ class Run:
 
     def _take_played(self, name: str, report: SimulationReport) -> None:
         self.tally.add(name, report)
-        if name == GATEWAY and self._evaluations is not None:
+        if name == GATEWAY:
             self._evaluations.note(report)
 
     def _note_server_restart(self, server_id: str, saved: Manifest | None) -> None:
         """A server goes back to a checkpoint: what it learned since is lost, and its records."""
         length = saved.metrics_bytes.get(f"{server_id}.jsonl", 0) if saved else 0
         self._records.servers.cut_back(server_id, length)
-        if self._evaluations is not None:
-            has_weights = saved is not None and saved.servers[server_id].files
-            env_steps = saved.env_steps if saved is not None and has_weights else 0
-            self._evaluations.note_server_restart(server_id, env_steps)
+        has_weights = saved is not None and saved.servers[server_id].files
+        env_steps = saved.env_steps if saved is not None and has_weights else 0
+        self._evaluations.note_server_restart(server_id, env_steps)
         self._records.note_restart(server_id)
 
     def _note_move(self, server_id: str, address: str) -> None:
         logger.warning("server %r is at %s now", server_id, address)
         self._simulations.move(server_id, address)
-        if self._evaluations is not None:
-            self._evaluations.move(server_id, address)
+        self._evaluations.move(server_id, address)
 
     def _note_players_restart(self, name: str, prefix: str | None) -> None:
         if prefix is not None:  # else its episodes expire
@@ -433,7 +417,7 @@ class Run:
     @property
     def evaluated(self) -> EvaluationRow | None:
         """The newest evaluation with all agents as learned."""
-        return self._evaluations.latest if self._evaluations is not None else None
+        return self._evaluations.latest
 
     @property
     def addresses_text(self) -> str:
@@ -454,7 +438,7 @@ class Run:
             self._stop_conditions.text,
             self._records.servers.snapshots(statuses, self.servers.restarting),
             "; ".join(filter(None, (self._awaited, tally.restarts_text))),
-            self._evaluations.text if self._evaluations is not None else "",
+            self._evaluations.text,
             warned_of(self._records.all_warnings(statuses)),
             self._checkpoints.problem,
         )
@@ -512,8 +496,7 @@ class Run:
         except Exception as error:  # likewise
             logger.exception("stopping the processes")
             problems.append(f"stopping the processes: {type(error).__name__}: {error}")
-        if self._evaluations is not None:
-            await self._evaluations.stop()
+        await self._evaluations.stop()
         if self.config.checkpoint.at_end and self._checkpoints.problem:
             problems.insert(0, self._checkpoints.problem)
 

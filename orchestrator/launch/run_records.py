@@ -93,11 +93,6 @@ class RunRecords:
         """Writes what it is warned of; see `write`."""
         self.status.warn(self.all_warnings(statuses), alarm)
 
-    @property
-    def are_behind(self) -> bool:
-        """Whether more was played than is written."""
-        return self.tally.env_steps > self.metrics.recorded_env_steps
-
     def note_restart(self, name: str) -> None:
         """Notes that a process was lost and is started again."""
         self.tally.restart(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -343,11 +343,6 @@ class Servers:
         )
 
     @property
-    def offers(self) -> Mapping[str, frozenset[str]]:
-        """What each answers of what a run asks; see `COSTS`."""
-        return {server_id: server.offers for server_id, server in self.of.items()}
-
-    @property
     def lacking(self) -> Iterator[str]:
         """Yields a sentence for each thing that a server does not offer."""
         for server_id, server in self.of.items():
@@ -391,11 +386,6 @@ class Servers:
             if status.problem and self._supervisor.may_restart:
                 log = self._supervisor.folder.log(server_id)
                 raise RunFailed(f"server {server_id!r}: {status.problem}; its log: {log}")
-
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether simulations would have to wait for an update of any of them."""
-        return any(status.is_waiting_for_learner for status in self.statuses.values())
 
     async def any_down(self) -> None:
         """Waits until one is lost."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,9 +67,10 @@ class World:
 
     def write(self, *, is_last: bool = False) -> bool:
         world: Any = self
+        evaluations: Any = SimpleNamespace(is_running=False, due_at=None)
         return asyncio.run(
             self.checkpoints.write(
-                world, world, None, update_s=1.0, look=self.report_now, is_last=is_last
+                world, world, evaluations, update_s=1.0, look=self.report_now, is_last=is_last
             )
         )
 
