@@ -208,12 +208,9 @@ class _Version(argparse._VersionAction):
     """Looks for the version only if it is asked for, which takes its time."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from importlib import metadata
+        from muxrl.orchestrator.storage.versions import installed_version
 
-        try:
-            self.version = f"muxrl {metadata.version('muxrl')}"
-        except metadata.PackageNotFoundError:
-            self.version = "muxrl (not installed)"
+        self.version = f"muxrl {installed_version() or '(not installed)'}"
         super().__call__(parser, *_)
 
 

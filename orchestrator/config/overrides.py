@@ -26,19 +26,6 @@ Overrides = Sequence[str] | Mapping[str, Any]
 nested: ``{"stop": {"env_steps": 9000}}``. Later ones win."""
 
 
-def override_keys(overrides: Overrides) -> list[str]:
-    """Returns the dotted key of each value that the overrides give.
-
-    Raises:
-        TypeError: they are one text.
-    """
-    return [
-        key
-        for text, tree in parsed(overrides)
-        for key in ([dotted(p) for p, _ in leaves(tree)] if isinstance(tree, dict) else [text])
-    ]
-
-
 def override_value(overrides: Overrides, key: str, default: Any) -> Any:
     """Returns what the overrides give for a key of the top, the last one's; else the default.
 

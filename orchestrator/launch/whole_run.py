@@ -207,11 +207,12 @@ def _workers(
         return
     from muxrl.orchestrator.supervise.cluster import ClusterWorkers
     from muxrl.orchestrator.supervise.placement import reserved
-    from muxrl.orchestrator.supervise.shared_folder import check_shared, has_to_share
+    from muxrl.orchestrator.supervise.shared_folder import check_shared
 
     with ray_session(address=config.address):
         claim_signals()  # which Ray has taken; a place may be long in coming
         with reserved(config, say) as scheduling:
-            if has_to_share(experiment):
+            # Recorded episodes, and checkpoints that pools read meanwhile, do not travel.
+            if config.simulation.record or experiment.pool_sources:
                 check_shared(folder.path, scheduling)
             yield ClusterWorkers(config, scheduling)

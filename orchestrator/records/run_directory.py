@@ -60,21 +60,6 @@ class RunDirectory(Folder):
     _INNER = ("logs", "metrics", "checkpoints", "plots", "tensorboard")
 
     @classmethod
-    def create(cls, root: Path, name: str, now: datetime) -> RunDirectory:
-        """Makes a new folder under `root`, see `Folder`.
-
-        Raises:
-            ValueError: `name` is empty, hidden, or would lead out of `root`.
-            OSError: `root` cannot be written to.
-        """
-        if not name or name.startswith(".") or any(c in name for c in '/\\:*?"<>|\0'):
-            raise ValueError(
-                f"run name {name!r} cannot be part of a folder's name: expected letters, digits, "
-                "'-', '_', '.' and spaces, the first not a '.'"
-            )
-        return super().create(root, name, now)
-
-    @classmethod
     def open(cls, path: Path) -> RunDirectory:
         """The run that was written to `path`.
 

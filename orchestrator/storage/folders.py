@@ -34,12 +34,17 @@ class Folder:
     @classmethod
     def create(cls, root: Path, name: str, now: datetime) -> Self:
         """Makes a new folder ``<name>-YYYYmmdd-HHMMSS`` under `root`, with ``-2``, ``-3``... added
-        where two of a name start in one second.
+        where two of a name start in one second, perhaps in another process.
 
         Raises:
-            OSError: `root` cannot be written to.
+            OSError: `root` cannot be made or written to.
         """
-        return cls(make_next_folder(root, f"{name}-{now:%Y%m%d-%H%M%S}"))._filled()
+        root.mkdir(parents=True, exist_ok=True)
+        for path in _candidates(root, f"{name}-{now:%Y%m%d-%H%M%S}"):
+            with contextlib.suppress(FileExistsError):
+                path.mkdir()
+                return cls(path)._filled()
+        raise AssertionError("there is always a next number")
 
     @classmethod
     def create_at(cls, path: Path) -> Self:
@@ -129,22 +134,6 @@ class Folder:
 def next_path(folder: Path, stem: str, suffix: str = "") -> Path:
     """Returns the first path ``stem``, ``stem-2``, ``stem-3``... that does not exist."""
     return next(path for path in _candidates(folder, stem, suffix) if not path.exists())
-
-
-def make_next_folder(parent: Path, stem: str) -> Path:
-    """Makes the first folder of that kind; safe against another process doing the same.
-
-    Raises:
-        OSError: `parent` cannot be made or written to.
-    """
-    parent.mkdir(parents=True, exist_ok=True)
-    for path in _candidates(parent, stem):
-        try:
-            path.mkdir()
-        except FileExistsError:
-            continue
-        return path
-    raise AssertionError("there is always a next number")
 
 
 def _candidates(folder: Path, stem: str, suffix: str = "") -> Iterator[Path]:

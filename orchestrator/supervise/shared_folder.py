@@ -7,22 +7,15 @@ would lie there and be found by nobody.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.errors import NotShared, RunFailed
 from muxrl.protocol.suggestions import listed
 
 PROBE_S = 120.0
 """For a machine of a cluster to start a process and look."""
-
-
-def has_to_share(experiment: Experiment) -> bool:
-    """Whether a run has files that do not travel: episodes that are recorded, and checkpoints that
-    pools read while it runs."""
-    return bool(experiment.config.simulation.record or experiment.pool_sources)
 
 
 def check_shared(folder: Path, scheduling: Any = None) -> None:
@@ -47,22 +40,7 @@ def check_shared(folder: Path, scheduling: Any = None) -> None:
         seen = _ask(nodes, marker)
     finally:
         marker.unlink(missing_ok=True)
-    refuse_unseen(folder, nodes, seen)
-
-
-def refuse_unseen(folder: Path, nodes: Mapping[str, str], seen: Collection[str]) -> None:
-    """Refuses a folder that not all nodes have seen.
-
-    Args:
-        folder: that was looked for.
-        nodes: Ray's id of each that was asked, to the machine's name and address.
-        seen: ids of the nodes that saw it.
-
-    Raises:
-        NotShared: there are others.
-    """
-    blind = [machine for node_id, machine in nodes.items() if node_id not in seen]
-    if blind:
+    if blind := [machine for node_id, machine in nodes.items() if node_id not in seen]:
         which = f"machine {blind[0]} does" if len(blind) == 1 else f"machines {listed(blind)} do"
         raise NotShared(
             f"the Ray cluster's {which} not see {folder.absolute()}, where its files "

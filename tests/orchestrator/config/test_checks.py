@@ -243,7 +243,9 @@ def test_a_command_or_an_address_is_an_algorithm():
     assert [server.algorithm for server in own] == ["EXTERNAL", "EXTERNAL"]
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "a b", "x" * 200])
+@pytest.mark.parametrize(
+    "name", ["", "a/b", "..", ".hidden", "a b", "x" * 200, "../b", "a:b", "a\0"]
+)
 def test_a_name_that_cannot_be_a_directory(name):
     config = experiment()
     config.name = name

@@ -17,7 +17,7 @@ from muxrl.orchestrator.config import (
     load_config,
     to_yaml,
 )
-from muxrl.orchestrator.config.overrides import Overrides, override_keys
+from muxrl.orchestrator.config.overrides import Overrides
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.servers.config import ServerConfig
 
@@ -110,11 +110,6 @@ def test_what_a_caller_gives_stays_as_it_is(file: Path) -> None:
 def test_one_text_is_no_list_of_them(file: Path) -> None:
     with pytest.raises(TypeError, match=r"are 'seed=3', one text; expected a list"):
         load_config(file, "seed=3")
-
-
-def test_keys_are_those_of_the_values() -> None:
-    assert override_keys(["a.b=1", "c={d: 2}"]) == ["a.b", "c.d"]
-    assert override_keys({"a.b": 1, "c": {"d": 2, "e": {}}}) == ["a.b", "c.d", "c.e"]
 
 
 def test_what_python_gives_is_what_the_file_says(file: Path) -> None:

@@ -10,19 +10,26 @@ from muxrl.orchestrator.config import load_config, prepare
 from muxrl.orchestrator.errors import NotShared
 from muxrl.orchestrator.launch.whole_run import run_experiment
 from muxrl.orchestrator.supervise import shared_folder
-from muxrl.orchestrator.supervise.shared_folder import check_shared, refuse_unseen
+from muxrl.orchestrator.supervise.shared_folder import check_shared
 
 NODES = {"1": "left (10.0.0.1)", "2": "right (10.0.0.2)"}
 
 
-def test_machines_that_do_not_see_the_folder_are_named_with_the_cure(tmp_path: Path) -> None:
-    refuse_unseen(tmp_path, NODES, {"1", "2"})
+def test_machines_that_do_not_see_the_folder_are_named_with_the_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = {"1", "2"}
+    monkeypatch.setattr(shared_folder, "_other_nodes", lambda _: NODES)
+    monkeypatch.setattr(shared_folder, "_ask", lambda *_: seen)
+    check_shared(tmp_path)
+    seen.remove("2")
     with pytest.raises(NotShared) as refusal:
-        refuse_unseen(tmp_path, NODES, {"1"})
+        check_shared(tmp_path)
     assert f"machine right (10.0.0.2) does not see {tmp_path}" in str(refusal.value)
     assert "under the same path (runs_dir or --run-dir" in str(refusal.value)
+    seen.remove("1")
     with pytest.raises(NotShared, match=r"machines left \(10.*\), right \(10.*\) do not see"):
-        refuse_unseen(tmp_path, NODES, set())
+        check_shared(tmp_path)
 
 
 @pytest.mark.ray
