@@ -56,15 +56,9 @@ class Total:
         self.before += self.of.pop(name, 0)
 
 
-_SUMMED = (
-    *("num_env_steps", "num_mismatches", "num_lost_episodes", "num_lost_steps"),
-    *("num_bad_episodes", "cpu_s"),
-)
-"""Counts of processes, as `SimulationReport` names them."""
-_KEPT = (
-    *("time_s", "env_steps", "num_episodes", "num_mismatches", "num_lost_episodes"),
-    *("num_lost_steps", "num_bad_episodes", "num_restarts", "num_random_episodes", "has_played"),
-)
+_COUNTED = ("num_mismatches", "num_lost_episodes", "num_lost_steps", "num_bad_episodes")
+"""Counts of processes, as `SimulationReport` and `JointRow` name them."""
+_KEPT = ("time_s", "env_steps", "num_episodes", "num_restarts", "num_random_episodes", "has_played")
 """What a run that is resumed continues from; where an older run lacks it, it begins anew."""
 
 
@@ -95,21 +89,13 @@ class Tally:
         self.env_steps = 0
         self.env_steps_per_s = 0.0
         self.num_episodes = 0
-        self.num_mismatches = 0
         self.has_played = False
         """Whether a simulation of the run, or the gateway of external ones, has reported steps."""
-        self.num_lost_episodes = 0
-        """Training episodes that were closed early since a process was lost."""
         self.num_restarts: dict[str, int] = {}
         """By process, how often it was started again; those without are left out."""
         self.num_random_episodes: dict[str, int] = {}
         """By server, training episodes in which its agents acted at random, since it was lost."""
-        self.num_lost_steps = 0
-        """Steps that simulations played with local inference, of one server each, and of which that
-        may know nothing, since it was lost."""
-        self.num_bad_episodes = 0
-        """Training episodes that ended at a value that a server refused; see `on_bad_value`."""
-        self._totals = {name: Total() for name in _SUMMED}
+        self._totals = {name: Total() for name in ("num_env_steps", *_COUNTED, "cpu_s")}
         self._num_open: dict[str, int] = {}
         """By process, training episodes as of its last report."""
         self.cpu = self._totals["cpu_s"]
@@ -134,7 +120,7 @@ class Tally:
         self._settle()
         return {
             **{name: copy(getattr(self, name)) for name in _KEPT},
-            "cpu_s": self.cpu.now,
+            **{name: total.now for name, total in self._totals.items()},
             "recent": list(self._recent),
             "recent_metrics": list(self._recent_metrics),
             "values": {name: list(values) for name, values in self._values.items()},
@@ -198,8 +184,6 @@ class Tally:
     def _sum(self) -> None:
         # A gateway through which nobody plays does not undo the servers' counts.
         self.env_steps = max(self.env_steps, self._totals["num_env_steps"].now)
-        for name in _SUMMED[1:-1]:
-            setattr(self, name, self._totals[name].now)
 
     def restart(self, name: str) -> None:
         """Says that a process was lost and is started again; what it has done still counts.
@@ -281,10 +265,7 @@ class Tally:
             env_steps=self.env_steps,
             episodes=self.num_episodes,
             env_steps_per_s=self.env_steps_per_s,
-            num_mismatches=self.num_mismatches,
-            num_lost_episodes=self.num_lost_episodes,
-            num_bad_episodes=self.num_bad_episodes,
-            num_lost_steps=self.num_lost_steps,
+            **{name: self._totals[name].now for name in _COUNTED},
             num_random_episodes=dict(self.num_random_episodes),
             episode_return_mean=dict(sorted(_means(self._recent).items())),
             returns=_means(self._returns_of_groups(episode) for episode in self._recent),

@@ -122,9 +122,11 @@ def test_what_a_process_did_before_it_was_lost_still_counts() -> None:
     tally = Tally()
     tally.add("simulation-0", SimulationReport(num_env_steps=70, num_mismatches=1, num_open=4))
     tally.restart("simulation-0")
-    assert (tally.env_steps, tally.num_mismatches, tally.num_lost_episodes) == (70, 1, 4)
+    row = tally.row()
+    assert (row.env_steps, row.num_mismatches, row.num_lost_episodes) == (70, 1, 4)
     tally.add("simulation-0", SimulationReport(num_env_steps=5, num_lost_episodes=2))
-    assert (tally.env_steps, tally.num_mismatches, tally.num_lost_episodes) == (75, 1, 6)
+    row = tally.row()
+    assert (row.env_steps, row.num_mismatches, row.num_lost_episodes) == (75, 1, 6)
 
 
 def test_a_simulation_that_names_ever_new_metrics_fills_no_memory() -> None:
