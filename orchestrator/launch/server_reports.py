@@ -14,8 +14,8 @@ from muxrl.orchestrator.launch.tally import LatencyRecords, Tally
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.rows import IterationRow, ServerState
 from muxrl.orchestrator.storage.json_files import finite
-from muxrl.orchestrator.supervise.server_process import ServerReport
 from muxrl.protocol.messages import Status
+from muxrl.protocol.run_messages import RunReport
 
 _UNKNOWN = ServerState()
 
@@ -37,20 +37,19 @@ class ServerReports:
         self._iterations: dict[str, IterationRow] = {}  # the newest of each server
         self._latencies = LatencyRecords()
 
-    def receive(self, server_id: str, report: ServerReport) -> None:
+    def receive(self, server_id: str, report: RunReport) -> None:
         """Receives a report, and writes its records down."""
-        content = report.content
-        self._tally.cpu.of[server_id] = content.cpu_s
-        seconds: dict[str, Any] = {name: round(s, 3) for name, s in content.activity.items()}
+        self._tally.cpu.of[server_id] = report.cpu_s
+        seconds: dict[str, Any] = {name: round(s, 3) for name, s in report.activity.items()}
         self._states[server_id] = ServerState(
             **seconds,
-            num_refused=content.status.num_refused,
-            num_env_steps=content.status.num_env_steps,
-            num_logged_actions=content.status.num_logged_actions,
-            weights_seq_no=content.status.weights_seq_no,
+            num_refused=report.status.num_refused,
+            num_env_steps=report.status.num_env_steps,
+            num_logged_actions=report.status.num_logged_actions,
+            weights_seq_no=report.status.weights_seq_no,
         )
-        self._latencies.receive(server_id, content.latencies)
-        for record in content.records:
+        self._latencies.receive(server_id, report.latencies)
+        for record in report.records:
             if self._experiment.servers[server_id].shadow:  # others have earned it
                 record = {**record, "episode_return_mean": None}
             self._metrics.server(server_id, record)

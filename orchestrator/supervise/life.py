@@ -31,7 +31,7 @@ ANSWER_S = 5.0
 _PAUSE_S = 1.0
 """Before a process is started again that did not come up."""
 
-R = TypeVar("R", bound=ProcessReport)
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -303,7 +303,7 @@ class Life(ABC, Generic[R]):
         return asked.done()
 
     def _stuck(self, report: R) -> Silent | None:
-        if report.step_s < self._timeouts.step_s:
+        if not isinstance(report, ProcessReport) or report.step_s < self._timeouts.step_s:
             return None
         return Silent(
             f"has been in one step of its simulation for {report.step_s:.0f} s "

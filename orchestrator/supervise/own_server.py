@@ -24,7 +24,7 @@ from muxrl.orchestrator.errors import ProcessEnded, RunFailed
 from muxrl.orchestrator.storage.checkpoints import SavedServer
 from muxrl.orchestrator.supervise.child import Program, how_ended, start_command
 from muxrl.orchestrator.supervise.process import reachable
-from muxrl.orchestrator.supervise.server_process import ServerReport, Started
+from muxrl.orchestrator.supervise.server_process import Started
 from muxrl.orchestrator.supervise.working import in_own_thread
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.messages import Refused, ServerSpec, Status
@@ -201,24 +201,22 @@ class OwnServer:
             self._run("abort", AbortRequest(prefix))
 
     @in_own_thread
-    def report(self, taken: int = 0) -> ServerReport:
+    def report(self, taken: int = 0) -> RunReport:
         """See `RunService.report`; of a server without reports its status alone."""
         if "report" in self._offers:
-            return ServerReport(self._run("report", ReportRequest(taken)))
-        return ServerReport(RunReport(self.status()))
+            return self._run("report", ReportRequest(taken))
+        return RunReport(self.status())
 
     @in_own_thread
-    def finish_training(self, timeout_s: float, taken: int = 0) -> ServerReport:
+    def finish_training(self, timeout_s: float, taken: int = 0) -> RunReport:
         """See `RunService.finish`."""
         if "finish" not in self._offers:
             return self.report(taken)
         asked = FinishRequest(timeout_s, taken)
-        return ServerReport(self._run("finish", asked, timeout_s + _ANSWER_S))
+        return self._run("finish", asked, timeout_s + _ANSWER_S)
 
     @in_own_thread
-    def save(
-        self, path: Path, timeout_s: float, taken: int = 0
-    ) -> tuple[SavedServer, ServerReport]:
+    def save(self, path: Path, timeout_s: float, taken: int = 0) -> tuple[SavedServer, RunReport]:
         """Returns what was written, and a report as of that moment; see `RunService.save`.
 
         Raises:
@@ -234,7 +232,7 @@ class OwnServer:
                 "with this one?"
             )
         written = SavedServer.of(self.plan.algorithm, saved.iteration, path)
-        return written, ServerReport(saved.report)
+        return written, saved.report
 
     @in_own_thread
     def stop(self) -> bool:

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from muxrl.orchestrator.storage.checkpoints import SavedServer
-from muxrl.orchestrator.supervise.process import ProcessReport, reachable, settle
+from muxrl.orchestrator.supervise.process import reachable, settle
 from muxrl.orchestrator.supervise.working import in_own_thread
 from muxrl.protocol.messages import Status
 from muxrl.protocol.run_messages import UNTRAINED, RunReport
 from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import ServerPlan
-
-
-@dataclass(frozen=True)
-class ServerReport(ProcessReport):
-    """A server's status, and what it has trained."""
-
-    content: RunReport
-    """By the server of itself. Its records are those that nobody has taken in yet; see also
-    `muxrl.servers.episodes.feed.Activity` and `muxrl.servers.server.PolicyServer.latencies`."""
-
 
 COSTS = {
     "check": "'muxrl check' does not see what is wrong with its settings",
@@ -94,23 +83,21 @@ class ServerProcess:
         """Closes the episodes whose ids begin so as truncated."""
         self._server.abort_episodes(prefix)
 
-    def report(self, taken: int = 0) -> ServerReport:
+    def report(self, taken: int = 0) -> RunReport:
         """See `RunService.report`."""
-        return ServerReport(self._service.report(taken))
+        return self._service.report(taken)
 
     @in_own_thread
-    def finish_training(self, timeout_s: float, taken: int = 0) -> ServerReport:
+    def finish_training(self, timeout_s: float, taken: int = 0) -> RunReport:
         """See `RunService.finish`."""
-        return ServerReport(self._service.finish(timeout_s, taken))
+        return self._service.finish(timeout_s, taken)
 
     @in_own_thread
-    def save(
-        self, path: Path, timeout_s: float, taken: int = 0
-    ) -> tuple[SavedServer, ServerReport]:
+    def save(self, path: Path, timeout_s: float, taken: int = 0) -> tuple[SavedServer, RunReport]:
         """Returns what was written, and a report as of that moment; see `RunService.save`."""
         saved = self._service.save(path, timeout_s, taken)
         written = SavedServer.of(self._server.plan.algorithm, saved.iteration, path)
-        return written, ServerReport(saved.report)
+        return written, saved.report
 
     @in_own_thread
     def stop(self) -> bool:

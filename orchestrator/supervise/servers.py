@@ -26,15 +26,10 @@ from muxrl.orchestrator.supervise.event_loop import first_of
 from muxrl.orchestrator.supervise.life import ANSWER_S, Life, Supervisor
 from muxrl.orchestrator.supervise.own_server import OwnServer, with_token
 from muxrl.orchestrator.supervise.restarts import Quota
-from muxrl.orchestrator.supervise.server_process import (
-    COSTS,
-    ServerProcess,
-    ServerReport,
-    Started,
-)
+from muxrl.orchestrator.supervise.server_process import COSTS, ServerProcess, Started
 from muxrl.orchestrator.supervise.worker import Caller
 from muxrl.protocol.messages import Status
-from muxrl.protocol.run_messages import UNTRAINED
+from muxrl.protocol.run_messages import UNTRAINED, RunReport
 from muxrl.servers.config import EXTERNAL, ServerPlan
 
 logger = logging.getLogger(__name__)
@@ -45,7 +40,7 @@ _SIGN_S = 1.0
 """Between two signs of life of a server that takes its time."""
 
 
-class Server(Life[ServerReport]):
+class Server(Life[RunReport]):
     """One server.
 
     Args:
@@ -101,13 +96,12 @@ class Server(Life[ServerReport]):
     def _request(self) -> asyncio.Future[Any]:
         return self.call("report", self._num_taken)
 
-    def _receive(self, report: ServerReport) -> None:
+    def _receive(self, report: RunReport) -> None:
         """Receives a report, without the records that came before: an interrupted call, or one
         that was under way beside another, has them sent again."""
-        self.status = report.content.status
-        records = [r for r in report.content.records if r["iteration"] > self._num_taken]
-        content = structs.replace(report.content, records=records)
-        self._servers.on_report(self.name, replace(report, content=content))
+        self.status = report.status
+        records = [r for r in report.records if r["iteration"] > self._num_taken]
+        self._servers.on_report(self.name, structs.replace(report, records=records))
         if records:
             self._num_taken = records[-1]["iteration"]
 
@@ -287,7 +281,7 @@ class Servers:
         self,
         experiment: Experiment,
         supervisor: Supervisor,
-        on_report: Callable[[str, ServerReport], None],
+        on_report: Callable[[str, RunReport], None],
         on_restart: Callable[[str, Manifest | None], None],
         on_move: Callable[[str, str], None] = lambda server_id, address: None,
     ) -> None:

@@ -44,7 +44,7 @@ def watch(servers: list[Serving], folder: Path) -> None:
         threading.Event().wait(_LOOK_S)
         reports = [server.worker.call("report", taken[server.server_id]) for server in servers]
         for server, report in zip(servers, reports, strict=True):
-            if records := report.result().content.records:
+            if records := report.result().records:
                 last = records[-1]
                 taken[server.server_id] = last["iteration"]
                 logs[server.server_id].add(last["env_steps"])

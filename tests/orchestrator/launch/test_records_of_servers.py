@@ -16,8 +16,9 @@ from muxrl.orchestrator.config import ExperimentConfig, TimeoutsConfig
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise.life import Supervisor
-from muxrl.orchestrator.supervise.server_process import ServerProcess, ServerReport
+from muxrl.orchestrator.supervise.server_process import ServerProcess
 from muxrl.orchestrator.supervise.servers import Servers
+from muxrl.protocol.run_messages import RunReport
 from muxrl.servers import run_service
 from muxrl.servers.config import ServerConfig, ServerPlan
 
@@ -61,8 +62,8 @@ def process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ServerProcess:
     return ServerProcess(cast("Any", SimpleNamespace(algorithm="A2C")))
 
 
-def iterations(report: ServerReport) -> list[int]:
-    return [record["iteration"] for record in report.content.records]
+def iterations(report: RunReport) -> list[int]:
+    return [record["iteration"] for record in report.records]
 
 
 def test_a_process_reports_a_record_until_it_is_taken_in(

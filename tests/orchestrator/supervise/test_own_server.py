@@ -113,9 +113,9 @@ def test_a_run_begins_reports_saves_and_goes_on_elsewhere(serving: Serving, tmp_
     play(serving.address)
     wait_for_iteration(server, 1)
     report = server.report()
-    assert [record["iteration"] for record in report.content.records] == [1]
-    assert report.content.records[0]["learner"]["default"] == {"loss": 1.0, "rows": 8.0}
-    assert server.report(taken=1).content.records == []
+    assert [record["iteration"] for record in report.records] == [1]
+    assert report.records[0]["learner"]["default"] == {"loss": 1.0, "rows": 8.0}
+    assert server.report(taken=1).records == []
     saved, _ = server.save(tmp_path / "draft", PATIENCE_S)
     assert (saved.iteration, saved.weights_seq_no) == (1, 1)
     assert ABOUT_FILE in saved.files
@@ -279,9 +279,9 @@ def test_a_server_that_offers_nothing_is_asked_for_its_status_alone(
     server = OwnServer(plan_at(foreign[0]))
     assert server.start().offers == set()
     report = server.report()
-    assert (report.content.status.iteration, report.content.records) == (7, [])
+    assert (report.status.iteration, report.records) == (7, [])
     assert server.save(tmp_path / "draft", 1.0)[0].files == {}
-    assert server.finish_training(1.0).content.status.iteration == 7
+    assert server.finish_training(1.0).status.iteration == 7
     server.abort_episodes("x")
 
 
