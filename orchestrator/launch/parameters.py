@@ -5,10 +5,11 @@ Simulations are told about once a second (`Simulations.tell`).
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.episode_metrics import EpisodeMetrics
@@ -117,9 +118,6 @@ class ParameterProgress:
 
 def scheduled(points: Sequence[Sequence[float]], env_steps: int) -> float:
     """Returns the value of a piecewise linear schedule, rounded if all of its values are whole."""
-    after = bisect_right(points, float(env_steps), key=lambda point: point[0])
-    if after == len(points):
-        return points[-1][1]
-    (x0, y0), (x1, y1) = points[after - 1], points[after]
-    value = y0 + (y1 - y0) * (env_steps - x0) / (x1 - x0)
-    return round(value) if all(isinstance(y, int) for _, y in points) else value
+    at, values = zip(*points, strict=True)
+    value = float(np.interp(env_steps, at, values))
+    return round(value) if all(isinstance(one, int) for one in values) else value

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -25,13 +26,8 @@ def value_at(points: Points, env_steps: int) -> float:
     """Returns a schedule's value after so many env steps; of a number itself."""
     if isinstance(points, int | float):
         return float(points)
-    (at, value), *later = points
-    for next_at, next_value in later:
-        if env_steps < next_at:
-            share = (env_steps - at) / (next_at - at)
-            return float(value + share * (next_value - value))
-        at, value = next_at, next_value
-    return float(value)
+    at, values = zip(*points, strict=True)
+    return float(np.interp(env_steps, at, values))
 
 
 class Step:
