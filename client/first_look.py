@@ -68,17 +68,19 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a look has found."""
+class SimulationFacts:
+    """The agents of a simulation, and what passes between them and it."""
 
     agents: dict[str, tuple[Space, Space]]
-    first_agents: tuple[str, ...]
-    """Those that observe at the beginning of an episode."""
-    state_size: int | None
-    state_problem: str
-    """Why there is no state to be had from an environment with a `state()`; "" if there is."""
-    notes: tuple[str, ...]
-    """What is not as it should be, and was taken all the same: a sentence each."""
+    """Agent to its observation and action space, in the order of `possible_agents`."""
+    state_size: int | None = None
+    """Length of the global state that it sends; None: it sends none."""
+    notes: tuple[str, ...] = ()
+    """What of the environment is not as it should be, and was taken all the same."""
+    state_problem: str = ""
+    """Why its `state()` gives none, though there is one."""
+    first_agents: tuple[str, ...] = ()
+    """Those that observe at the beginning of an episode; (): nobody knows."""
 
 
 def look(
@@ -87,7 +89,7 @@ def look(
     metrics: Mapping[str, str] | None = None,
     *,
     is_whole: bool = False,
-) -> Found:
+) -> SimulationFacts:
     """Resets a simulation, plays one step, judges what it says as a server would, and closes it.
 
     Args:
@@ -113,19 +115,19 @@ def look(
     finally:
         with _calling("close()"):
             simulation.close()
-    return Found(
+    return SimulationFacts(
         {
             a: (simulation.observation_spaces[a], simulation.action_spaces[a])
             for a in simulation.possible_agents
         },
-        tuple(agent for what, agent in first.shown[0] if what == "observation"),
         None if first.state_problem else simulation.state_size,
-        first.state_problem,
         (*getattr(simulation, "notes", ()), *notes),
+        first.state_problem,
+        tuple(agent for what, agent in first.shown[0] if what == "observation"),
     )
 
 
-def look_at(subject: Subject, is_whole: bool) -> Found:
+def look_at(subject: Subject, is_whole: bool) -> SimulationFacts:
     """Makes a simulation and looks at it; raises as `look`."""
     made = subject.make()
     with naming(subject.env, "a look"):
@@ -175,7 +177,7 @@ class _Play:
 
     Attributes:
         shown: of the reset and of each step: what, of which agent, and its value, or a hash of it.
-        state_problem: see `Found`.
+        state_problem: see `SimulationFacts`.
     """
 
     def __init__(

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from muxrl.orchestrator.config import ConfigSource, Overrides, load_config, prepare
-from muxrl.orchestrator.config.checks import check
 from muxrl.orchestrator.doing import shown_on
 from muxrl.orchestrator.launch.background import BackgroundRun, start_resumed, start_run
 from muxrl.orchestrator.launch.lasting_output import lasting_output
 from muxrl.orchestrator.launch.result import RunResult
 from muxrl.orchestrator.launch.resuming import load_resumed_config, open_resumed
-from muxrl.orchestrator.launch.whole_run import resume_experiment, run_experiment
+from muxrl.orchestrator.launch.whole_run import run_experiment
 from muxrl.orchestrator.supervise.fork_server import early
 
 if TYPE_CHECKING:
@@ -95,14 +94,15 @@ def launch(
     if not wait:
         experiment = prepare(loaded)
         return start_run(experiment, new_dir) if folder is None else start_resumed(loaded, folder)
-    with _shown(show_progress) as console:
-        check(loaded)
-        with early(loaded.address):
-            experiment = prepare(loaded)
-            how: dict[str, Any] = {"show_progress": console is not None, "console": console}
-            if folder is not None:
-                return resume_experiment(experiment, folder, **how)
-            return run_experiment(experiment, new_dir, **how)
+    with _shown(show_progress) as console, early(loaded.address):
+        experiment = prepare(loaded)
+        return run_experiment(
+            experiment,
+            folder or new_dir,
+            is_resumed=resume,
+            show_progress=console is not None,
+            console=console,
+        )
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from muxrl.orchestrator.commands.terminal import quiet
 
@@ -35,13 +35,15 @@ def run_prepared(
     """Runs an experiment or goes on with a run, says what went wrong, returns the exit code."""
     from rich.console import Console
 
-    from muxrl.orchestrator.launch.whole_run import resume_experiment, run_experiment
+    from muxrl.orchestrator.launch.whole_run import run_experiment
 
-    how: dict[str, Any] = {"show_progress": show_progress, "console": Console()}
-    if resumed is None:
-        result = run_experiment(experiment, run_dir, **how)
-    else:
-        result = resume_experiment(experiment, resumed, **how)
+    result = run_experiment(
+        experiment,
+        resumed or run_dir,
+        is_resumed=resumed is not None,
+        show_progress=show_progress,
+        console=Console(),
+    )
     if result.problem:
         sys.stderr.write(f"muxrl: {result.problem}\n")
     return result.exit_code

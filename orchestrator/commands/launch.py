@@ -41,7 +41,6 @@ def launch(
         no_progress: show no live display.
     """
     from muxrl.orchestrator.config import load_config
-    from muxrl.orchestrator.config.checks import check
     from muxrl.orchestrator.supervise.fork_server import early
 
     folder = None
@@ -57,7 +56,6 @@ def launch(
     else:
         loaded = load_config(config, overrides)
     loaded.address = address or loaded.address
-    check(loaded)
     with early(loaded.address):
         experiment = prepared(loaded, needs_stop=True)
         return run_prepared(experiment, run_dir, folder, show_progress=not no_progress)

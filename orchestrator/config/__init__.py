@@ -7,8 +7,9 @@ Both raise `ConfigError` with one sentence for each problem. Importing this pack
 neither ray nor torch; `resolve` does, for the algorithms' settings.
 """
 
+from muxrl.client.first_look import SimulationFacts
 from muxrl.orchestrator.config.experiment import Experiment
-from muxrl.orchestrator.config.facts import SimulationFacts, probe
+from muxrl.orchestrator.config.facts import probe
 from muxrl.orchestrator.config.load import (
     ConfigSource,
     find_config,

@@ -19,7 +19,6 @@ from muxrl.client.inference_modes import InferenceMode
 from muxrl.orchestrator.config import parameters, shadows
 from muxrl.orchestrator.config.schema import RETURN, TOTAL, ExperimentConfig, GatewayConfig
 from muxrl.orchestrator.config.trackers import find_problems as tracker_problems
-from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.storage.remote_copy import find_problem
 from muxrl.protocol.suggestions import did_you_mean, listed, similar_or_known
 from muxrl.servers.config import EXTERNAL as OWN_PROCESS
@@ -49,16 +48,6 @@ def is_label(name: str) -> bool:
     """Whether `name` can be a server's label in an assignment."""
     # Without "@", which separates a label from the server id where several servers share it.
     return _FILE_NAME.fullmatch(name) is not None
-
-
-def check(config: ExperimentConfig, *, needs_stop: bool = True) -> None:
-    """Refuses what is wrong by itself, before anything is imported or made.
-
-    Raises:
-        ConfigError: with one sentence for each problem; see `find_problems`.
-    """
-    if problems := find_problems(config, needs_stop=needs_stop):
-        raise ConfigError(problems)
 
 
 def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[str]:
@@ -142,18 +131,15 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
                 "simulation.command: does not say where the gateway is; put {gateway} into it, "
                 'such as ["java", "-jar", "sim.jar", "{gateway}"]'
             )
-        if simulation.kwargs:
-            yield "simulation.kwargs: is given, but an external simulation is not made by muxrl"
+        for key in ("kwargs", "vector_env", "on_bad_value"):
+            if getattr(simulation, key) != getattr(type(simulation)(), key):
+                yield f"simulation.{key}: is for simulations that muxrl makes; leave it out"
         if simulation.respawn not in ("refuse", "same_id"):
             yield (
                 f"simulation.respawn: is {simulation.respawn!r}; an external simulation says by "
                 "itself what is an agent's last observation, and which id it has, so with "
                 "'same_id' its agents may come back in any step"
             )
-        if simulation.vector_env:
-            yield "simulation.vector_env: is for simulations that muxrl makes; leave it out"
-        if simulation.on_bad_value != "stop":
-            yield "simulation.on_bad_value: is for simulations that muxrl makes; leave it out"
         if simulation.metrics:
             yield (
                 "simulation.metrics: is given, but muxrl does not see the infos of an external "
@@ -178,11 +164,8 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
                 f"'gymnasium:ENV_ID' nor 'pettingzoo:ENV_ID' nor 'open_spiel:GAME' nor "
                 f"'{EXTERNAL}'{hint}"
             )
-        for key, value in {
-            "agents": simulation.agents,
-            "state_size": simulation.state_size,
-        }.items():
-            if value:
+        for key in ("agents", "state_size"):
+            if getattr(simulation, key):
                 yield (
                     f"simulation.{key}: is only for env: {EXTERNAL}; the simulation "
                     f"{simulation.env!r} is asked itself"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from muxrl.client.first_look import SimulationFacts
 from muxrl.orchestrator.config.checks import EXTERNAL
-from muxrl.orchestrator.config.facts import SimulationFacts
 from muxrl.orchestrator.config.schema import TOTAL, ExperimentConfig
 from muxrl.protocol import assignment
 from muxrl.servers.config import ServerPlan, algorithm_label

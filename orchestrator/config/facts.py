@@ -6,8 +6,8 @@ spaces in their plain form: ``{type: box, shape: [4]}``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from muxrl.client import first_look
+from muxrl.client.first_look import SimulationFacts
 from muxrl.orchestrator.config.checks import EXTERNAL
 from muxrl.orchestrator.config.parameters import at_the_end, find_misread
 from muxrl.orchestrator.config.schema import SimulationConfig
@@ -15,22 +15,6 @@ from muxrl.orchestrator.config.spaces import read_space
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.patterns import expand
 from muxrl.protocol.spaces import Space
-
-
-@dataclass(frozen=True)
-class SimulationFacts:
-    """The agents of a simulation, and what passes between them and it."""
-
-    agents: dict[str, tuple[Space, Space]]
-    """Agent to its observation and action space, in the order of `possible_agents`."""
-    state_size: int | None = None
-    """Length of the global state that it sends; None: it sends none."""
-    notes: tuple[str, ...] = ()
-    """What of the environment is not as it should be, and was taken all the same."""
-    state_problem: str = ""
-    """Why its `state()` gives none, though there is one."""
-    first_agents: tuple[str, ...] = ()
-    """Those that observe at the beginning of an episode; (): nobody knows."""
 
 
 def probe(simulation: SimulationConfig, *, is_whole: bool = False) -> SimulationFacts:
@@ -53,7 +37,6 @@ def probe(simulation: SimulationConfig, *, is_whole: bool = False) -> Simulation
         return _external_facts(simulation)
     if problems := list(find_misread(simulation)):
         raise ConfigError(problems)
-    from muxrl.client import first_look
     from muxrl.client.adapters import SimulationError
     from muxrl.client.apart import ProcessCall
     from muxrl.client.episode_parameters import draw
@@ -70,7 +53,7 @@ def probe(simulation: SimulationConfig, *, is_whole: bool = False) -> Simulation
     )
     try:
         with ProcessCall(first_look.look_at, subject, is_whole) as looking:
-            found = looking.result()
+            facts: SimulationFacts = looking.result()
         if simulation.vector_env and simulation.num_envs_per_process > 1:
             with ProcessCall(first_look.look_at_batch, subject) as looking:
                 looking.result()
@@ -83,9 +66,7 @@ def probe(simulation: SimulationConfig, *, is_whole: bool = False) -> Simulation
     except SimulationError as error:
         sentence = " ".join(str(error).split()).removeprefix("simulation ")
         raise ConfigError([f"simulation.env: {sentence}"]) from error
-    return SimulationFacts(
-        found.agents, found.state_size, found.notes, found.state_problem, found.first_agents
-    )
+    return facts
 
 
 def _external_facts(simulation: SimulationConfig) -> SimulationFacts:

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from muxrl.client.first_look import SimulationFacts
 from muxrl.client.inference_modes import InferenceModes
 from muxrl.client.local_policies import no_local_inference
-from muxrl.orchestrator.config.checks import EXTERNAL, check, find_problems
+from muxrl.orchestrator.config.checks import EXTERNAL, find_problems
 from muxrl.orchestrator.config.experiment import Experiment, pool_members
-from muxrl.orchestrator.config.facts import SimulationFacts, probe
+from muxrl.orchestrator.config.facts import probe
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.config.shadows import acting, find_learning_problems, shadows
@@ -46,7 +47,8 @@ def prepare(
         ConfigError: with all problems of the config; else of its simulation if that cannot be made,
             or of both together.
     """
-    check(config, needs_stop=needs_stop)
+    if problems := find_problems(config, needs_stop=needs_stop):
+        raise ConfigError(problems)
     doing("looking at the environment")
     return resolve(config, probe(config.simulation, is_whole=plays_episode), needs_stop=needs_stop)
 

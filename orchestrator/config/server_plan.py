@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from muxrl.client.first_look import SimulationFacts
 from muxrl.orchestrator.config.checks import is_file_name
-from muxrl.orchestrator.config.facts import SimulationFacts
 from muxrl.orchestrator.config.initial_weights import find_initial_weights
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.storage.json_files import finite

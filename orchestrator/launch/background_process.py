@@ -20,13 +20,13 @@ def main() -> int:
         when_alone(lambda: os.kill(os.getpid(), signal.SIGTERM))
 
         from muxrl.orchestrator.config import prepare
-        from muxrl.orchestrator.launch.whole_run import resume_experiment, run_experiment
+        from muxrl.orchestrator.launch.whole_run import run_experiment
         from muxrl.orchestrator.records.run_directory import RunDirectory
         from muxrl.orchestrator.user_modules import find_user_modules
 
         find_user_modules()
-        run = resume_experiment if is_resumed else run_experiment
-        return run(prepare(config), RunDirectory.open(run_dir)).exit_code
+        folder = RunDirectory.open(run_dir)
+        return run_experiment(prepare(config), folder, is_resumed=is_resumed).exit_code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 

@@ -42,6 +42,7 @@ def run_experiment(
     experiment: Experiment,
     run_dir: Path | RunDirectory | None = None,
     *,
+    is_resumed: bool = False,
     show_progress: bool = False,
     console: Console | None = None,
     hidden_metrics: str = "",
@@ -51,55 +52,36 @@ def run_experiment(
     Ctrl-C, SIGTERM and SIGHUP end it cleanly; what was measured is kept.
 
     Args:
-        experiment: resolved.
+        experiment: resolved; of a run that is resumed, from `load_resumed_config`.
         run_dir: the run's directory, which must not exist yet, or which `make_folder` has made;
             None makes one under the experiment's `runs_dir`.
+        is_resumed: continues the run in `run_dir` from its newest whole checkpoint, however it
+            ended.
         show_progress: whether to show the run's state while it runs.
         console: where to write what is going on; None: nowhere.
         hidden_metrics: how the names of those begin that are not written there; "": none.
 
     Raises:
         ConfigError: a server wants a GPU that is not there, or is replaced, as in a resumed run.
-        OSError: the run directory is there already, or cannot be made.
+        CannotResume: there is no whole checkpoint.
+        RunIsRunning: another process watches over the run.
+        OSError: the run directory is there already, or cannot be made or written to.
     """
     check_gpus(experiment.config)
-    if replaced := [s for s, server in experiment.config.servers.items() if server.replace_by]:
+    replaced = [s for s, server in experiment.config.servers.items() if server.replace_by]
+    if replaced and not is_resumed:
         why = "is for a run that is resumed: a new one has learned nothing to act with"
         raise ConfigError([f"servers.{server_id}.replace_by: {why}" for server_id in replaced])
     folder = run_dir if isinstance(run_dir, RunDirectory) else make_folder(experiment, run_dir)
+    before = None
     with locked(folder):
-        return _run(experiment, folder, None, show_progress, console, hidden_metrics)
-
-
-def resume_experiment(
-    experiment: Experiment,
-    folder: RunDirectory,
-    *,
-    show_progress: bool = False,
-    console: Console | None = None,
-) -> RunResult:
-    """Continues a run from its newest whole checkpoint, however it ended.
-
-    Args:
-        experiment: resolved from `load_resumed_config`.
-        folder: the run's directory.
-        show_progress: as for `run_experiment`.
-        console: likewise.
-
-    Raises:
-        ConfigError: a server wants a GPU that is not there.
-        CannotResume: there is no whole checkpoint.
-        RunIsRunning: another process watches over the run.
-        OSError: the run directory cannot be written to.
-    """
-    check_gpus(experiment.config)
-    say = (console or Console(quiet=True)).print
-    with locked(folder):
-        print_line = functools.partial(say, soft_wrap=True, highlight=False)
-        experiment, manifest = resume_at_checkpoint(experiment, folder, print_line)
-        write_resumed_config(folder, experiment.config, manifest.env_steps)
-        folder.note_promoted(experiment)
-        return _run(experiment, folder, manifest, show_progress, console)
+        if is_resumed:
+            say = (console or Console(quiet=True)).print
+            print_line = functools.partial(say, soft_wrap=True, highlight=False)
+            experiment, before = resume_at_checkpoint(experiment, folder, print_line)
+            write_resumed_config(folder, experiment.config, before.env_steps)
+            folder.note_promoted(experiment)
+        return _run(experiment, folder, before, show_progress, console, hidden_metrics)
 
 
 def _run(
@@ -108,7 +90,7 @@ def _run(
     before: Manifest | None,
     show_progress: bool,
     console: Console | None,
-    hidden_metrics: str = "",
+    hidden_metrics: str,
 ) -> RunResult:
     terminal = console or Console(quiet=True)
     say = terminal.print

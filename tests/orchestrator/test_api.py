@@ -57,8 +57,7 @@ def test_runs_and_sweeps_begin_and_go_on_as_they_are_told(monkeypatch, tmp_path)
     unpack(tmp_path)
     calls = []
     for module, name in [
-        (api, "run_experiment"), (api, "resume_experiment"),
-        (runner, "start_sweep"), (runner, "resume_sweep"),
+        (api, "run_experiment"), (runner, "start_sweep"), (runner, "resume_sweep"),
     ]:  # fmt: skip
         monkeypatch.setattr(module, name, lambda *args, console, **_: calls.append(args))
     monkeypatch.setattr(api, "early", lambda address: contextlib.nullcontext())

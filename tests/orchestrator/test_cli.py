@@ -26,12 +26,12 @@ def launched(monkeypatch):
     """What `muxrl.orchestrator.launch.whole_run.run_experiment` is called with."""
     calls = []
 
-    def run_experiment(experiment, run_dir, *, show_progress, console):
+    def run_experiment(experiment, run_dir, *, is_resumed, show_progress, console):
         calls.append((experiment, run_dir, show_progress))
         return types.SimpleNamespace(problem="it rained", exit_code=7)
 
     module = types.ModuleType("muxrl.orchestrator.launch.whole_run")
-    module.run_experiment = module.resume_experiment = run_experiment
+    module.run_experiment = run_experiment
     monkeypatch.setitem(sys.modules, "muxrl.orchestrator.launch.whole_run", module)
     return calls
 

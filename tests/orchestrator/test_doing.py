@@ -100,7 +100,7 @@ def test_python_shows_a_launch_in_a_terminal_unless_it_is_told_otherwise(tmp_pat
         "    doing('x')\n"
         "    return contextlib.nullcontext()\n"
         "api.early, api.prepare = early, lambda given: doing('x')\n"
-        "def run(*_, show_progress, console):\n"
+        "def run(*_, is_resumed, show_progress, console):\n"
         "    print(show_progress, console is not None)\n"
         "api.run_experiment = run\n"
         "api.launch('cartpole_ppo')\n"

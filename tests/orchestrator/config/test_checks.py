@@ -142,7 +142,7 @@ def test_senseless_numbers(key, value, problem):
          "simulation.agents.a.action_space: is missing; give its plain form, such as "
          "{type: discrete, n: 2}"),
         (EXTERNAL | {"simulation.kwargs": {"a": 1}},
-         "simulation.kwargs: is given, but an external simulation..."),
+         "simulation.kwargs: is for simulations that muxrl makes; leave it out"),
         (EXTERNAL | METRICS, "simulation.metrics: is given, but muxrl does not see the infos..."),
         (EXTERNAL | {"simulation.inference_mode": {"one": "local"}},
          "simulation.inference_mode: is 'local', but simulations that muxrl does not start..."),
