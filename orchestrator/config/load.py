@@ -159,7 +159,9 @@ def _load_file(
     source: str | Path, overrides: Overrides, above: tuple[Path, ...]
 ) -> ExperimentConfig:
     if is_sweep(source):
-        raise ConfigError([_a_sweep(source)], str(source))
+        how = f"see what it would run with 'muxrl sweep {source} --dry-run', and run it with"
+        problem = f"this is a sweep, a table of runs; {how} 'muxrl sweep {source}'"
+        raise ConfigError([problem], str(source))
     if is_league(source):
         raise ConfigError([f"this is a league; run it with 'muxrl league {source}'"], str(source))
     file = find_config(source)
@@ -170,13 +172,6 @@ def _load_file(
     defaults = load_base(file.parent, base, (*above, file.resolve()))
     config = load_structured(file, replace(defaults, name=file.stem), overrides, str(source))
     return replace(config, base="")
-
-
-def _a_sweep(name: str | Path) -> str:
-    return (
-        f"this is a sweep, a table of runs; see what it would run with 'muxrl sweep {name} "
-        f"--dry-run', and run it with 'muxrl sweep {name}'"
-    )
 
 
 def load_structured(

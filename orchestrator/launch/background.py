@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import pickle
 import platform
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -23,7 +22,7 @@ from muxrl.orchestrator.records.metrics import last_row
 from muxrl.orchestrator.records.rows import JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.records.run_status import RunStatus, read_status
-from muxrl.orchestrator.supervise.child import Child
+from muxrl.orchestrator.supervise.child import Child, how_ended
 from muxrl.orchestrator.user_modules import worker_variables
 
 _started: list[subprocess.Popen[bytes]] = []
@@ -65,8 +64,8 @@ class BackgroundRun:
             return replace(
                 status,
                 state="interrupted" if self._is_stopped else "failed",
-                cause=f"its process ended with {_ending(code)} while it was {status.state}; see "
-                f"{_log(self._folder)}",
+                cause=f"its process ended {how_ended(code)} while it was {status.state}; see "
+                f"{self._folder.log('launch')}",
             )
         last = last_row(self._folder.metrics / "joint.jsonl", JointRow)
         if status.state != "starting" and last is not None:
@@ -141,7 +140,7 @@ def start_resumed(config: ExperimentConfig, folder: RunDirectory) -> BackgroundR
 
 def _start(config: ExperimentConfig, folder: RunDirectory, *, is_resumed: bool) -> BackgroundRun:
     folder = RunDirectory(folder.path.absolute())  # whoever holds it may go elsewhere
-    with _log(folder).open("ab") as log:
+    with folder.log("launch").open("ab") as log:
         process = Child(
             [sys.executable, "-m", "muxrl.orchestrator.launch.background_process"],
             stdout=log,
@@ -153,11 +152,3 @@ def _start(config: ExperimentConfig, folder: RunDirectory, *, is_resumed: bool) 
         pickle.dump((config, folder.path, is_resumed), process.stdin)
         process.stdin.flush()
     return BackgroundRun(folder, process)
-
-
-def _log(folder: RunDirectory) -> Path:
-    return folder.log("launch")
-
-
-def _ending(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -89,8 +89,7 @@ class Served:
                 raise RuntimeError(f"server {server_id!r}: {problem}")
 
 
-@contextlib.contextmanager
-def serve(config: ExperimentConfig) -> Iterator[Served]:
+def serve(config: ExperimentConfig) -> contextlib.AbstractContextManager[Served]:
     """Runs an experiment's servers while the ``with`` block lasts.
 
     Args:
@@ -100,8 +99,7 @@ def serve(config: ExperimentConfig) -> Iterator[Served]:
         ConfigError: something in it is wrong.
         ServerProblem: a server cannot start.
     """
-    with serve_experiment(prepare(config, needs_stop=False)) as served:
-        yield served
+    return serve_experiment(prepare(config, needs_stop=False))
 
 
 @contextlib.contextmanager

@@ -98,7 +98,7 @@ def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> Expe
         pass
     config = load_own_config(folder, overrides)
     path = folder.path / "config.yaml"
-    before = _as_it_scaled(from_yaml(path.read_text(encoding="utf-8"), str(path)), path)
+    before = _as_it_scaled(folder.read_config(), path)
     changed = diff(before, config)
     is_changed = [key for key in changed if not _use(key).may_change]
     if is_changed:

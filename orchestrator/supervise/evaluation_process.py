@@ -45,12 +45,9 @@ class EvaluationProcess(FollowsServers):
 
     def report(self) -> ProcessReport:
         """Says that the process lives, and how far it is."""
+        num_ended = sum(one.num_ended for one in self._simulations)
         num_steps = max(one.num_steps for one in self._simulations)
-        return ProcessReport(step_s=self._clock.step_s, under_way=(self._num_ended, num_steps))
-
-    @property
-    def _num_ended(self) -> int:
-        return sum(one.num_ended for one in self._simulations)
+        return ProcessReport(step_s=self._clock.step_s, under_way=(num_ended, num_steps))
 
     @in_main_thread
     def evaluate(

@@ -25,13 +25,13 @@ import selectors
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from muxrl.orchestrator.supervise.child import Child
 from muxrl.orchestrator.supervise.process import kill_group, worker_environment
 
 _VARIABLE = "MUXRL_FORK_SERVER"
@@ -42,7 +42,7 @@ _ANSWER_S = 120.0
 """For imports, perhaps on a machine that does much else."""
 _RECEIVE_S = 5.0
 
-_process: subprocess.Popen[bytes] | None = None
+_process: Child | None = None
 
 
 def begin() -> bool:
@@ -56,15 +56,8 @@ def begin() -> bool:
         listener.bind(f"\0{name}")
         listener.listen()
         number = listener.fileno()
-        _process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(number)],
-            env={**os.environ, **worker_environment()},
-            pass_fds=[number],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # a terminal's Ctrl-C is not for it
-        )
+        command = [sys.executable, "-P", "-m", __name__, str(number)]
+        _process = Child(command, env=worker_environment(), pass_fds=[number])
     os.environ[_VARIABLE] = name
     atexit.register(end)  # it may be importing, and hear only later that this process ends
     return True
@@ -75,8 +68,7 @@ def end() -> None:
     global _process
     if _process is not None:
         os.environ.pop(_VARIABLE, None)
-        _process.kill()
-        _process.communicate()
+        _process.end(0.0)
         _process = None
 
 

@@ -51,11 +51,6 @@ class Rest:
     do: Callable[[], Any]
 
 
-def main() -> None:
-    """What runs in a process that was started by a command."""
-    work(int(sys.argv[1]))
-
-
 def work(connection: int) -> None:
     """Does what comes over a pipe, until that ends; does not return.
 
@@ -150,4 +145,4 @@ class _Working:
 if __name__ == "__main__":
     from muxrl.orchestrator.supervise import working  # not __main__, whose `Rest` is another one
 
-    working.main()
+    working.work(int(sys.argv[1]))

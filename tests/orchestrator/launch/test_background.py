@@ -121,7 +121,7 @@ def test_a_process_that_dies_says_where_to_look(
     processes[1].send_signal(signal.SIGKILL)
     result = killed.result()
     assert (result.outcome, result.exit_code) == ("failed", 1)
-    assert "ended with SIGKILL while it was running" in result.problem
+    assert "ended by SIGKILL while it was running" in result.problem
 
 
 def test_mistakes_come_before_a_process_is_started(folder: RunDirectory) -> None:
