@@ -96,13 +96,8 @@ def launch(
         return start_run(experiment, new_dir) if folder is None else start_resumed(loaded, folder)
     with _shown(show_progress) as console, early(loaded.address):
         experiment = prepare(loaded)
-        return run_experiment(
-            experiment,
-            folder or new_dir,
-            is_resumed=resume,
-            show_progress=console is not None,
-            console=console,
-        )
+        how: dict[str, Any] = {"show_progress": console is not None, "console": console}
+        return run_experiment(experiment, folder or new_dir, is_resumed=resume, **how)
 
 
 @contextlib.contextmanager

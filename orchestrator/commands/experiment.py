@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from muxrl.orchestrator.commands.terminal import quiet
 
@@ -37,13 +37,9 @@ def run_prepared(
 
     from muxrl.orchestrator.launch.whole_run import run_experiment
 
-    result = run_experiment(
-        experiment,
-        resumed or run_dir,
-        is_resumed=resumed is not None,
-        show_progress=show_progress,
-        console=Console(),
-    )
+    how: dict[str, Any] = {"show_progress": show_progress, "console": Console()}
+    is_resumed = resumed is not None
+    result = run_experiment(experiment, resumed or run_dir, is_resumed=is_resumed, **how)
     if result.problem:
         sys.stderr.write(f"muxrl: {result.problem}\n")
     return result.exit_code
