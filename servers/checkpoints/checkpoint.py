@@ -12,13 +12,15 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from muxrl.protocol.spaces import Space
+from muxrl.protocol.suggestions import listed
 from muxrl.servers.checkpoints.formats import format_problem
 from muxrl.servers.checkpoints.integrity import damage_of_server
 from muxrl.servers.checkpoints.state_file import read_state, write_state
@@ -257,29 +259,8 @@ class Checkpoint:
         Raises:
             AlgorithmProblem: another algorithm trained it, or a policy has other agents.
         """
-        if self.algorithm.lower() != plan.algorithm.lower():
-            raise AlgorithmProblem(f"it is of {self.algorithm}, and the server is {plan.algorithm}")
-        ours_now = note_of(plan)
-        for part in READ_ALIKE:
-            if self.about[part] != ours_now[part]:
-                raise AlgorithmProblem(
-                    f"its networks were trained with {part}: {_shown(self.about[part])}, and the "
-                    f"server has {_shown(ours_now[part])}; give the server the same"
-                )
-        theirs = _spaces_by_policy(self.about["agents"])
-        for policy_id, ours in _spaces_by_policy(
-            json.loads(json.dumps(ours_now["agents"]))
-        ).items():
-            source = plan.initialize_policies.get(policy_id, policy_id)
-            if source not in theirs:
-                raise AlgorithmProblem(
-                    f"it has no policy {source!r}, only {', '.join(map(repr, sorted(theirs)))}"
-                )
-            if unknown := [spaces for spaces in ours if spaces not in theirs[source]]:
-                raise AlgorithmProblem(
-                    f"its policy {source!r} has other spaces: {_shown(theirs[source][0])} "
-                    f"there, {_shown(unknown[0])} here"
-                )
+        for problem in policy_mismatches("it", self.about, plan):
+            raise AlgorithmProblem(problem)
 
     def settings_as_begun(self, plan: ServerPlan, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the plan's settings, and those whose default was another at that time.
@@ -356,13 +337,58 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
 
 
-def _spaces_by_policy(agents: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Any]]:
-    spaces: dict[str, list[Any]] = {}
-    for agent in agents.values():
-        seen = [agent["observation_space"], agent["action_space"]]
-        if seen not in spaces.setdefault(agent["policy"], []):
-            spaces[agent["policy"]].append(seen)
-    return spaces
+def policy_mismatches(what: str, about: Mapping[str, Any], plan: ServerPlan) -> Iterator[str]:
+    """Yields a sentence for each policy that a checkpoint lacks, or has for other spaces; and for
+    another algorithm, or another way to read observations.
+
+    Args:
+        what: the checkpoint, in the sentences.
+        about: its note.
+        plan: of the server that is to begin with its weights.
+    """
+    if str(about.get("algorithm")).lower() != plan.algorithm.lower():
+        yield f"{what} is of {about.get('algorithm')}, and the server is {plan.algorithm}"
+        return
+    for part in READ_ALIKE:
+        if about[part] != getattr(plan, part):
+            yield (
+                f"{what} was trained with {part}: {json.dumps(about[part])}, and the server has "
+                f"{json.dumps(getattr(plan, part))}; give the server the same"
+            )
+    saved: dict[str, list[Mapping[str, Any]]] = {}
+    for one in about["agents"].values():
+        saved.setdefault(one["policy"], []).append(one)
+    if unknown := plan.initialize_policies.keys() - {a.policy_id for a in plan.agents.values()}:
+        yield f"initialize_policies names {listed(sorted(unknown))}, no policy of this server"
+    refused = set()
+    for agent_id, agent in plan.agents.items():
+        source = plan.initialize_policies.get(agent.policy_id, agent.policy_id)
+        if agent.policy_id in refused:
+            continue
+        if source not in saved:
+            refused.add(agent.policy_id)
+            yield (
+                f"{what} has no policy {source!r}, it has {listed(saved)}; say which one "
+                f"{agent.policy_id!r} begins with: initialize_policies: "
+                f"{{{agent.policy_id}: {min(saved)}}}"
+            )
+            continue
+        for kind in ("observation_space", "action_space"):
+            ours = json.loads(msgspec.json.encode(getattr(agent, kind)))
+            if not any(_are_same(ours, one[kind]) for one in saved[source]):
+                refused.add(agent.policy_id)
+                yield (
+                    f"policy {agent.policy_id!r} has the {kind.replace('_', ' ')} "
+                    f"{_shown(saved[source][0][kind])} in {what}, but {agent_id!r} has "
+                    f"{_shown(ours)}; is it the same task?"
+                )
+
+
+def _are_same(ours: Any, theirs: Any) -> bool:
+    """Whether spaces are; one of them may name a default that the other leaves out."""
+    with contextlib.suppress(msgspec.ValidationError):
+        return bool(msgspec.convert(ours, Space) == msgspec.convert(theirs, Space))
+    return False
 
 
 def _no_checkpoint(path: Path) -> str:

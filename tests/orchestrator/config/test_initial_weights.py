@@ -83,6 +83,15 @@ def test_a_space_may_name_what_goes_without_saying(tmp_path: Path) -> None:
     assert find_initial_weights(str(saved), plan_of("ppo")) == (str(saved), [])
 
 
+def test_members_of_a_team_may_differ(tmp_path: Path) -> None:
+    about = note_of(plan_of("ppo", algorithm="PPO"))
+    first = about["agents"].pop("a")
+    about["agents"] = {"x": first, "y": {**first, "action_space": {"type": "discrete", "n": 9}}}
+    saved = checkpoint(tmp_path / "saved")
+    (saved / ABOUT_FILE).write_text(json.dumps({"format": 1, **about}))
+    assert find_initial_weights(str(saved), plan_of("ppo", algorithm="PPO"))[1] == []
+
+
 @pytest.mark.parametrize(
     ("about", "story"),
     [

@@ -87,7 +87,7 @@ def test_policies_are_begun_with_together_with_their_statistics(
     assert_same(second.state()["normalization"], first.state()["normalization"])
     second.end()
     told = refusal(dataclasses.replace(plan, normalize_observations=False))
-    assert "its networks were trained with normalize_observations: true, and the server" in told
+    assert "it was trained with normalize_observations: true, and the server" in told
 
 
 @pytest.mark.parametrize("name", ["muxrl_state.npz", "muxrl_replay.npz"])
@@ -195,11 +195,11 @@ def test_initial_weights_of_other_policies_are_refused(saved: Path) -> None:
         dataclasses.replace(plan, algorithm="SAC", settings=REPLAY)
     )
     renamed = {a: dataclasses.replace(p, policy_id="mine") for a, p in plan.agents.items()}
-    assert "it has no policy 'mine', only 'default'" in refusal(
+    assert "it has no policy 'mine', it has default; say which one 'mine' begins with" in refusal(
         dataclasses.replace(plan, agents=renamed)
     )
     others = make_plan({"a": Box((3,)), "b": Box((3,))}).agents
-    assert "its policy 'default' has other spaces" in refusal(
+    assert "policy 'default' has the observation space" in refusal(
         dataclasses.replace(plan, agents=others)
     )
     assert "the network of policy 'default' is another" in refusal(
