@@ -94,8 +94,7 @@ class ActorCriticNet(nn.Module):
 
     def values(self, features: Tensor) -> Tensor:
         """Returns values ``[...]`` of the critic's features."""
-        values: Tensor = self.vf(features).squeeze(-1)
-        return values
+        return self.vf(features).squeeze(-1)
 
     def forward(self, parts: Parts) -> tuple[Tensor, Tensor]:
         """Returns a distribution's inputs and values of observations ``[B, ...]``."""
@@ -213,8 +212,7 @@ class ActorCritic(TorchTrainer):
             if has_critic:
                 left |= net.unroll_one(CRITIC, sequences, states)[1]
             after.update({key: one.cpu().numpy() for key, one in left.items()})
-            found: Tensor = net.inputs(features.squeeze(1))
-            return found
+            return net.inputs(features.squeeze(1))
 
         return self.asked_of_net(rows, ask), before, after
 
@@ -310,8 +308,7 @@ class ActorCritic(TorchTrainer):
             rows = torch.from_numpy(padded.rows)
             sequences: Any = each_array(lambda part: part[rows], parts)
             values = self.net.values_alone(sequences, states).cpu().numpy()
-            flat: np.ndarray = values[padded.is_step]
-            return flat
+            return values[padded.is_step]
 
     def _states_at(self, rollout: Rollout, padded: Padded, *, has_last: bool) -> dict[str, Tensor]:
         """Returns the recurrent states that were recorded where sequences begin."""
@@ -466,5 +463,4 @@ def _means(inputs: Tensor) -> Tensor:
 
 
 def _inputs_of(net: Any, parts: Parts) -> Tensor:
-    inputs: Tensor = net.inputs(net.actor(joined(parts, net.keys[ACTOR])))
-    return inputs
+    return net.inputs(net.actor(joined(parts, net.keys[ACTOR])))

@@ -83,8 +83,7 @@ class OffPolicy(ReplayTrainer):
 
     def discounts_of(self, batch: Mapping[str, Any]) -> Tensor:
         """Returns ``gamma**k (1 - terminated)``, ``[B]``, of k steps of reward."""
-        discounts: Tensor = self.settings.gamma ** batch[N_STEP] * (1.0 - batch[TERMINATEDS])
-        return discounts
+        return self.settings.gamma ** batch[N_STEP] * (1.0 - batch[TERMINATEDS])
 
     def move_targets(self) -> None:
         """Has the target networks follow, if it is time; after each update."""

@@ -81,8 +81,7 @@ class Critic(nn.Module):
         x = self.activation(self.fused[0](encoded))
         for layer in self.fused[1:]:
             x = self.activation(layer(torch.cat([x, encoded], -1)))
-        values: Tensor = self.head(x).squeeze(-1)
-        return values
+        return self.head(x).squeeze(-1)
 
 
 class SACNet(nn.Module):

@@ -128,8 +128,7 @@ class TorchTrainer(ABC):
         """Returns what `acting_layers` read, ``[n, ..., k]``: observations."""
         if self._reads_obs_alone:
             return rows.observations
-        read: np.ndarray = joined(rows.parts, self._input_keys)
-        return read
+        return joined(rows.parts, self._input_keys)
 
     def acting_in_numpy(self) -> Callable[[np.ndarray], np.ndarray] | None:
         """Returns what computes what the network says of observations ``[B, ...]`` in numpy, by

@@ -230,8 +230,7 @@ class Actors(Acting):
             is_right = is_right and (rows.masks is None or not found[rows.masks == 0].any())
         if not is_right:
             raise self._call.failure(what, policy_id, f"expected {expected}, got {found.tolist()}")
-        row: np.ndarray = found[0]
-        return row
+        return found[0]
 
     def ask(self, policy_id: str, rows: Rows, *, is_untrained: bool = False) -> Acted:
         """Returns a trainer's answer, checked, in arrays.
@@ -426,8 +425,7 @@ def _keys_of(trainer: Any, spec: PolicySpec) -> tuple[str, ...] | None:
 
 def _initial_of(trainer: Any) -> dict[str, np.ndarray]:
     """Returns the recurrent state of a row that has none, {} where states are of any kind."""
-    initial: dict[str, np.ndarray] = getattr(trainer, "initial_state", dict)()
-    return initial
+    return getattr(trainer, "initial_state", dict)()
 
 
 def _no_choice(num: np.ndarray, rows: Rows, actions: np.ndarray) -> str:

@@ -104,8 +104,7 @@ class TrainerEntry(Algorithm):
 
     @property
     def space_check(self) -> SpaceCheck | None:
-        check: SpaceCheck | None = self._declared("space_check")
-        return check
+        return self._declared("space_check")
 
     @property
     def summary(self) -> str:
@@ -142,8 +141,7 @@ class TrainerEntry(Algorithm):
 
     @property
     def learns_from(self) -> LearnsFrom:
-        found: LearnsFrom = self._declared("learns_from", "newest")
-        return found
+        return self._declared("learns_from", "newest")
 
     @property
     def gives_log_probs(self) -> bool:
@@ -364,8 +362,7 @@ class TrainerEntry(Algorithm):
     # --- the budget ---------------------------------------------------------------------
 
     def values(self, plan: ServerPlan) -> Mapping[str, Any]:
-        values: dict[str, Any] = self.make_settings(plan).values() if self.settings_class else {}
-        return values
+        return self.make_settings(plan).values() if self.settings_class else {}
 
     def find_milestones(self, plan: ServerPlan) -> Iterator[Milestone]:
         batch = self.find_batch_env_steps(plan)
@@ -382,16 +379,14 @@ class TrainerEntry(Algorithm):
         if not self.settings_class or self.learns_from == "replay":
             return None
         made = self.make_settings(plan)
-        batch: int | None = getattr(made, "batch_env_steps", None) or getattr(made, BATCH, None)
-        return batch
+        return getattr(made, "batch_env_steps", None) or getattr(made, BATCH, None)
 
     def find_replay_size(self, plan: ServerPlan) -> ReplaySize | None:
         measure = self._declared("replay_size")
         if not self.settings_class or measure is None:
             return None
         seats = self.seating.make_seats(plan, Observing.of(plan))
-        size: ReplaySize | None = measure(self.make_settings(plan), seats)
-        return size
+        return measure(self.make_settings(plan), seats)
 
     def learns_jointly(self, plan: ServerPlan) -> bool:
         learns_jointly = self._declared("learns_jointly")

@@ -113,8 +113,7 @@ class MADDPG(JointCriticTrainer):
         """
         net, following = self.net, batch[NEXT_OBS]
         lower = net.values(following, self.target_actions(following), net.target_critic).amin(0)
-        target: Tensor = batch[REWARDS] + self.gamma * (1.0 - batch[TERMINATEDS]) * lower
-        return target
+        return batch[REWARDS] + self.gamma * (1.0 - batch[TERMINATEDS]) * lower
 
     @torch.no_grad()
     def target_actions(self, seen: Mapping[str, Tensor]) -> Tensor:

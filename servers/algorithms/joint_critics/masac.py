@@ -114,5 +114,4 @@ class MASAC(JointCriticTrainer):
         actions, log_probs = self.draw_actions(following[OBS])
         lower = net.values(following, actions, net.target_critic).amin(0)
         soft_value = lower - alpha * (log_probs * following[ALIVE]).sum(-1)
-        target: Tensor = batch[REWARDS] + self.gamma * (1.0 - batch[TERMINATEDS]) * soft_value
-        return target
+        return batch[REWARDS] + self.gamma * (1.0 - batch[TERMINATEDS]) * soft_value

@@ -217,8 +217,7 @@ class StepReplay(Replay):
         return {name for name in self._columns if name.partition(".")[0] == "obs"}
 
     def _following(self, rows: np.ndarray) -> np.ndarray:
-        following: np.ndarray = (rows + self._ahead[rows]) % self._size
-        return following
+        return (rows + self._ahead[rows]) % self._size
 
     def _draw(self, num: int) -> tuple[np.ndarray, np.ndarray | None]:
         if self._priorities is not None:
