@@ -331,12 +331,6 @@ def _view_of(agent: AgentPlan, plan: ServerPlan) -> tuple[str, ...]:
     return tuple(plan.agents) if agent.group is None else plan.groups[agent.group]
 
 
-def keys_of(space: Any) -> set[str]:
-    """Returns the keys of a Dict space, Gymnasium's too, none for any other."""
-    parts = getattr(space, "spaces", None)
-    return set(parts) if isinstance(parts, Mapping) else set()
-
-
 def state_sizes(plan: ServerPlan, members: tuple[str, ...]) -> dict[str, int | None]:
     """Returns the length of the state that each member brings to a mixer or critic, None for none.
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from muxrl.protocol.spaces import Box, Discrete, Space
+from muxrl.protocol.spaces import Box, Discrete
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.spaces import module_observation_space
@@ -136,7 +136,7 @@ class Algorithm(ABC):
             if problem := self.seating.find_mask_problem(agent_id, agent):
                 yield problem
             try:
-                self._check_agent(agent_id, agent)
+                self.check_agent(agent_id, agent)
             except (ValueError, TypeError) as error:
                 able = [one.name for one in self._nearest(others) if one.takes(agent_id, agent)]
                 yield f"{error}{f'; use {listed(able, _MAX_NAMED)}' if able else ''}"
@@ -153,7 +153,7 @@ class Algorithm(ABC):
     def takes(self, agent_id: str, agent: AgentPlan) -> bool:
         """Whether it can learn in the agent's spaces."""
         try:
-            self._check_agent(agent_id, agent)
+            self.check_agent(agent_id, agent)
         except (ValueError, TypeError):
             return False
         return self.seating.find_mask_problem(agent_id, agent) is None
@@ -176,47 +176,27 @@ class Algorithm(ABC):
             return "LSTM"
         return str(self.settings().get("agent", "")).upper() if self.kinds() else ""
 
-    def _check_agent(self, agent_id: str, agent: AgentPlan) -> None:
-        if self.space_check is None:
-            return
-        observed = module_observation_space(self.seating.network_space(agent))
-        action_space = self.seating.action_form(agent).space
-        self.check_spaces(agent.policy_id, observed, action_space, agent_id, agent.action_space)
-
-    def check_spaces(
-        self,
-        policy_id: str,
-        observation_space: Space,
-        action_space: Space,
-        agent_id: str | None = None,
-        given: Space | None = None,
-    ) -> None:
-        """Checks that it can learn in these spaces.
-
-        Args:
-            policy_id: named in the message.
-            observation_space: of one agent, as its network reads it.
-            action_space: likewise.
-            agent_id: named in the message, if given.
-            given: the action space as the simulation has it, for the message.
+    def check_agent(self, agent_id: str, agent: AgentPlan) -> None:
+        """Checks that it can learn in an agent's spaces.
 
         Raises:
             AlgorithmProblem: it cannot; with the reason and what to do instead.
         """
-        check = self.space_check
-        problem = None if check is None else check(observation_space, action_space)
-        if problem is None:
+        if (check := self.space_check) is None:
+            return
+        observed = module_observation_space(self.seating.network_space(agent))
+        acts = self.seating.action_form(agent).space
+        if (problem := check(observed, acts)) is None:
             return
         kind, reason = problem
-        verb, space = ("read", observation_space) if kind == "observation" else ("do", action_space)
+        verb, space = ("read", observed) if kind == "observation" else ("do", acts)
         shown = str(to_gymnasium(space))  # with its bounds
-        own = shown if given is None else str(to_gymnasium(given))
+        own = str(to_gymnasium(agent.action_space))
         if kind == "action" and own != shown:
             shown = f"{own}, which is {shown} to it,"
-        who = repr(agent_id) if agent_id is not None else f"of policy {policy_id!r}"
         raise AlgorithmProblem(
-            f"policy {policy_id!r}: {self.name} cannot {verb} the {kind} space {shown} of agent "
-            f"{who}: {reason}"
+            f"policy {agent.policy_id!r}: {self.name} cannot {verb} the {kind} space {shown} of "
+            f"agent {agent_id!r}: {reason}"
         )
 
     def learns_jointly(self, plan: ServerPlan) -> bool:

@@ -73,6 +73,6 @@ def test_a_central_critic_records_them_alike() -> None:
 def test_elsewhere_they_are_refused_by_name(name: str, message: str) -> None:
     sees = Box((3,), "float32", -1.0, 1.0)
     with pytest.raises(AlgorithmProblem, match=message):
-        find(name).check_spaces("x", sees, LIGHTS, "a")
+        find(name).check_agent("a", AgentPlan("x", sees, LIGHTS))
     for taking in (*TAKING, "MAPPO"):
-        find(taking).check_spaces("x", sees, LIGHTS, "a")
+        find(taking).check_agent("a", AgentPlan("x", sees, LIGHTS))
