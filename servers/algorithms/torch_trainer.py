@@ -19,15 +19,8 @@ from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.algorithms.networks import joined
 from muxrl.servers.algorithms.update import Step, seeded, update_together
 from muxrl.servers.episodes.trajectories import Trajectory
-from muxrl.servers.episodes.warnings import Warnings
 from muxrl.servers.trainers.interface import Acted, LearnsFrom, PolicySpec, Rows
-from muxrl.servers.training.skipped_updates import (
-    MAX_SKIPPED,
-    MAX_SKIPPED_FROM_REPLAY,
-    SkippedUpdates,
-    cause_of,
-    largest_of,
-)
+from muxrl.servers.training.skipped_updates import SkippedUpdates, cause_of, largest_of
 
 _MAX_NUMPY_ROWS = 64
 """Rows up to which numpy is faster than several threads of torch; than one it is no slower."""
@@ -68,8 +61,7 @@ class TorchTrainer(ABC):
         self.env_steps = 0
         self.note_progress: Callable[[float], None] = lambda share: None
         self.learns_from: LearnsFrom = settings.learns_from
-        most = MAX_SKIPPED_FROM_REPLAY if self.learns_from == "replay" else MAX_SKIPPED
-        self.skipped = SkippedUpdates(most, Warnings())
+        self.skipped = SkippedUpdates(self.learns_from)
         self._num_learned = 0
         self.rng = np.random.default_rng(policy.seed)
         with seeded(policy.seed):

@@ -69,8 +69,6 @@ class PoolMember:
     """Who plays an episode; see `muxrl.servers.episodes.table.Player`."""
 
     name: str
-    entry: str
-    """What the config calls it; an entry of snapshots has several members."""
     seats: Seats
     acting: Acting
     result: Result
@@ -207,12 +205,11 @@ class Pool(Acting):
             if observing.normalizes:
                 observing.set_state(newer.observations, names=names, has_states=False)
 
-        return self._member(entry, entry, seats, acting, follow)
+        return self._member(entry, seats, acting, follow)
 
     def _member(
         self,
         name: str,
-        entry: str,
         seats: dict[str, Seat],
         acting: Acting,
         follow: Callable[[LiveCheckpoint], None] | None = None,
@@ -223,7 +220,7 @@ class Pool(Acting):
         alike = self._alike_of(seats, acting)
         known = alike.seats if alike else Seats(self._plan.agents, seats)
         win_above = self._settings["win_above"]
-        return PoolMember(name, entry, known, acting, result, win_above, follow, alike)
+        return PoolMember(name, known, acting, result, win_above, follow, alike)
 
     def _alike_of(self, seats: dict[str, Seat], acting: Acting) -> Alike | None:
         form = form_of(seats, acting)

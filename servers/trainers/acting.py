@@ -58,7 +58,6 @@ class Actors(Acting):
         """Of each choice that an action makes; empty where it is numbers."""
         self.lock = threading.RLock()
         self.weights_seq_no = 0
-        self.needs_log_probabilities = False
         self.num_env_steps_sampled = 0
         self.is_learned_from = True
         """Whether steps of training episodes are; not where the trainers are frozen."""

@@ -243,8 +243,6 @@ class StepReplay(Replay):
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        if "ahead" not in state:
-            raise ValueError("it was written by an earlier version")
         num, num_added = len(state["ahead"]), int(state["num_added"])
         if num > self._size:
             raise ValueError(

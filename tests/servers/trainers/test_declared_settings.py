@@ -325,7 +325,7 @@ def test_a_subclass_declares_and_assigns_defaults() -> None:
     assert (made.gamma, made.width, made.sizes, made.lr) == (0.5, 4, [1], 1e-3)
     assert made.epsilon == [(0, 1.0), (1_000, 0.1)]
     assert made.epsilon is not Other().epsilon
-    assert Other.declared()["gamma"] == Share
+    assert Other.known()["gamma"] == Share
     with pytest.raises(ValueError, match=r"gamma=2 must lie in \[0, 1\]"):
         Other(gamma=2).validate()
 
@@ -333,7 +333,7 @@ def test_a_subclass_declares_and_assigns_defaults() -> None:
         unused = frozenset({"width"})
         refused = {"sizes": "it has none"}
 
-    assert {*Fewer.known()} == {*Other.defaults()} - {"width", "sizes"}
+    assert {*Fewer.known()} == {*Other().values()} - {"width", "sizes"}
     with pytest.raises(AlgorithmProblem, match="X makes no use of 'width'; remove it"):
         Fewer.read("X", {"width": 1}, {})
     with pytest.raises(AlgorithmProblem, match="X cannot have the setting 'sizes': it has none"):
