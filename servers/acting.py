@@ -147,6 +147,8 @@ class Acting(ABC):
 
     weights_seq_no = 0
     lock: AbstractContextManager[Any] = contextlib.nullcontext()
+    _rng: np.random.Generator
+    _evaluation_rng: np.random.Generator  # its own: what training draws depends on training alone
 
     @abstractmethod
     def answer(self, asked: Asked) -> Acted:
@@ -202,13 +204,17 @@ class Acting(ABC):
         """Returns what is equal for blocks that are asked together, besides policy and mode."""
         return None
 
-    @abstractmethod
     def get_random_state(self) -> dict[str, Any]:
         """Returns where its random generators are; for the thread that acts."""
+        return {
+            "training": self._rng.bit_generator.state,
+            "evaluation": self._evaluation_rng.bit_generator.state,
+        }
 
-    @abstractmethod
     def set_random_state(self, state: Mapping[str, Any]) -> None:
         """Puts its random generators where those of `get_random_state` were."""
+        self._rng.bit_generator.state = state["training"]
+        self._evaluation_rng.bit_generator.state = state["evaluation"]
 
 
 def _chosen(acted: Acted, rows: slice | None, lead: tuple[int, int]) -> Chosen:

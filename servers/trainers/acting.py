@@ -71,7 +71,11 @@ class Actors(Acting):
         if self.has_copies:
             self._actors = self._copies()
             self.publish()
-        self._initial = {policy_id: _initial_of(one) for policy_id, one in self.learners.items()}
+        self._initial: dict[str, dict[str, np.ndarray]] = {
+            policy_id: getattr(one, "initial_state", dict)()
+            for policy_id, one in self.learners.items()
+        }
+        """Recurrent state of a row that has none, {} where states are of any kind."""
         self._keys = {p: _keys_of(one, specs[p]) for p, one in self.learners.items()}
         self.untrained: dict[str, Any] | None = None
         """State of each trainer at its beginning, if they are kept, as plain values."""
@@ -149,18 +153,6 @@ class Actors(Acting):
         """Does what `put` does with weights of this version."""
         self.put("weights", weights)
         self.weights_seq_no = weights_seq_no
-
-    def get_random_state(self) -> dict[str, Any]:
-        """Returns where the generators are."""
-        return {
-            "training": self._rng.bit_generator.state,
-            "evaluation": self._evaluation_rng.bit_generator.state,
-        }
-
-    def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Puts the generators where those of `get_random_state` were."""
-        self._rng.bit_generator.state = state["training"]
-        self._evaluation_rng.bit_generator.state = state["evaluation"]
 
     # --- acting -------------------------------------------------------------------------
 
@@ -420,11 +412,6 @@ def _keys_of(trainer: Any, spec: PolicySpec) -> tuple[str, ...] | None:
     """Returns the parts of observations that rows to act on have; None: all."""
     keys: tuple[str, ...] | None = getattr(trainer, "asked_keys", None)
     return keys if keys is not None and set(keys) < spec.parts.keys() else None
-
-
-def _initial_of(trainer: Any) -> dict[str, np.ndarray]:
-    """Returns the recurrent state of a row that has none, {} where states are of any kind."""
-    return getattr(trainer, "initial_state", dict)()
 
 
 def _no_choice(num: np.ndarray, rows: Rows, actions: np.ndarray) -> str:

@@ -7,7 +7,6 @@ asks need not know which.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -224,24 +223,3 @@ class Algorithm(ABC):
     def find_replay_size(self, plan: ServerPlan) -> ReplaySize | None:
         """Returns what its replay takes once it is full; None: it has none, or nobody has said."""
         return None
-
-
-def find_minibatch_problem(
-    plan: ServerPlan, algorithm: str, minibatch: int | None, batch: int
-) -> Iterator[str]:
-    """Yields what is wrong with a minibatch that no batch can fill.
-
-    Args:
-        plan: of the server.
-        algorithm: named in the message.
-        minibatch: transitions of a policy in one; None: a whole batch.
-        batch: env steps in a batch.
-    """
-    num_agents = max(Counter(agent.policy_id for agent in plan.agents.values()).values(), default=0)
-    most = batch * num_agents
-    if plan.agents and minibatch is not None and minibatch > most:
-        yield (
-            f"{algorithm}'s setting 'minibatch_size' is {minibatch}, but a policy has {most} "
-            f"transitions in a batch at most: {batch} env steps ('train_batch_size_per_learner') "
-            f"of {num_agents} agent{'s' * (num_agents > 1)}; set 'minibatch_size' to {most} at most"
-        )

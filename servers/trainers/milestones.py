@@ -5,9 +5,7 @@ An algorithm declares them, so that a run can be warned of what is beyond its bu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -37,11 +35,6 @@ FIRST_UPDATE = "its first update"
 FIRST_COPY = "the first copy to its target network"
 
 
-def first_batch(env_steps: int) -> Milestone:
-    """Returns the first update of an algorithm that learns from whole batches."""
-    return Milestone(FIRST_UPDATE, (BATCH,), env_steps=env_steps)
-
-
 @dataclass(frozen=True)
 class Schedule:
     """A setting that changes with the env steps, and ends at some value."""
@@ -49,15 +42,3 @@ class Schedule:
     setting: str
     points: tuple[tuple[float, float], ...]
     """(env step, value), the first at 0."""
-
-
-def find_schedules(values: Mapping[str, Any]) -> Iterator[Schedule]:
-    """Yields those settings that are schedules, by their values."""
-    for setting, value in values.items():
-        if isinstance(value, list | tuple) and len(value) > 1 and all(map(_is_point, value)):
-            yield Schedule(setting, tuple((float(at), float(v)) for at, v in value))
-
-
-def _is_point(value: Any) -> bool:
-    is_pair = isinstance(value, list | tuple) and len(value) == 2
-    return is_pair and all(isinstance(number, int | float) for number in value)
