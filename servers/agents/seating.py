@@ -220,7 +220,7 @@ class Seating:
             plan: the server.
             observing: how observations are read; None: as the plan says.
         """
-        observing = observing or Observing.of(plan)
+        observing = observing or Observing(plan)
         in_teams = [member for group in plan.groups.values() for member in group]
         seated = in_teams if self.forms_teams else list(plan.agents)
         members = {agent_id: self.member(agent_id, plan, observing) for agent_id in seated}

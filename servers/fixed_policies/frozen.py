@@ -150,7 +150,7 @@ class FrozenPolicies:
     def observing(self, plan: ServerPlan) -> Observing:
         """Returns what reads a server's observations as they were read in training, without the
         statistics."""
-        return Observing.of(self._as_noted(plan, READ_ALIKE))
+        return Observing(self._as_noted(plan, READ_ALIKE))
 
     @property
     def state_size(self) -> int | None:

@@ -17,8 +17,7 @@ from muxrl.servers.agents.spaces import module_observation_space
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan, WhileLearning
 from muxrl.servers.gymnasium_spaces import to_gymnasium
 from muxrl.servers.setting_values import AlgorithmProblem
-from muxrl.servers.trainers.milestones import Milestone, Schedule
-from muxrl.servers.trainers.replay_size import ReplaySize
+from muxrl.servers.trainers.budget import Milestone, ReplaySize, Schedule
 from muxrl.servers.trainers.spaces import SpaceCheck
 
 _MAX_NAMED = 14

@@ -38,11 +38,10 @@ from muxrl.servers.setting_values import (
 )
 from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.algorithm import Algorithm
+from muxrl.servers.trainers.budget import BATCH, FIRST_UPDATE, Milestone, ReplaySize, Schedule
 from muxrl.servers.trainers.declared_settings import Settings
 from muxrl.servers.trainers.failures import TrainerFailed
 from muxrl.servers.trainers.interface import LearnsFrom, PolicySpec
-from muxrl.servers.trainers.milestones import BATCH, FIRST_UPDATE, Milestone, Schedule
-from muxrl.servers.trainers.replay_size import ReplaySize
 from muxrl.servers.trainers.spaces import SpaceCheck
 
 OWN = "muxrl.servers.algorithms."
@@ -251,7 +250,7 @@ class TrainerEntry(Algorithm):
         if self._declared("is_trusted", False):
             return
         try:
-            seats = self.seating.make_seats(plan, Observing.of(plan))
+            seats = self.seating.make_seats(plan, Observing(plan))
             actors = self.make_actors(plan, seats)
             first = next(iter(actors.learners.values()))
             yield from self._attribute_problems(first)
@@ -390,7 +389,7 @@ class TrainerEntry(Algorithm):
         measure = self._declared("replay_size")
         if not self.settings_class or measure is None:
             return None
-        seats = self.seating.make_seats(plan, Observing.of(plan))
+        seats = self.seating.make_seats(plan, Observing(plan))
         return measure(self.make_settings(plan), seats)
 
     def learns_jointly(self, plan: ServerPlan) -> bool:

@@ -213,7 +213,7 @@ def made(name: str, **settings: Any) -> Any:
     plan = make_plan("ab")
     plan = type(plan)(**{**{f: getattr(plan, f) for f in plan.__dataclass_fields__},
                          "algorithm": name, "settings": settings})  # fmt: skip
-    seats = entry.seating.make_seats(plan, Observing.of(plan))
+    seats = entry.seating.make_seats(plan, Observing(plan))
     return entry.make_actors(plan, seats).learners["default"]
 
 

@@ -20,7 +20,7 @@ from muxrl.servers.algorithms.replay.replay import (
     value_of,
 )
 from muxrl.servers.episodes.trajectories import Trajectory, at, concatenated
-from muxrl.servers.trainers.replay_size import STEP_BYTES
+from muxrl.servers.trainers.budget import STEP_BYTES
 
 N_STEP = "n_step"
 """RLlib's name for the number of steps whose rewards were added up."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.agents.action_forms import MAX_COMBINATIONS
@@ -13,6 +13,14 @@ from muxrl.servers.agents.seating import TEAMS
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.joint_critics.teams import VECTOR_TEAMS
 from muxrl.servers.algorithms.settings.model import AlgorithmSettings
+from muxrl.servers.trainers.budget import (
+    FIRST_COPY,
+    FIRST_UPDATE,
+    Milestone,
+    ReplaySize,
+    of_episodes,
+    of_steps,
+)
 from muxrl.servers.trainers.declared_settings import (
     Check,
     Count,
@@ -23,8 +31,6 @@ from muxrl.servers.trainers.declared_settings import (
     ScheduleCheck,
 )
 from muxrl.servers.trainers.interface import LearnsFrom
-from muxrl.servers.trainers.milestones import FIRST_COPY, FIRST_UPDATE, Milestone
-from muxrl.servers.trainers.replay_size import ReplaySize, of_episodes, of_steps
 from muxrl.servers.trainers.spaces import (
     AgentSpaces,
     SpaceCheck,
@@ -302,10 +308,6 @@ class MADDPGSettings(JointCriticSettings):
     """Whether targets take the lower value of two critics."""
 
 
-def _is_entropy(value: Any) -> bool:
-    return value == "auto" or (isinstance(value, int | float) and not isinstance(value, bool))
-
-
 class MASACSettings(JointCriticSettings):
     """Those of SAC beside those of critics of the joint action."""
 
@@ -316,8 +318,6 @@ class MASACSettings(JointCriticSettings):
     """Learning rate of the temperature."""
     initial_alpha: Positive = 1.0
     """First temperature, the weight of the entropy."""
-    target_entropy: Annotated[
-        float | Literal["auto"], Check(_is_entropy, "must be a number or 'auto'")
-    ] = "auto"
+    target_entropy: float | Literal["auto"] = "auto"
     """Entropy of each member, in -1..1, that the temperature is adapted to; `auto`: minus its
     number of action dimensions."""

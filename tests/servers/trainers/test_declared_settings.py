@@ -23,6 +23,7 @@ from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.lookup import find
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers import lookup
+from muxrl.servers.trainers.budget import FIRST_COPY, Milestone, ReplaySize, of_steps
 from muxrl.servers.trainers.declared_settings import (
     Count,
     Limit,
@@ -32,8 +33,6 @@ from muxrl.servers.trainers.declared_settings import (
     Share,
 )
 from muxrl.servers.trainers.entry import TrainerEntry
-from muxrl.servers.trainers.milestones import FIRST_COPY, Milestone
-from muxrl.servers.trainers.replay_size import ReplaySize, of_steps
 from muxrl.servers.trainers.spaces import AgentSpaces
 
 
@@ -341,7 +340,7 @@ def test_a_subclass_declares_and_assigns_defaults() -> None:
 
 
 def test_declaring_settings_needs_neither_ray_nor_torch() -> None:
-    modules = ("declared_settings", "milestones", "replay_size", "spaces", "algorithm")
+    modules = ("declared_settings", "budget", "spaces", "algorithm")
     code = "; ".join(f"import muxrl.servers.trainers.{module}" for module in modules)
     code += """
 import sys
