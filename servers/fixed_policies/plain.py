@@ -30,7 +30,7 @@ from muxrl.servers.agents.action_forms import ActionForm
 from muxrl.servers.agents.keys import OBS
 from muxrl.servers.agents.masks import has_action_mask, none_available
 from muxrl.servers.agents.parts import Input, Part, Seen
-from muxrl.servers.agents.seat_actions import SeatActions
+from muxrl.servers.agents.seat_actions import OwnAction
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import ServerPlan
@@ -88,20 +88,14 @@ class Raw(Input):
         return objects
 
 
-class RawAction(SeatActions):
+class RawAction(OwnAction):
     """Actions of the agent's own space."""
 
-    def __init__(self, forms: Mapping[str, ActionForm]) -> None:
-        super().__init__(forms)
-        (self._form,) = forms.values()
+    is_sent = reads_log_probs = False
 
     @property
     def space(self) -> Space:
         return self._form.kind
-
-    @property
-    def masks(self) -> np.ndarray:
-        raise TypeError("raw observations have their masks in them")
 
     def write(self, form: ActionForm, actions: np.ndarray) -> Any:
         return stack(form.kind, actions.reshape(-1).tolist(), actions.shape)

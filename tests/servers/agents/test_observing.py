@@ -88,7 +88,7 @@ def test_of_one_hot_observations_there_is_nothing_to_count() -> None:
     observing = observing_of(Discrete(3))
     assert observing.reader("a", Discrete(3))(1).tolist() == [0.0, 1.0, 0.0]
     count(observing, {"a": 1})
-    assert observing.get_state()["policies"] == {"p": {}}
+    assert observing.get_state()["policies"] == {"default": {}}
 
 
 def test_images_are_scaled_and_then_normalised() -> None:
@@ -98,7 +98,7 @@ def test_images_are_scaled_and_then_normalised() -> None:
     images = np.random.default_rng(0).integers(0, 256, (200, 2, 2, 1), np.uint8)
     for image in images:
         count(observing, {"a": image})
-    (state,) = observing.get_state()["policies"]["p"].values()
+    (state,) = observing.get_state()["policies"]["default"].values()
     np.testing.assert_allclose(state["mean"], (images / 255).mean(axis=0), rtol=1e-6)
     expected = (images[0] - images.mean(axis=0)) / images.std(axis=0)
     np.testing.assert_allclose(read(images[0]), expected, atol=1e-5)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space, bounds
 from muxrl.servers.agents.observing import Observing
