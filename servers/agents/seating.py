@@ -208,8 +208,14 @@ class Seating:
         if any(agent.group is None for agent in plan.agents.values()) and not self.forms_teams:
             views["(all agents)"] = tuple(plan.agents)
         for group, members in views.items():
-            if problem := find_state_problem(group, members, plan):
-                yield problem
+            sizes, first = state_sizes(plan, members), members[0]
+            other = next((m for m in members if sizes[m] != sizes[first]), None)
+            if other is not None:
+                yield (
+                    f"group {group!r}: agent {first!r} observes {state_text(sizes[first])}, agent "
+                    f"{other!r} {state_text(sizes[other])}; a team has one state, so give all "
+                    "members the same 'state', or set use_global_state: false"
+                )
 
     # --- seats --------------------------------------------------------------------------
 
@@ -342,19 +348,6 @@ def state_sizes(plan: ServerPlan, members: tuple[str, ...]) -> dict[str, int | N
         return dict.fromkeys(members, plan.state_size)
     states = {m: split_state(plan.agents[m].observation_space)[1] for m in members}
     return {m: None if state is None else flat_size(state) for m, state in states.items()}
-
-
-def find_state_problem(group: str, members: tuple[str, ...], plan: ServerPlan) -> str | None:
-    """Says which members of a group observe states of different lengths, if any do."""
-    sizes = state_sizes(plan, members)
-    other = next((m for m in members if sizes[m] != sizes[members[0]]), None)
-    if other is None:
-        return None
-    return (
-        f"group {group!r}: agent {members[0]!r} observes {state_text(sizes[members[0]])}, agent "
-        f"{other!r} {state_text(sizes[other])}; a team has one state, so give all members the "
-        "same 'state', or set use_global_state: false"
-    )
 
 
 def state_text(size: int | None) -> str:

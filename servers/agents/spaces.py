@@ -53,7 +53,9 @@ def module_observation_reader(space: plain.Space) -> Callable[[Any], np.ndarray]
     """
     if not is_read_whole(space):
         return flat_reader(space)
-    return _as_it_is if space.dtype == "float32" else _as_float32
+    if space.dtype == "float32":
+        return lambda value: value
+    return lambda value: value.astype(np.float32)
 
 
 def flat_size(space: plain.Space) -> int:
@@ -118,14 +120,6 @@ def without_bounds(space: plain.Space) -> plain.Space:
     if isinstance(space, plain.TupleSpace):
         return plain.TupleSpace(tuple(map(without_bounds, space.spaces)))
     return space
-
-
-def _as_it_is(value: Any) -> np.ndarray:
-    return value
-
-
-def _as_float32(value: Any) -> np.ndarray:
-    return value.astype(np.float32)
 
 
 def split_mask(space: plain.Space) -> tuple[plain.Space, bool]:

@@ -33,7 +33,7 @@ from muxrl.servers.algorithms.rollout import (
     standardised,
 )
 from muxrl.servers.algorithms.settings.model import ModelSettings
-from muxrl.servers.algorithms.torch_trainer import Asked, TorchTrainer, tensor_of
+from muxrl.servers.algorithms.torch_trainer import Asked, TorchTrainer, tensor_of, tensors_of
 from muxrl.servers.algorithms.update import Step, value_at
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.trainers.interface import Acted, Rows
@@ -228,10 +228,10 @@ class ActorCritic(TorchTrainer):
     def value(self, rows: Rows) -> np.ndarray:
         """Returns the expected return from each row on, ``[n]``."""
         with torch.inference_mode():
-            parts: Any = each_array(torch.from_numpy, each_array(np.array, rows.parts))
+            parts: Any = tensors_of(rows.parts)
             if not self.net.is_recurrent:
                 return self.net.values_alone(parts).numpy()
-            states: Any = each_array(torch.from_numpy, each_array(np.array, rows.states))
+            states: Any = tensors_of(rows.states)
             sequences: Any = each_array(lambda part: part.unsqueeze(1), parts)
             return self.net.values_alone(sequences, states).squeeze(1).numpy()
 
@@ -384,7 +384,7 @@ class OnPolicy(ActorCritic):
             (note_progress or self.note_progress)(share)
             batch = columns if isinstance(rows, slice) else rows_at(columns, torch.from_numpy(rows))
             loss, metrics = self.loss(batch, is_reported=share == 1.0)
-            self.update("", loss, trajectories)
+            self.update({"": loss}, trajectories)
         return self.after_batch(metrics)
 
     def estimates_of(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray]:

@@ -253,7 +253,7 @@ class SAC(OffPolicy):
         for name, values in zip(CRITICS, found.values, strict=False):
             errors = functional.huber_loss(values, found.target, reduction="none")
             losses[name] = (weights * errors).mean()
-        self.update_together(losses, [batch])
+        self.update(losses, [batch])
         self.move_targets()
         with torch.no_grad():
             errors = torch.stack([(one - found.target).abs() for one in found.values]).mean(0)

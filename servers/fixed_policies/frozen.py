@@ -349,7 +349,5 @@ def plan_of(about: Mapping[str, Any]) -> ServerPlan:
         },
         groups={group: tuple(members) for group, members in about["groups"].items()},
         state_size=about["state_size"],
-        scale_observations=about["scale_observations"],
-        normalize_observations=about["normalize_observations"],
-        frame_stack=about["frame_stack"],
+        **{part: about[part] for part in READ_ALIKE},
     )

@@ -99,7 +99,7 @@ class MADDPG(JointCriticTrainer):
         is_actors_turn = self.num_updates % self.settings.policy_delay == 0
         if is_actors_turn:
             losses[POLICY] = self.policy_loss(batch)
-        self.update_together(losses, [batch])
+        self.update(losses, [batch])
         if is_actors_turn:
             self.targets.follow(self.settings.tau)
         return self.measured(losses, batch, values, target), None

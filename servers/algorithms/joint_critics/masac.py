@@ -98,7 +98,7 @@ class MASAC(JointCriticTrainer):
             POLICY: (alpha * of_team - lower).mean(),
             ALPHA: self.temperature.loss(surplus.sum(-1)),
         }
-        self.update_together(losses, [batch])
+        self.update(losses, [batch])
         self.targets.follow(self.settings.tau)
         metrics = self.measured(losses, batch, values, target)
         return metrics | {"alpha_value": alpha, "logp_mean": of_team.detach().mean}, None
