@@ -111,15 +111,20 @@ def part_reader(whole: plain.Space, part: plain.Space) -> Callable[[Any], Any]:
     return lambda value: {name: value[name] for name in names}
 
 
+def with_boxes(space: plain.Space, made: Callable[[plain.Box], plain.Box]) -> plain.Space:
+    """Returns a space with what is made of each of its Boxes."""
+    if isinstance(space, plain.Box):
+        return made(space)
+    if isinstance(space, plain.DictSpace):
+        return plain.DictSpace({key: with_boxes(sub, made) for key, sub in space.spaces.items()})
+    if isinstance(space, plain.TupleSpace):
+        return plain.TupleSpace(tuple(with_boxes(sub, made) for sub in space.spaces))
+    return space
+
+
 def without_bounds(space: plain.Space) -> plain.Space:
     """Returns a space without the bounds of its Boxes."""
-    if isinstance(space, plain.Box):
-        return plain.Box(space.shape, space.dtype)
-    if isinstance(space, plain.DictSpace):
-        return plain.DictSpace({key: without_bounds(sub) for key, sub in space.spaces.items()})
-    if isinstance(space, plain.TupleSpace):
-        return plain.TupleSpace(tuple(map(without_bounds, space.spaces)))
-    return space
+    return with_boxes(space, lambda box: plain.Box(box.shape, box.dtype))
 
 
 def split_mask(space: plain.Space) -> tuple[plain.Space, bool]:

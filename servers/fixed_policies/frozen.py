@@ -97,7 +97,7 @@ class FrozenPolicies:
         Raises:
             AlgorithmProblem: they cannot be loaded.
         """
-        with_states = self.with_states(plan)
+        with_states = self._as_noted(plan, _OF_STATES)  # as agents saw it in training
         seats = self.make_seats(with_states, self.observing(with_states), has_states=True)
         actors = self._load(with_states, seats, only_acting=False)
         read = [getattr(one, "value_keys", ()) for one in actors.learners.values()]
@@ -138,10 +138,6 @@ class FrozenPolicies:
             ) from error
         actors.num_env_steps_sampled = self._checkpoint.env_steps
         return actors
-
-    def with_states(self, plan: ServerPlan) -> ServerPlan:
-        """Returns a plan in which agents see the global state as in training."""
-        return self._as_noted(plan, _OF_STATES)
 
     def _as_noted(self, plan: ServerPlan, parts: Iterable[str]) -> ServerPlan:
         """Returns a plan with these parts of the checkpoint's note."""
