@@ -281,7 +281,7 @@ def make_policies(
     return TrainerPolicies(plan, algorithm, on_failure=on_failure)
 
 
-def in_foreground() -> threading.Event:
+def stop_by_signals() -> threading.Event:
     """Has the process log; returns what SIGINT and SIGTERM set."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -308,7 +308,7 @@ def serve_forever(
             that has one is refused, since it would be overwritten.
         interval_s: seconds from one checkpoint to the next; None: only one at the end.
     """
-    stop = in_foreground()
+    stop = stop_by_signals()
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup asks for
         signal.signal(signal.SIGHUP, lambda *_: stop.set())
     folder = run_dir / "checkpoints" / plan.server_id if run_dir else None

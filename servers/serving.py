@@ -36,7 +36,7 @@ from muxrl.servers.import_by_name import CannotImport, import_by_name, path_of
 from muxrl.servers.network.front import Answered, Front
 from muxrl.servers.network.listening import CannotListen, Network
 from muxrl.servers.run_service import RunService
-from muxrl.servers.server import PolicyServer, in_foreground
+from muxrl.servers.server import PolicyServer, stop_by_signals
 from muxrl.servers.trainers.entry import TrainerEntry
 from muxrl.servers.trainers.lookup import EXAMPLE
 from muxrl.servers.training.callbacks import find_callback_problems
@@ -73,7 +73,7 @@ def run(make: Callable[..., Any], address: str = "", *, token: str = "") -> None
         raise ValueError(
             f"muxrl.serving needs a token, which whoever asks it has to send; put it into {TOKEN}"
         )
-    stop = in_foreground()
+    stop = stop_by_signals()
     try:
         serving = Serving(make, host.strip("[]"), int(port), token, stop.set)
     except CannotListen as error:
