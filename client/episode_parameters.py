@@ -36,8 +36,7 @@ def draw(given: Mapping[str, Any], seed: object) -> Parameters:
 
 def _one(given: Mapping[str, Any], rng: random.Random) -> float:
     if "choice" in given:
-        chosen: float = rng.choice(given["choice"])
-        return chosen
+        return rng.choice(given["choice"])
     if "sides" in given:
         return rng.randrange(len(given["sides"]))
     low, high = given["low"], given["high"]

@@ -227,5 +227,4 @@ def _plain_bound(bound: NDArray[Any]) -> Bound:
             else (x if math.isfinite(x) else None)
         )
 
-    result: Bound = plain(array.tolist())
-    return result
+    return plain(array.tolist())

@@ -8,7 +8,6 @@ networks of a checkpoint, or whoever of a pool plays an episode.
 from __future__ import annotations
 
 import contextlib
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -19,13 +18,9 @@ import msgspec
 import numpy as np
 
 from muxrl.protocol.rows import each_array
-from muxrl.protocol.spaces import Space
 from muxrl.servers.agents.parts import Logged, Part
 from muxrl.servers.episodes.blocks import Block, Chosen, shaped
 from muxrl.servers.episodes.trajectories import concatenated, flat
-
-TORCH_DRAWS = threading.RLock()
-"""Held while torch's global generator has somebody's own state: servers may share a process."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +70,6 @@ class Asked(msgspec.Struct, gc=False):
 
     def _each(self) -> list[tuple[Block, Part]]:
         return [(b, b.served.parts[j]) for b, j in zip(self.blocks, self.parts, strict=True)]
-
-    @property
-    def action_space(self) -> Space:
-        """Of all of them."""
-        return self.blocks[0].served.parts[self.parts[0]].action_space
 
     def observations(self, keys: Sequence[str] | None = None) -> Any:
         """Returns them, an array ``[B, ...]`` or a dict; of a dict these keys, all with None."""
@@ -157,6 +147,8 @@ class Acting(ABC):
 
     weights_seq_no = 0
     lock: AbstractContextManager[Any] = contextlib.nullcontext()
+    _rng: np.random.Generator
+    _evaluation_rng: np.random.Generator  # its own: what training draws depends on training alone
 
     @abstractmethod
     def answer(self, asked: Asked) -> Acted:
@@ -212,13 +204,17 @@ class Acting(ABC):
         """Returns what is equal for blocks that are asked together, besides policy and mode."""
         return None
 
-    @abstractmethod
     def get_random_state(self) -> dict[str, Any]:
         """Returns where its random generators are; for the thread that acts."""
+        return {
+            "training": self._rng.bit_generator.state,
+            "evaluation": self._evaluation_rng.bit_generator.state,
+        }
 
-    @abstractmethod
     def set_random_state(self, state: Mapping[str, Any]) -> None:
         """Puts its random generators where those of `get_random_state` were."""
+        self._rng.bit_generator.state = state["training"]
+        self._evaluation_rng.bit_generator.state = state["evaluation"]
 
 
 def _chosen(acted: Acted, rows: slice | None, lead: tuple[int, int]) -> Chosen:

@@ -9,10 +9,9 @@ continue. `muxrl.servers.network.websocket` and `muxrl.servers.network.http` are
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -232,11 +231,8 @@ class PolicyServerApp(Front):
         pending: list[Block] = []
         is_training = False
         for item in items:
-            outcome: Any = (
-                self._accept_rows(item, now)
-                if isinstance(item, StepRows)
-                else self.accept(item, now)
-            )
+            take: Any = self._accept_rows if isinstance(item, StepRows) else self.accept
+            outcome = take(item, now)
             outcomes.append(outcome)
             for one in outcome if type(outcome) is list else (outcome,):
                 if isinstance(one, Awaited):
@@ -244,43 +240,28 @@ class PolicyServerApp(Front):
                     is_training = is_training or one.blocks[0].is_training
         self.store.finish_frame()
         frame = Frame(items, outcomes, reply, self.refuse, is_alone, pending)
+        played: list[Recorded] = []
         if outcomes and type(outcomes[0]) is Recorded:  # what was played comes first
-            self._answer_played(frame)
-        elif not pending:
-            frame.finish()
-        elif is_training:
-            self.feed.when_open(functools.partial(self.batcher.submit, frame))
-        else:
-            self.batcher.submit(frame)
-
-    def _answer_played(self, frame: Frame) -> None:
-        """Answers a client that acted by itself; the gate holds it, whether it asks or not."""
-        in_training = [r for r in frame.outcomes if isinstance(r, Recorded) and r.num_wanted]
+            played = [one for one in outcomes if isinstance(one, Recorded) and one.num_wanted]
 
         def go() -> None:
-            for reply in in_training:
-                self.store.refresh(reply, max(1, self.num_connections))
-            if frame.pending:
+            for reply_to_played in played:
+                self.store.refresh(reply_to_played, max(1, self.num_connections))
+            if pending:
                 self.batcher.submit(frame)
             else:
                 frame.finish()
 
-        if in_training or any(block.is_training for block in frame.pending):
+        # The gate holds a client that acted by itself, whether it asks or not.
+        if is_training or played:
             self.feed.when_open(go)
         else:
             go()
 
     def _accept_rows(self, item: StepRows, now: float) -> Outcome:
         was_played = isinstance(item, PlayedRows)
-        accept: Any = self.store.play_rows if was_played else self.store.accept_rows
-        try:
-            outcome = accept(item, now)
-        except ProtocolError as error:
-            return self.refuse(item, error)
-        except Exception as error:  # noqa: BLE001, the refusal is logged
-            for episode_id in item.episode_ids:
-                self.store.drop(episode_id, error)
-            return self.refuse(item, internal_error(error))
+        take = self.store.play_rows if was_played else self.store.accept_rows
+        outcome = self._taken(take, item, now, item.episode_ids)
         if not isinstance(outcome, list):
             return outcome
         outcomes: list[Any] = [self.accept(one, now) for one in outcome]
@@ -293,12 +274,16 @@ class PolicyServerApp(Front):
 
     def accept(self, item: AnyItem, now: float) -> AnyReply | Awaited:
         """Returns the answer to an item that is not of rows, or what its answer will be."""
+        return self._taken(self.store.accept, item, now, (item.episode_id,))
+
+    def _taken(self, take: Any, item: Any, now: float, episode_ids: Sequence[str]) -> Any:
         try:
-            return self.store.accept(item, now)
+            return take(item, now)
         except ProtocolError as error:
             return self.refuse(item, error)
         except Exception as error:  # noqa: BLE001, the refusal is logged
-            self.store.drop(item.episode_id, error)
+            for episode_id in episode_ids:
+                self.store.drop(episode_id, error)
             return self.refuse(item, internal_error(error))
 
 

@@ -33,8 +33,8 @@ _LAG = Check(
     (("minimum", 1),),
 )
 EXTERNAL = "EXTERNAL"
-_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """The algorithm of a server that is a process of its own."""
+_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 @dataclass

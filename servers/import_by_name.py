@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from muxrl.protocol.own_modules import NoSuchName, find_by_name
+from muxrl.servers.setting_values import AlgorithmProblem
 
 
 class CannotImport(ValueError):
@@ -34,6 +35,18 @@ def import_by_name(path: str, example: str) -> Any:
         raise CannotImport(
             f"{path!r} cannot be imported: {type(error).__name__}: {error}"
         ) from error
+
+
+def import_named(what: str, path: str, example: str) -> Any:
+    """Returns what `import_by_name` does.
+
+    Raises:
+        AlgorithmProblem: nothing can be imported by that name; it says of `what`.
+    """
+    try:
+        return import_by_name(path, example)
+    except CannotImport as error:
+        raise AlgorithmProblem(f"{what} {error}") from error
 
 
 def path_of(value: Any) -> str:

@@ -281,6 +281,17 @@ def make_policies(
     return TrainerPolicies(plan, algorithm, on_failure=on_failure)
 
 
+def stop_by_signals() -> threading.Event:
+    """Has the process log; returns what SIGINT and SIGTERM set."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
 def serve_forever(
     plan: ServerPlan,
     run_dir: Path | None = None,
@@ -297,12 +308,7 @@ def serve_forever(
             that has one is refused, since it would be overwritten.
         interval_s: seconds from one checkpoint to the next; None: only one at the end.
     """
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stop_by_signals()
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup asks for
         signal.signal(signal.SIGHUP, lambda *_: stop.set())
     folder = run_dir / "checkpoints" / plan.server_id if run_dir else None

@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -32,12 +31,12 @@ from muxrl.protocol.run_messages import (
     PlanProblems,
 )
 from muxrl.protocol.suggestions import listed
-from muxrl.servers.config import EXTERNAL, ServerPlan
+from muxrl.servers.config import EXTERNAL, LimitsConfig, ServerPlan
 from muxrl.servers.import_by_name import CannotImport, import_by_name, path_of
 from muxrl.servers.network.front import Answered, Front
 from muxrl.servers.network.listening import CannotListen, Network
 from muxrl.servers.run_service import RunService
-from muxrl.servers.server import PolicyServer
+from muxrl.servers.server import PolicyServer, stop_by_signals
 from muxrl.servers.trainers.entry import TrainerEntry
 from muxrl.servers.trainers.lookup import EXAMPLE
 from muxrl.servers.training.callbacks import find_callback_problems
@@ -46,8 +45,6 @@ from muxrl.servers.training.policies import ServerProblem
 logger = logging.getLogger(__name__)
 
 _STOP_S = 30.0
-_MAX_CONNECTIONS = 500
-_KEEP_ALIVE_S = 1800.0
 _BAD_PLAN = (
     ServerProblem, msgspec.ValidationError, ValueError, ArithmeticError, AssertionError, OSError,
 )  # fmt: skip
@@ -76,12 +73,7 @@ def run(make: Callable[..., Any], address: str = "", *, token: str = "") -> None
         raise ValueError(
             f"muxrl.serving needs a token, which whoever asks it has to send; put it into {TOKEN}"
         )
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stop_by_signals()
     try:
         serving = Serving(make, host.strip("[]"), int(port), token, stop.set)
     except CannotListen as error:
@@ -121,13 +113,17 @@ class Serving:
         self.address = self._network.address
         self._server: PolicyServer | None = None
         self._lock = threading.Lock()
-        waiting = _Waiting(self.name, self.address, token, on_shutdown)
+        limits, offers = LimitsConfig(), [*RUN_REQUESTS]
+        spec = ServerSpec(
+            PROTOCOL_VERSION, "", self.name, {}, max_message_bytes=MOST_BYTES, offers=offers
+        )
+        waiting = _Waiting(spec, self.address, token, on_shutdown)
         waiting.run_requests = {"begin": self._begin, "check": self._check}
         self._network.start(
             waiting,
             _nothing,
-            max_connections=_MAX_CONNECTIONS,
-            keep_alive_s=_KEEP_ALIVE_S,
+            max_connections=limits.max_connections,
+            keep_alive_s=limits.episode_timeout_s,
         )
 
     def _check(self, asked: BeginRun) -> PlanProblems:
@@ -202,14 +198,6 @@ def _problem_of(error: Exception) -> str:
 
 class _Waiting(Front):
     """Says that no run has begun yet."""
-
-    def __init__(
-        self, name: str, address: str, token: str, on_shutdown: Callable[[], None]
-    ) -> None:
-        spec = ServerSpec(
-            PROTOCOL_VERSION, "", name, {}, max_message_bytes=MOST_BYTES, offers=[*RUN_REQUESTS]
-        )
-        super().__init__(spec, address, token, on_shutdown)
 
     def answer(self, items: list[AnyItem], reply: Answered, *, is_alone: bool) -> None:
         problem = NotServing(f"{self.spec.algorithm} waits for a run to begin")

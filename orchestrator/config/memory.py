@@ -15,7 +15,7 @@ import psutil
 
 from muxrl.orchestrator.config.experiment import Experiment
 from muxrl.servers.lookup import find
-from muxrl.servers.trainers.replay_size import ReplaySize
+from muxrl.servers.trainers.budget import ReplaySize
 
 _SHOWN_LENGTH = 100
 """Env steps of an episode for which a size is shown where their length is not known yet."""

@@ -1,7 +1,7 @@
 """What is right in a config and hardly meant: what its budget, its simulations or the machine's
 memory cannot give, teams of one, settings without effect.
 
-What an algorithm needs it declares itself (`muxrl.servers.trainers.milestones`). Only
+What an algorithm needs it declares itself (`muxrl.servers.trainers.budget`). Only
 `stop.env_steps` is a budget that is known beforehand. Of memory see `memory`.
 """
 
@@ -24,7 +24,7 @@ from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.lookup import find
 from muxrl.servers.trainers.algorithm import Algorithm
-from muxrl.servers.trainers.milestones import Milestone, Schedule
+from muxrl.servers.trainers.budget import Milestone, Schedule
 
 _LONG_EPISODE = 100
 """Env steps. How long the episodes of an external simulation are nobody knows beforehand; where

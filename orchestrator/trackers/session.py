@@ -149,8 +149,7 @@ def _without_tokens(tree: Any) -> Any:
 
 def _make_tracker(name: str) -> Tracker:
     path = TRACKERS[name].path if name in TRACKERS else name
-    tracker: Tracker = import_by_name(path, EXAMPLE)()
-    return tracker
+    return import_by_name(path, EXAMPLE)()
 
 
 def numbers(name: str, record: Mapping[str, Any], roles: Sequence[Role] = ()) -> dict[str, float]:

@@ -20,13 +20,8 @@ from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import Box, box_within, typed_bounds
 
 
-def stacked_shape(shape: tuple[int, ...], frame_stack: int) -> tuple[int, ...]:
-    """Returns the shape of so many frames: vectors end to end, images by channel."""
-    return (*shape[:-1], shape[-1] * frame_stack)
-
-
 def stacked_space(space: Box, frame_stack: int) -> Box:
-    """Returns the space of so many frames."""
+    """Returns the space of so many frames: vectors end to end, images by channel."""
     if frame_stack == 1:
         return space
     return box_within(
@@ -68,9 +63,9 @@ class Frames:
         has = self._has[index]
         if new is not None:
             has = has & ~new
-        past = _first(frames, self._frame_stack)
+        past = np.concatenate([frames] * (self._frame_stack - 1), axis=-1)
         if has.any():
-            shape = stacked_shape(frames.shape[2:], self._frame_stack)
+            shape = (*frames.shape[2:-1], frames.shape[-1] * self._frame_stack)
             later = self._stacks[shape][index][..., frames.shape[-1] :]
             past = np.where(has.reshape(has.shape + (1,) * (later.ndim - 2)), later, past)
         return np.concatenate([past, frames], axis=-1)
@@ -83,11 +78,6 @@ class Frames:
                 self._stacks[shape] = np.zeros((*self._has.shape, *shape), stacked.dtype)
             self._stacks[shape][index] = stacked
             self._has[index] = True
-
-
-def _first(frame: np.ndarray, frame_stack: int) -> np.ndarray:
-    """Returns what stands for what came before the first frame."""
-    return np.concatenate([frame] * (frame_stack - 1), axis=-1)
 
 
 def grown(rows: Any, num: int) -> Any:

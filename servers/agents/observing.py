@@ -29,7 +29,7 @@ from muxrl.servers.agents.spaces import (
     read_shape,
     without_bounds,
 )
-from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.config import ServerPlan
 
 CLIP = 10.0
 """Largest normalised number, as in OpenAI Baselines' `VecNormalize` and Stable-Baselines3."""
@@ -143,25 +143,17 @@ class Observing:
     team may, each kind of observation has its own; a global state has its own, too.
 
     Args:
-        agents: the server's.
-        scaling: see `find_scale`.
+        plan: the server.
+
+    Attributes:
         normalizes: whether numbers are normalised.
         frame_stack: how many observations of an agent are read at once; see
             `muxrl.servers.agents.frames`. Readers and statistics are of one.
     """
 
-    def __init__(
-        self,
-        agents: Mapping[str, AgentPlan],
-        scaling: Scaling = "none",
-        *,
-        normalizes: bool = False,
-        frame_stack: int = 1,
-    ) -> None:
-        self._agents = agents
-        self._scaling = scaling
-        self.frame_stack = frame_stack
-        self.normalizes = normalizes
+    def __init__(self, plan: ServerPlan) -> None:
+        self._agents, self._scaling = plan.agents, plan.scale_observations
+        self.normalizes, self.frame_stack = plan.normalize_observations, plan.frame_stack
         self._by_policy: dict[str, dict[str, Normalizer]] = {}
         """By policy, and by kind of observation."""
         self._states: dict[str, Normalizer] = {}
@@ -172,16 +164,6 @@ class Observing:
         """By the agents of a kind: of which columns of its rows each source counts."""
         self._simulation_state: Reading | None = None
         self._is_frozen = False
-
-    @classmethod
-    def of(cls, plan: ServerPlan) -> Observing:
-        """Returns what reads the observations of a server as its plan says."""
-        return cls(
-            plan.agents,
-            plan.scale_observations,
-            normalizes=plan.normalize_observations,
-            frame_stack=plan.frame_stack,
-        )
 
     @property
     def reads_as(self) -> Scaling | None:

@@ -208,8 +208,14 @@ class Seating:
         if any(agent.group is None for agent in plan.agents.values()) and not self.forms_teams:
             views["(all agents)"] = tuple(plan.agents)
         for group, members in views.items():
-            if problem := find_state_problem(group, members, plan):
-                yield problem
+            sizes, first = state_sizes(plan, members), members[0]
+            other = next((m for m in members if sizes[m] != sizes[first]), None)
+            if other is not None:
+                yield (
+                    f"group {group!r}: agent {first!r} observes {state_text(sizes[first])}, agent "
+                    f"{other!r} {state_text(sizes[other])}; a team has one state, so give all "
+                    "members the same 'state', or set use_global_state: false"
+                )
 
     # --- seats --------------------------------------------------------------------------
 
@@ -220,7 +226,7 @@ class Seating:
             plan: the server.
             observing: how observations are read; None: as the plan says.
         """
-        observing = observing or Observing.of(plan)
+        observing = observing or Observing(plan)
         in_teams = [member for group in plan.groups.values() for member in group]
         seated = in_teams if self.forms_teams else list(plan.agents)
         members = {agent_id: self.member(agent_id, plan, observing) for agent_id in seated}
@@ -331,12 +337,6 @@ def _view_of(agent: AgentPlan, plan: ServerPlan) -> tuple[str, ...]:
     return tuple(plan.agents) if agent.group is None else plan.groups[agent.group]
 
 
-def keys_of(space: Any) -> set[str]:
-    """Returns the keys of a Dict space, Gymnasium's too, none for any other."""
-    parts = getattr(space, "spaces", None)
-    return set(parts) if isinstance(parts, Mapping) else set()
-
-
 def state_sizes(plan: ServerPlan, members: tuple[str, ...]) -> dict[str, int | None]:
     """Returns the length of the state that each member brings to a mixer or critic, None for none.
 
@@ -348,19 +348,6 @@ def state_sizes(plan: ServerPlan, members: tuple[str, ...]) -> dict[str, int | N
         return dict.fromkeys(members, plan.state_size)
     states = {m: split_state(plan.agents[m].observation_space)[1] for m in members}
     return {m: None if state is None else flat_size(state) for m, state in states.items()}
-
-
-def find_state_problem(group: str, members: tuple[str, ...], plan: ServerPlan) -> str | None:
-    """Says which members of a group observe states of different lengths, if any do."""
-    sizes = state_sizes(plan, members)
-    other = next((m for m in members if sizes[m] != sizes[members[0]]), None)
-    if other is None:
-        return None
-    return (
-        f"group {group!r}: agent {members[0]!r} observes {state_text(sizes[members[0]])}, agent "
-        f"{other!r} {state_text(sizes[other])}; a team has one state, so give all members the "
-        "same 'state', or set use_global_state: false"
-    )
 
 
 def state_text(size: int | None) -> str:

@@ -53,7 +53,9 @@ def module_observation_reader(space: plain.Space) -> Callable[[Any], np.ndarray]
     """
     if not is_read_whole(space):
         return flat_reader(space)
-    return _as_it_is if space.dtype == "float32" else _as_float32
+    if space.dtype == "float32":
+        return lambda value: value
+    return lambda value: value.astype(np.float32)
 
 
 def flat_size(space: plain.Space) -> int:
@@ -109,23 +111,20 @@ def part_reader(whole: plain.Space, part: plain.Space) -> Callable[[Any], Any]:
     return lambda value: {name: value[name] for name in names}
 
 
-def without_bounds(space: plain.Space) -> plain.Space:
-    """Returns a space without the bounds of its Boxes."""
+def with_boxes(space: plain.Space, made: Callable[[plain.Box], plain.Box]) -> plain.Space:
+    """Returns a space with what is made of each of its Boxes."""
     if isinstance(space, plain.Box):
-        return plain.Box(space.shape, space.dtype)
+        return made(space)
     if isinstance(space, plain.DictSpace):
-        return plain.DictSpace({key: without_bounds(sub) for key, sub in space.spaces.items()})
+        return plain.DictSpace({key: with_boxes(sub, made) for key, sub in space.spaces.items()})
     if isinstance(space, plain.TupleSpace):
-        return plain.TupleSpace(tuple(map(without_bounds, space.spaces)))
+        return plain.TupleSpace(tuple(with_boxes(sub, made) for sub in space.spaces))
     return space
 
 
-def _as_it_is(value: Any) -> np.ndarray:
-    return value
-
-
-def _as_float32(value: Any) -> np.ndarray:
-    return value.astype(np.float32)
+def without_bounds(space: plain.Space) -> plain.Space:
+    """Returns a space without the bounds of its Boxes."""
+    return with_boxes(space, lambda box: plain.Box(box.shape, box.dtype))
 
 
 def split_mask(space: plain.Space) -> tuple[plain.Space, bool]:

@@ -33,7 +33,7 @@ from muxrl.servers.algorithms.rollout import (
     standardised,
 )
 from muxrl.servers.algorithms.settings.model import ModelSettings
-from muxrl.servers.algorithms.torch_trainer import Asked, TorchTrainer, tensor_of
+from muxrl.servers.algorithms.torch_trainer import Asked, TorchTrainer, tensor_of, tensors_of
 from muxrl.servers.algorithms.update import Step, value_at
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.trainers.interface import Acted, Rows
@@ -94,8 +94,7 @@ class ActorCriticNet(nn.Module):
 
     def values(self, features: Tensor) -> Tensor:
         """Returns values ``[...]`` of the critic's features."""
-        values: Tensor = self.vf(features).squeeze(-1)
-        return values
+        return self.vf(features).squeeze(-1)
 
     def forward(self, parts: Parts) -> tuple[Tensor, Tensor]:
         """Returns a distribution's inputs and values of observations ``[B, ...]``."""
@@ -213,8 +212,7 @@ class ActorCritic(TorchTrainer):
             if has_critic:
                 left |= net.unroll_one(CRITIC, sequences, states)[1]
             after.update({key: one.cpu().numpy() for key, one in left.items()})
-            found: Tensor = net.inputs(features.squeeze(1))
-            return found
+            return net.inputs(features.squeeze(1))
 
         return self.asked_of_net(rows, ask), before, after
 
@@ -230,10 +228,10 @@ class ActorCritic(TorchTrainer):
     def value(self, rows: Rows) -> np.ndarray:
         """Returns the expected return from each row on, ``[n]``."""
         with torch.inference_mode():
-            parts: Any = each_array(torch.from_numpy, each_array(np.array, rows.parts))
+            parts: Any = tensors_of(rows.parts)
             if not self.net.is_recurrent:
                 return self.net.values_alone(parts).numpy()
-            states: Any = each_array(torch.from_numpy, each_array(np.array, rows.states))
+            states: Any = tensors_of(rows.states)
             sequences: Any = each_array(lambda part: part.unsqueeze(1), parts)
             return self.net.values_alone(sequences, states).squeeze(1).numpy()
 
@@ -310,8 +308,7 @@ class ActorCritic(TorchTrainer):
             rows = torch.from_numpy(padded.rows)
             sequences: Any = each_array(lambda part: part[rows], parts)
             values = self.net.values_alone(sequences, states).cpu().numpy()
-            flat: np.ndarray = values[padded.is_step]
-            return flat
+            return values[padded.is_step]
 
     def _states_at(self, rollout: Rollout, padded: Padded, *, has_last: bool) -> dict[str, Tensor]:
         """Returns the recurrent states that were recorded where sequences begin."""
@@ -387,7 +384,7 @@ class OnPolicy(ActorCritic):
             (note_progress or self.note_progress)(share)
             batch = columns if isinstance(rows, slice) else rows_at(columns, torch.from_numpy(rows))
             loss, metrics = self.loss(batch, is_reported=share == 1.0)
-            self.update("", loss, trajectories)
+            self.update({"": loss}, trajectories)
         return self.after_batch(metrics)
 
     def estimates_of(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray]:
@@ -466,5 +463,4 @@ def _means(inputs: Tensor) -> Tensor:
 
 
 def _inputs_of(net: Any, parts: Parts) -> Tensor:
-    inputs: Tensor = net.inputs(net.actor(joined(parts, net.keys[ACTOR])))
-    return inputs
+    return net.inputs(net.actor(joined(parts, net.keys[ACTOR])))

@@ -141,8 +141,7 @@ class Gaussian(Distribution):
     def draw(self, inputs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         means, logs = np.split(inputs, 2, -1)
         noise = rng.standard_normal(means.shape, np.float32)
-        drawn: np.ndarray = means + np.exp(logs) * noise
-        return drawn
+        return means + np.exp(logs) * noise
 
     def log_prob(self, inputs: np.ndarray, actions: np.ndarray) -> np.ndarray:
         means, logs = np.split(inputs, 2, -1)

@@ -191,7 +191,7 @@ class DQN(OffPolicy):
         learn = self._learn_atoms if self.settings.num_atoms > 1 else self._learn_values
         losses, errors, values, metrics = learn(batch)
         loss = (batch[WEIGHTS] * losses).mean()
-        self.update(OPTIMIZER, loss, [batch])
+        self.update({OPTIMIZER: loss}, [batch])
         self.move_targets()
         return {
             "total_loss": loss.detach(),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.agents.log_probs import LOG_PROB
@@ -65,7 +65,7 @@ class IMPALA(ActorCritic):
         for i in range(num_updates):
             self.note_progress((i + 1) / num_updates)
             loss, metrics = self.loss(batch)
-            self.update("", loss, trajectories)
+            self.update({"": loss}, trajectories)
         return metrics
 
     def _sequences(self, rollout: Rollout) -> dict[str, Any]:
@@ -217,9 +217,10 @@ class APPO(IMPALA):
         return loss, {"policy_loss": policy_loss.detach(), KL: mean_kl, **metrics}
 
     def networks(self) -> dict[str, Any]:
-        return {**self.net.state_dict(prefix="net."), **self.target.state_dict(prefix="target.")}
+        return dict(self._both().state_dict())
 
     def set_networks(self, networks: Mapping[str, Any]) -> None:
-        for prefix, module in (("net.", self.net), ("target.", self.target)):
-            own = {k.removeprefix(prefix): v for k, v in networks.items() if k.startswith(prefix)}
-            module.load_state_dict(own)
+        self._both().load_state_dict(networks)
+
+    def _both(self) -> nn.Module:
+        return nn.ModuleDict({"net": self.net, "target": self.target})

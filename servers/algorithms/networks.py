@@ -124,8 +124,7 @@ class Pixels(nn.Module):
         self.size = channels * height * width
 
     def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.net(images.movedim(-1, -3))
-        return features
+        return self.net(images.movedim(-1, -3))
 
 
 def convolutions_for(shape: tuple[int, ...]) -> list[list[Any]]:
@@ -175,8 +174,7 @@ class Encoder(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Of an encoder without an LSTM; ``[B, ...]`` to ``[B, size]``."""
-        features: Tensor = self.layers(obs)
-        return features
+        return self.layers(obs)
 
     def unroll(self, obs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns features ``[B, T, size]`` of sequences ``[B, T, ...]``, and the state after them.

@@ -6,8 +6,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from muxrl.servers.agents.keys import ACTION_MASK, OBS
@@ -16,6 +14,7 @@ from muxrl.servers.algorithms.replay.priorities import PrioritySettings
 from muxrl.servers.algorithms.replay.replay_trainer import ReplayTrainer
 from muxrl.servers.algorithms.replay.steps import N_STEP, StepReplay
 from muxrl.servers.algorithms.settings.off_policy import PRIORITIZED, OffPolicySettings
+from muxrl.servers.algorithms.torch_trainer import tensors_of
 from muxrl.servers.algorithms.update import Targets
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.trainers.interface import PolicySpec, Rows
@@ -83,8 +82,7 @@ class OffPolicy(ReplayTrainer):
 
     def discounts_of(self, batch: Mapping[str, Any]) -> Tensor:
         """Returns ``gamma**k (1 - terminated)``, ``[B]``, of k steps of reward."""
-        discounts: Tensor = self.settings.gamma ** batch[N_STEP] * (1.0 - batch[TERMINATEDS])
-        return discounts
+        return self.settings.gamma ** batch[N_STEP] * (1.0 - batch[TERMINATEDS])
 
     def move_targets(self) -> None:
         """Has the target networks follow, if it is time; after each update."""
@@ -110,8 +108,7 @@ class OffPolicy(ReplayTrainer):
 
     def seen(self, rows: Rows) -> tuple[Tensor, Tensor | None]:
         """Returns observations and masks as tensors, for what is asked besides acting."""
-        parts = {key: torch.from_numpy(np.array(one)) for key, one in rows.parts.items()}
-        return split({key: one.to(self.device) for key, one in parts.items()})
+        return split({key: one.to(self.device) for key, one in tensors_of(rows.parts).items()})
 
     # --- state --------------------------------------------------------------------------
 

@@ -52,11 +52,8 @@ class Optimizer(ABC):
 
     def _begin(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         state = {name: torch.zeros_like(parameter) for name in self.gathers}
-        self.state[parameter] = {STEP: self._no_step(parameter), **state}
+        self.state[parameter] = {STEP: torch.zeros((), device=parameter.device), **state}
         return self.state[parameter]
-
-    def _no_step(self, parameter: nn.Parameter) -> Tensor:
-        return torch.zeros((), device=parameter.device)
 
     @abstractmethod
     def _move(
@@ -81,13 +78,10 @@ class Optimizer(ABC):
     def load(self, gathered: Mapping[int, Mapping[str, Tensor]]) -> None:
         """Continues from what `gathered` returned, of whichever device."""
         params = self._params
-        self.state = {params[i]: self._taken(params[i], own) for i, own in gathered.items()}
-
-    def _taken(self, parameter: nn.Parameter, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        def like(name: str) -> Tensor:
-            return self._no_step(parameter) if name == STEP else torch.empty_like(parameter)
-
-        return {name: like(name).copy_(value) for name, value in state.items()}
+        self.state = {
+            params[i]: {n: value.to(params[i].device, copy=True) for n, value in own.items()}
+            for i, own in gathered.items()
+        }
 
 
 class Adam(Optimizer):
@@ -130,9 +124,6 @@ class RMSprop(Optimizer):
     def __init__(self, groups: Sequence[Sequence[nn.Parameter]], eps: float, alpha: float) -> None:
         super().__init__(groups, eps)
         self._alpha = alpha
-
-    def _no_step(self, parameter: nn.Parameter) -> Tensor:
-        return torch.zeros(())
 
     def _move(
         self, params: list[Any], grads: list[Any], kept: list[list[Tensor]], lr: float

@@ -128,8 +128,7 @@ def standardised(advantages: np.ndarray, is_own: np.ndarray) -> np.ndarray:
     own = advantages[is_own]
     if not len(own):
         return advantages
-    found: np.ndarray = (advantages - own.mean()) / max(MIN_STD, own.std())
-    return found
+    return (advantages - own.mean()) / max(MIN_STD, own.std())
 
 
 @dataclass(frozen=True)

@@ -81,8 +81,7 @@ class Critic(nn.Module):
         x = self.activation(self.fused[0](encoded))
         for layer in self.fused[1:]:
             x = self.activation(layer(torch.cat([x, encoded], -1)))
-        values: Tensor = self.head(x).squeeze(-1)
-        return values
+        return self.head(x).squeeze(-1)
 
 
 class SACNet(nn.Module):
@@ -254,7 +253,7 @@ class SAC(OffPolicy):
         for name, values in zip(CRITICS, found.values, strict=False):
             errors = functional.huber_loss(values, found.target, reduction="none")
             losses[name] = (weights * errors).mean()
-        self.update_together(losses, [batch])
+        self.update(losses, [batch])
         self.move_targets()
         with torch.no_grad():
             errors = torch.stack([(one - found.target).abs() for one in found.values]).mean(0)

@@ -19,15 +19,8 @@ from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.algorithms.networks import joined
 from muxrl.servers.algorithms.update import Step, seeded, update_together
 from muxrl.servers.episodes.trajectories import Trajectory
-from muxrl.servers.episodes.warnings import Warnings
 from muxrl.servers.trainers.interface import Acted, LearnsFrom, PolicySpec, Rows
-from muxrl.servers.training.skipped_updates import (
-    MAX_SKIPPED,
-    MAX_SKIPPED_FROM_REPLAY,
-    SkippedUpdates,
-    cause_of,
-    largest_of,
-)
+from muxrl.servers.training.skipped_updates import SkippedUpdates, cause_of, largest_of
 
 _MAX_NUMPY_ROWS = 64
 """Rows up to which numpy is faster than several threads of torch; than one it is no slower."""
@@ -68,8 +61,7 @@ class TorchTrainer(ABC):
         self.env_steps = 0
         self.note_progress: Callable[[float], None] = lambda share: None
         self.learns_from: LearnsFrom = settings.learns_from
-        most = MAX_SKIPPED_FROM_REPLAY if self.learns_from == "replay" else MAX_SKIPPED
-        self.skipped = SkippedUpdates(most, Warnings())
+        self.skipped = SkippedUpdates(self.learns_from)
         self._num_learned = 0
         self.rng = np.random.default_rng(policy.seed)
         with seeded(policy.seed):
@@ -128,8 +120,7 @@ class TorchTrainer(ABC):
         """Returns what `acting_layers` read, ``[n, ..., k]``: observations."""
         if self._reads_obs_alone:
             return rows.observations
-        read: np.ndarray = joined(rows.parts, self._input_keys)
-        return read
+        return joined(rows.parts, self._input_keys)
 
     def acting_in_numpy(self) -> Callable[[np.ndarray], np.ndarray] | None:
         """Returns what computes what the network says of observations ``[B, ...]`` in numpy, by
@@ -159,18 +150,11 @@ class TorchTrainer(ABC):
 
     def weights(self) -> dict[str, Any]:
         """Returns what acts, by name."""
-        return {
-            f"{i}.{name}": tensor
-            for i, module in enumerate(self.acting_modules())
-            for name, tensor in module.state_dict().items()
-        }
+        return dict(nn.ModuleList(self.acting_modules()).state_dict())
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
         """Acts, and learns further, with what `weights` returned."""
-        for i, module in enumerate(self.acting_modules()):
-            start = f"{i}."
-            own = {k.removeprefix(start): v for k, v in weights.items() if k.startswith(start)}
-            module.load_state_dict(own)
+        nn.ModuleList(self.acting_modules()).load_state_dict(weights)
         if self._gpu is not None:
             self._gpu.is_old = True
 
@@ -216,19 +200,13 @@ class TorchTrainer(ABC):
 
     # --- learning -----------------------------------------------------------------------
 
-    def update(self, name: str, loss: Tensor, learned_from: Sequence[Any]) -> bool:
-        """Does what `update_together` does, with one loss."""
-        return self.update_together({name: loss}, learned_from)
-
-    def update_together(self, losses: Mapping[str, Tensor], learned_from: Sequence[Any]) -> bool:
-        """Makes updates by losses that were computed with the same weights.
+    def update(self, losses: Mapping[str, Tensor], learned_from: Sequence[Any]) -> None:
+        """Makes updates by losses that were computed with the same weights; if one is not sound,
+        nothing changes.
 
         Args:
             losses: scalars, by the names of the updates in `steps`.
             learned_from: trajectories, or batches, whose largest number is named if it was not.
-
-        Returns:
-            Whether they were sound; if one is not, nothing changes.
 
         Raises:
             LearnerDiverged: nothing else has come for too long.
@@ -237,14 +215,13 @@ class TorchTrainer(ABC):
         what = update_together([(self.steps[name], loss) for name, loss in losses.items()])
         if not what:
             self.skipped.end_row(policy_id)
-            return True
+            return
 
         def why() -> str:
             found = (number for one in learned_from for number in _largest_in(one))
             return f"{what}; {cause_of(found)}"
 
         self.skipped.add(policy_id, self._num_learned, why)
-        return False
 
     def begin_learning(self) -> None:
         """Has schedules be where the env steps are; epochs of one batch count once if skipped."""

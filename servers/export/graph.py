@@ -179,7 +179,9 @@ class PolicyGraph(nn.Module):
                 f"{agent.action_space} is none of the simulation's; "
                 + " and ".join(remedy for remedy, applies in causes.items() if applies)
             )
-        as_sent = Observing(plan.agents)
+        as_sent = Observing(
+            replace(plan, scale_observations="none", normalize_observations=False, frame_stack=1)
+        )
         self._members = {a: seating.member(a, plan, as_sent) for a in self.agents}
         if not self._is_padded:
             return own

@@ -60,8 +60,7 @@ def to_onnx(graph: PolicyGraph, about: Mapping[str, str]) -> bytes:
     _strip(model.graph)
     for key, value in about.items():
         model.metadata_props.add(key=key, value=value)
-    written: bytes = model.SerializeToString()
-    return written
+    return model.SerializeToString()
 
 
 def _strip(graph: Any) -> None:

@@ -16,17 +16,15 @@ from torch import Tensor
 
 from muxrl.protocol.spaces import (
     Box,
-    DictSpace,
     Discrete,
     MultiDiscrete,
     Space,
-    TupleSpace,
     box_within,
     leaf_type,
     parts_of,
     typed_bounds,
 )
-from muxrl.servers.agents.spaces import is_read_whole
+from muxrl.servers.agents.spaces import is_read_whole, with_boxes
 
 OBSERVATION = "observation"
 
@@ -87,13 +85,13 @@ def flatten(
 
 def moderate(space: Space) -> Space:
     """Returns a space to draw observations from: the same, with moderate values."""
-    if isinstance(space, DictSpace):
-        return DictSpace({key: moderate(sub) for key, sub in space.spaces.items()})
-    if isinstance(space, TupleSpace):
-        return TupleSpace(tuple(map(moderate, space.spaces)))
-    if not isinstance(space, Box) or np.dtype(space.dtype) == np.bool_:
-        return space
-    low, high = typed_bounds(space)
+    return with_boxes(space, _moderate)
+
+
+def _moderate(box: Box) -> Box:
+    if np.dtype(box.dtype) == np.bool_:
+        return box
+    low, high = typed_bounds(box)
     if low.dtype.kind == "f":
         ends = np.where(low < -_WIDEST, -np.inf, low), np.where(high > _WIDEST, np.inf, high)
     else:

@@ -1,6 +1,6 @@
 """What is known of a fixed algorithm before it acts: its settings, and what is wrong with them.
 
-What acts is imported only when it is made, so that naming these algorithms loads no RLlib.
+What acts of a checkpoint is imported only when it is made: that loads torch or RLlib.
 """
 
 from __future__ import annotations
@@ -10,12 +10,25 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
+from muxrl.servers.acting import Acting
+from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.seats import Seat
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerConfig, ServerPlan
 from muxrl.servers.fixed_names import FROZEN, POOL, RANDOM, SCRIPTED
 from muxrl.servers.fixed_policies.meta_game import KINDS
+from muxrl.servers.fixed_policies.plain import (
+    RAW,
+    RAW_POOL,
+    PlainActing,
+    find_script,
+    scripted,
+    uniform,
+)
+from muxrl.servers.fixed_policies.policies import FixedPolicies
+from muxrl.servers.fixed_policies.pool import Pool, PoolPolicies
 from muxrl.servers.setting_values import (
     AlgorithmProblem,
     check_kind,
@@ -24,13 +37,7 @@ from muxrl.servers.setting_values import (
     suggestion,
 )
 from muxrl.servers.trainers.algorithm import Algorithm
-
-if TYPE_CHECKING:
-    from muxrl.servers.acting import Acting
-    from muxrl.servers.agents.seating import Seating
-    from muxrl.servers.agents.seats import Seat
-    from muxrl.servers.fixed_policies.policies import FixedPolicies
-    from muxrl.servers.fixed_policies.pool import Pool
+from muxrl.servers.training.policies import ServerProblem
 
 
 class FixedAlgorithm(Algorithm):
@@ -58,6 +65,7 @@ class FixedAlgorithm(Algorithm):
     gives_log_probs = False
     samples_actions = False
     space_check = None
+    policies: ClassVar[Callable[..., FixedPolicies]] = FixedPolicies
 
     def __init__(
         self,
@@ -88,8 +96,6 @@ class FixedAlgorithm(Algorithm):
     @property
     def seating(self) -> Seating:
         """How agents become RLlib's; see `Seating`."""
-        from muxrl.servers.fixed_policies.plain import RAW
-
         return RAW
 
     def configured(self, config: ServerConfig | ServerPlan) -> Self:
@@ -130,18 +136,11 @@ class FixedAlgorithm(Algorithm):
         Raises:
             ServerProblem: it cannot be loaded after all.
         """
-        from muxrl.servers.fixed_policies.policies import FixedPolicies
-
-        return self._make(plan, FixedPolicies)
-
-    def _make(self, plan: ServerPlan, policies: Callable[..., FixedPolicies]) -> FixedPolicies:
-        from muxrl.servers.training.policies import ServerProblem
-
         try:
             acting, seats = self.make_acting(plan), self.make_seats(plan)
         except AlgorithmProblem as problem:
             raise ServerProblem(f"server {plan.server_id!r}: {problem}") from problem
-        return policies(plan, seats, acting)
+        return self.policies(plan, seats, acting)
 
     def make_seats(self, plan: ServerPlan) -> dict[str, Seat]:
         """Returns the seats of a plan's agents, by id.
@@ -167,8 +166,6 @@ class RandomAlgorithm(FixedAlgorithm):
     summary = "uniform over the available actions"
 
     def make_acting(self, plan: ServerPlan) -> Acting:
-        from muxrl.servers.fixed_policies.plain import PlainActing, uniform
-
         return PlainActing(plan, uniform(plan))
 
 
@@ -180,13 +177,9 @@ class ScriptedAlgorithm(FixedAlgorithm):
     defaults: ClassVar[Mapping[str, Any]] = {"policy": "", "kwargs": {}}
 
     def _read_settings(self) -> None:
-        from muxrl.servers.fixed_policies.plain import find_script
-
         find_script(self.given["policy"])
 
     def find_problems(self, plan: ServerPlan, others: Sequence[Algorithm] = ()) -> Iterator[str]:
-        from muxrl.servers.fixed_policies.plain import scripted
-
         make_policy = scripted(plan, self.given)
         for agent_id in plan.agents:
             try:
@@ -196,8 +189,6 @@ class ScriptedAlgorithm(FixedAlgorithm):
                 return  # the others' would be the same
 
     def make_acting(self, plan: ServerPlan) -> Acting:
-        from muxrl.servers.fixed_policies.plain import PlainActing, scripted
-
         return PlainActing(plan, scripted(plan, self.given))
 
 
@@ -260,6 +251,7 @@ class PoolAlgorithm(FixedAlgorithm):
         "win_above": 0.0,
         "should_explore": True,
     }
+    policies = PoolPolicies
 
     def _read_settings(self) -> None:
         if self.given["draw"] not in _DRAWS:
@@ -323,8 +315,6 @@ class PoolAlgorithm(FixedAlgorithm):
 
     @property
     def seating(self) -> Seating:
-        from muxrl.servers.fixed_policies.plain import RAW_POOL
-
         return RAW_POOL
 
     def find_problems(self, plan: ServerPlan, others: Sequence[Algorithm] = ()) -> Iterator[str]:
@@ -332,14 +322,7 @@ class PoolAlgorithm(FixedAlgorithm):
             for problem in one.find_problems(one.seating.with_groups(plan)):
                 yield f"member {entry!r}: {problem}"
 
-    def make(self, plan: ServerPlan) -> FixedPolicies:
-        from muxrl.servers.fixed_policies.pool import PoolPolicies
-
-        return self._make(plan, PoolPolicies)
-
     def make_acting(self, plan: ServerPlan) -> Pool:
-        from muxrl.servers.fixed_policies.pool import Pool
-
         return Pool(plan, self.given, self._sources, self._open)
 
     def _open(self, entry: str, path: str) -> FixedAlgorithm:

@@ -97,7 +97,7 @@ class FrozenPolicies:
         Raises:
             AlgorithmProblem: they cannot be loaded.
         """
-        with_states = self.with_states(plan)
+        with_states = self._as_noted(plan, _OF_STATES)  # as agents saw it in training
         seats = self.make_seats(with_states, self.observing(with_states), has_states=True)
         actors = self._load(with_states, seats, only_acting=False)
         read = [getattr(one, "value_keys", ()) for one in actors.learners.values()]
@@ -139,10 +139,6 @@ class FrozenPolicies:
         actors.num_env_steps_sampled = self._checkpoint.env_steps
         return actors
 
-    def with_states(self, plan: ServerPlan) -> ServerPlan:
-        """Returns a plan in which agents see the global state as in training."""
-        return self._as_noted(plan, _OF_STATES)
-
     def _as_noted(self, plan: ServerPlan, parts: Iterable[str]) -> ServerPlan:
         """Returns a plan with these parts of the checkpoint's note."""
         return replace(plan, **{part: self._checkpoint.about[part] for part in parts})
@@ -150,7 +146,7 @@ class FrozenPolicies:
     def observing(self, plan: ServerPlan) -> Observing:
         """Returns what reads a server's observations as they were read in training, without the
         statistics."""
-        return Observing.of(self._as_noted(plan, READ_ALIKE))
+        return Observing(self._as_noted(plan, READ_ALIKE))
 
     @property
     def state_size(self) -> int | None:
@@ -349,7 +345,5 @@ def plan_of(about: Mapping[str, Any]) -> ServerPlan:
         },
         groups={group: tuple(members) for group, members in about["groups"].items()},
         state_size=about["state_size"],
-        scale_observations=about["scale_observations"],
-        normalize_observations=about["normalize_observations"],
-        frame_stack=about["frame_stack"],
+        **{part: about[part] for part in READ_ALIKE},
     )

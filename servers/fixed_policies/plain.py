@@ -30,13 +30,13 @@ from muxrl.servers.agents.action_forms import ActionForm
 from muxrl.servers.agents.keys import OBS
 from muxrl.servers.agents.masks import has_action_mask, none_available
 from muxrl.servers.agents.parts import Input, Part, Seen
-from muxrl.servers.agents.seat_actions import SeatActions
+from muxrl.servers.agents.seat_actions import OwnAction
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.blocks import Block
 from muxrl.servers.gymnasium_spaces import spaces_of
-from muxrl.servers.import_by_name import CannotImport, import_by_name
+from muxrl.servers.import_by_name import import_named
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.acting import STATE, Kept, no_state
 
@@ -88,20 +88,14 @@ class Raw(Input):
         return objects
 
 
-class RawAction(SeatActions):
+class RawAction(OwnAction):
     """Actions of the agent's own space."""
 
-    def __init__(self, forms: Mapping[str, ActionForm]) -> None:
-        super().__init__(forms)
-        (self._form,) = forms.values()
+    is_sent = reads_log_probs = False
 
     @property
     def space(self) -> Space:
         return self._form.kind
-
-    @property
-    def masks(self) -> np.ndarray:
-        raise TypeError("raw observations have their masks in them")
 
     def write(self, form: ActionForm, actions: np.ndarray) -> Any:
         return stack(form.kind, actions.reshape(-1).tolist(), actions.shape)
@@ -132,20 +126,9 @@ class PlainActing(Acting):
         self.weights_seq_no = 0
         self._agents = plan.agents
         self._make = make
-        # Evaluation draws from its own generator, so that it does not change what training draws.
         self._seed = plan.seed
-        self._training_seeds = np.random.default_rng((plan.seed, 0))
-        self._evaluation_seeds = np.random.default_rng((plan.seed, 1))
-
-    def get_random_state(self) -> dict[str, Any]:
-        return {
-            "training": self._training_seeds.bit_generator.state,
-            "evaluation": self._evaluation_seeds.bit_generator.state,
-        }
-
-    def set_random_state(self, state: Mapping[str, Any]) -> None:
-        self._training_seeds.bit_generator.state = state["training"]
-        self._evaluation_seeds.bit_generator.state = state["evaluation"]
+        self._rng = np.random.default_rng((plan.seed, 0))
+        self._evaluation_rng = np.random.default_rng((plan.seed, 1))
 
     def answer(self, asked: Asked) -> Acted:
         observations = asked.observations()
@@ -176,7 +159,7 @@ class PlainActing(Acting):
                 text = f"{self._seed}/{of_episode}/{agent_id}/{t}"
                 seed = zlib.crc32(text.encode()) >> 1
             else:
-                seeds = self._training_seeds if block.is_training else self._evaluation_seeds
+                seeds = self._rng if block.is_training else self._evaluation_rng
                 seed = int(seeds.integers(2**31))
             policy = self._make(agent_id, seed)
         else:
@@ -267,10 +250,7 @@ def find_script(path: str) -> Callable[..., Any]:
         raise AlgorithmProblem(
             f"SCRIPTED needs the setting 'policy', an import path such as {EXAMPLE!r}"
         )
-    try:
-        found = import_by_name(path, EXAMPLE)
-    except CannotImport as error:
-        raise AlgorithmProblem(f"policy {error}") from error
+    found = import_named("policy", path, EXAMPLE)
     if not callable(found) or inspect.ismodule(found):
         raise AlgorithmProblem(f"policy {path!r} is {_kind_of(found)}, nothing that can be called")
     return found

@@ -69,8 +69,6 @@ class PoolMember:
     """Who plays an episode; see `muxrl.servers.episodes.table.Player`."""
 
     name: str
-    entry: str
-    """What the config calls it; an entry of snapshots has several members."""
     seats: Seats
     acting: Acting
     result: Result
@@ -138,7 +136,7 @@ class Pool(Acting):
         self.members: dict[str, list[PoolMember]] = {}
         """By entry, oldest first."""
         for entry, one in sources.items():
-            self.members[entry] = [self._made(entry, entry, one)]
+            self.members[entry] = [self._made(entry, one)]
 
     # --- who plays ----------------------------------------------------------------------
 
@@ -186,9 +184,9 @@ class Pool(Acting):
 
     # --- members ------------------------------------------------------------------------
 
-    def _made(self, name: str, entry: str, one: PoolSource) -> PoolMember:
+    def _made(self, name: str, one: PoolSource) -> PoolMember:
         plan = one.seating.with_groups(self._plan)
-        return self._member(name, entry, one.make_seats(plan), one.make_acting(plan))
+        return self._member(name, one.make_seats(plan), one.make_acting(plan))
 
     def _live(self, entry: str, live: LiveCheckpoint) -> PoolMember:
         from muxrl.servers.fixed_policies.frozen import open_policies
@@ -207,12 +205,11 @@ class Pool(Acting):
             if observing.normalizes:
                 observing.set_state(newer.observations, names=names, has_states=False)
 
-        return self._member(entry, entry, seats, acting, follow)
+        return self._member(entry, seats, acting, follow)
 
     def _member(
         self,
         name: str,
-        entry: str,
         seats: dict[str, Seat],
         acting: Acting,
         follow: Callable[[LiveCheckpoint], None] | None = None,
@@ -220,18 +217,14 @@ class Pool(Acting):
         result = self.results.setdefault(name, Result())
         if name in self._random_states:
             acting.set_random_state(self._random_states.pop(name))
-        alike = self._alike_of(seats, acting)
+        alike, form = None, form_of(seats, acting)
+        if form is not None:
+            if form not in self._alike:
+                self._alike[form] = Alike(Seats(self._plan.agents, seats))
+            alike = self._alike[form]
         known = alike.seats if alike else Seats(self._plan.agents, seats)
         win_above = self._settings["win_above"]
-        return PoolMember(name, entry, known, acting, result, win_above, follow, alike)
-
-    def _alike_of(self, seats: dict[str, Seat], acting: Acting) -> Alike | None:
-        form = form_of(seats, acting)
-        if form is None:
-            return None
-        if form not in self._alike:
-            self._alike[form] = Alike(Seats(self._plan.agents, seats))
-        return self._alike[form]
+        return PoolMember(name, known, acting, result, win_above, follow, alike)
 
     def renewed(
         self, source: str, snapshots: Mapping[int, str], live: LiveCheckpoint | None
@@ -246,7 +239,7 @@ class Pool(Acting):
             if given.get("snapshots") == source and snapshots:
                 newest = {f"{entry}@{n}": snapshots[n] for n in sorted(snapshots)[-given["last"] :]}
                 found[entry] = [
-                    own.get(name) or self._made(name, entry, self._open_snapshot(entry, path))
+                    own.get(name) or self._made(name, self._open_snapshot(entry, path))
                     for name, path in newest.items()
                 ]
             elif source in (given.get("live"), given.get("snapshots")) and live is not None:

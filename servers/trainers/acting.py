@@ -58,7 +58,6 @@ class Actors(Acting):
         """Of each choice that an action makes; empty where it is numbers."""
         self.lock = threading.RLock()
         self.weights_seq_no = 0
-        self.needs_log_probabilities = False
         self.num_env_steps_sampled = 0
         self.is_learned_from = True
         """Whether steps of training episodes are; not where the trainers are frozen."""
@@ -72,7 +71,11 @@ class Actors(Acting):
         if self.has_copies:
             self._actors = self._copies()
             self.publish()
-        self._initial = {policy_id: _initial_of(one) for policy_id, one in self.learners.items()}
+        self._initial: dict[str, dict[str, np.ndarray]] = {
+            policy_id: getattr(one, "initial_state", dict)()
+            for policy_id, one in self.learners.items()
+        }
+        """Recurrent state of a row that has none, {} where states are of any kind."""
         self._keys = {p: _keys_of(one, specs[p]) for p, one in self.learners.items()}
         self.untrained: dict[str, Any] | None = None
         """State of each trainer at its beginning, if they are kept, as plain values."""
@@ -151,18 +154,6 @@ class Actors(Acting):
         self.put("weights", weights)
         self.weights_seq_no = weights_seq_no
 
-    def get_random_state(self) -> dict[str, Any]:
-        """Returns where the generators are."""
-        return {
-            "training": self._rng.bit_generator.state,
-            "evaluation": self._evaluation_rng.bit_generator.state,
-        }
-
-    def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Puts the generators where those of `get_random_state` were."""
-        self._rng.bit_generator.state = state["training"]
-        self._evaluation_rng.bit_generator.state = state["evaluation"]
-
     # --- acting -------------------------------------------------------------------------
 
     def answer(self, asked: Asked) -> Acted:
@@ -230,8 +221,7 @@ class Actors(Acting):
             is_right = is_right and (rows.masks is None or not found[rows.masks == 0].any())
         if not is_right:
             raise self._call.failure(what, policy_id, f"expected {expected}, got {found.tolist()}")
-        row: np.ndarray = found[0]
-        return row
+        return found[0]
 
     def ask(self, policy_id: str, rows: Rows, *, is_untrained: bool = False) -> Acted:
         """Returns a trainer's answer, checked, in arrays.
@@ -422,12 +412,6 @@ def _keys_of(trainer: Any, spec: PolicySpec) -> tuple[str, ...] | None:
     """Returns the parts of observations that rows to act on have; None: all."""
     keys: tuple[str, ...] | None = getattr(trainer, "asked_keys", None)
     return keys if keys is not None and set(keys) < spec.parts.keys() else None
-
-
-def _initial_of(trainer: Any) -> dict[str, np.ndarray]:
-    """Returns the recurrent state of a row that has none, {} where states are of any kind."""
-    initial: dict[str, np.ndarray] = getattr(trainer, "initial_state", dict)()
-    return initial
 
 
 def _no_choice(num: np.ndarray, rows: Rows, actions: np.ndarray) -> str:

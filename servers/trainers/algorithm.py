@@ -7,19 +7,17 @@ asks need not know which.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from muxrl.protocol.spaces import Box, Discrete, Space
+from muxrl.protocol.spaces import Box, Discrete
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.spaces import module_observation_space
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan, WhileLearning
 from muxrl.servers.gymnasium_spaces import to_gymnasium
 from muxrl.servers.setting_values import AlgorithmProblem
-from muxrl.servers.trainers.milestones import Milestone, Schedule
-from muxrl.servers.trainers.replay_size import ReplaySize
+from muxrl.servers.trainers.budget import Milestone, ReplaySize, Schedule
 from muxrl.servers.trainers.spaces import SpaceCheck
 
 _MAX_NAMED = 14
@@ -136,7 +134,7 @@ class Algorithm(ABC):
             if problem := self.seating.find_mask_problem(agent_id, agent):
                 yield problem
             try:
-                self._check_agent(agent_id, agent)
+                self.check_agent(agent_id, agent)
             except (ValueError, TypeError) as error:
                 able = [one.name for one in self._nearest(others) if one.takes(agent_id, agent)]
                 yield f"{error}{f'; use {listed(able, _MAX_NAMED)}' if able else ''}"
@@ -153,7 +151,7 @@ class Algorithm(ABC):
     def takes(self, agent_id: str, agent: AgentPlan) -> bool:
         """Whether it can learn in the agent's spaces."""
         try:
-            self._check_agent(agent_id, agent)
+            self.check_agent(agent_id, agent)
         except (ValueError, TypeError):
             return False
         return self.seating.find_mask_problem(agent_id, agent) is None
@@ -176,47 +174,27 @@ class Algorithm(ABC):
             return "LSTM"
         return str(self.settings().get("agent", "")).upper() if self.kinds() else ""
 
-    def _check_agent(self, agent_id: str, agent: AgentPlan) -> None:
-        if self.space_check is None:
-            return
-        observed = module_observation_space(self.seating.network_space(agent))
-        action_space = self.seating.action_form(agent).space
-        self.check_spaces(agent.policy_id, observed, action_space, agent_id, agent.action_space)
-
-    def check_spaces(
-        self,
-        policy_id: str,
-        observation_space: Space,
-        action_space: Space,
-        agent_id: str | None = None,
-        given: Space | None = None,
-    ) -> None:
-        """Checks that it can learn in these spaces.
-
-        Args:
-            policy_id: named in the message.
-            observation_space: of one agent, as its network reads it.
-            action_space: likewise.
-            agent_id: named in the message, if given.
-            given: the action space as the simulation has it, for the message.
+    def check_agent(self, agent_id: str, agent: AgentPlan) -> None:
+        """Checks that it can learn in an agent's spaces.
 
         Raises:
             AlgorithmProblem: it cannot; with the reason and what to do instead.
         """
-        check = self.space_check
-        problem = None if check is None else check(observation_space, action_space)
-        if problem is None:
+        if (check := self.space_check) is None:
+            return
+        observed = module_observation_space(self.seating.network_space(agent))
+        acts = self.seating.action_form(agent).space
+        if (problem := check(observed, acts)) is None:
             return
         kind, reason = problem
-        verb, space = ("read", observation_space) if kind == "observation" else ("do", action_space)
+        verb, space = ("read", observed) if kind == "observation" else ("do", acts)
         shown = str(to_gymnasium(space))  # with its bounds
-        own = shown if given is None else str(to_gymnasium(given))
+        own = str(to_gymnasium(agent.action_space))
         if kind == "action" and own != shown:
             shown = f"{own}, which is {shown} to it,"
-        who = repr(agent_id) if agent_id is not None else f"of policy {policy_id!r}"
         raise AlgorithmProblem(
-            f"policy {policy_id!r}: {self.name} cannot {verb} the {kind} space {shown} of agent "
-            f"{who}: {reason}"
+            f"policy {agent.policy_id!r}: {self.name} cannot {verb} the {kind} space {shown} of "
+            f"agent {agent_id!r}: {reason}"
         )
 
     def learns_jointly(self, plan: ServerPlan) -> bool:
@@ -244,24 +222,3 @@ class Algorithm(ABC):
     def find_replay_size(self, plan: ServerPlan) -> ReplaySize | None:
         """Returns what its replay takes once it is full; None: it has none, or nobody has said."""
         return None
-
-
-def find_minibatch_problem(
-    plan: ServerPlan, algorithm: str, minibatch: int | None, batch: int
-) -> Iterator[str]:
-    """Yields what is wrong with a minibatch that no batch can fill.
-
-    Args:
-        plan: of the server.
-        algorithm: named in the message.
-        minibatch: transitions of a policy in one; None: a whole batch.
-        batch: env steps in a batch.
-    """
-    num_agents = max(Counter(agent.policy_id for agent in plan.agents.values()).values(), default=0)
-    most = batch * num_agents
-    if plan.agents and minibatch is not None and minibatch > most:
-        yield (
-            f"{algorithm}'s setting 'minibatch_size' is {minibatch}, but a policy has {most} "
-            f"transitions in a batch at most: {batch} env steps ('train_batch_size_per_learner') "
-            f"of {num_agents} agent{'s' * (num_agents > 1)}; set 'minibatch_size' to {most} at most"
-        )

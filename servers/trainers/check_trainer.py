@@ -198,8 +198,7 @@ class _Tried:
             [None] * num, ("a",) * num, False, False, self._act_rng,
             np.ones((num, *self._lead), np.float32) if self._lead else None,
         )  # fmt: skip
-        actions: np.ndarray = self.actors.ask("default", rows).actions
-        return actions
+        return self.actors.ask("default", rows).actions
 
     def greedy_return(self) -> float:
         """Returns the mean reward of its best actions."""
@@ -232,8 +231,7 @@ class _Tried:
         which = observations.argmax(axis=-1)
         if self._lead:
             acts = observations.any(axis=-1)
-            rewards: np.ndarray = ((actions == which) & acts).sum(axis=1) / acts.sum(axis=1)
-            return rewards
+            return ((actions == which) & acts).sum(axis=1) / acts.sum(axis=1)
         if self._spec.action_space.shape == ():
             return (actions == which).astype(np.float64)
         target = (which - 1) / 2  # -0.5, 0, 0.5

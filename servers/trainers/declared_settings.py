@@ -131,11 +131,6 @@ class Settings:
             setattr(cls, name, default)
 
     @classmethod
-    def declared(cls) -> dict[str, Any]:
-        """Returns every setting's annotation by its name."""
-        return dict(cls._kinds)
-
-    @classmethod
     def known(cls) -> dict[str, Any]:
         """Returns the annotation of each setting that a user may give."""
         hidden = {*cls.preset, *cls.unused, *cls.refused}
@@ -154,11 +149,6 @@ class Settings:
         """The value of each network setting that a user may give."""
         model: Settings | None = getattr(self, MODEL, None)
         return model.known_values() if model else {}
-
-    @classmethod
-    def defaults(cls) -> dict[str, Any]:
-        """Returns every setting's default by its name."""
-        return cls().values()
 
     @classmethod
     def read(cls, algorithm: str, given: Mapping[str, Any], of_model: Mapping[str, Any]) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -27,7 +28,7 @@ from muxrl.servers.declared import meanings
 from muxrl.servers.episodes.blocks import Block, Seats
 from muxrl.servers.episodes.trajectories import stack
 from muxrl.servers.gymnasium_spaces import to_gymnasium
-from muxrl.servers.import_by_name import CannotImport, import_by_name
+from muxrl.servers.import_by_name import import_named
 from muxrl.servers.setting_values import (
     AlgorithmProblem,
     kind_of,
@@ -36,18 +37,11 @@ from muxrl.servers.setting_values import (
     suggestion,
 )
 from muxrl.servers.trainers.acting import Actors
-from muxrl.servers.trainers.algorithm import Algorithm, find_minibatch_problem
+from muxrl.servers.trainers.algorithm import Algorithm
+from muxrl.servers.trainers.budget import BATCH, FIRST_UPDATE, Milestone, ReplaySize, Schedule
 from muxrl.servers.trainers.declared_settings import Settings
 from muxrl.servers.trainers.failures import TrainerFailed
 from muxrl.servers.trainers.interface import LearnsFrom, PolicySpec
-from muxrl.servers.trainers.milestones import (
-    BATCH,
-    Milestone,
-    Schedule,
-    find_schedules,
-    first_batch,
-)
-from muxrl.servers.trainers.replay_size import ReplaySize
 from muxrl.servers.trainers.spaces import SpaceCheck
 
 OWN = "muxrl.servers.algorithms."
@@ -104,8 +98,7 @@ class TrainerEntry(Algorithm):
 
     @property
     def space_check(self) -> SpaceCheck | None:
-        check: SpaceCheck | None = self._declared("space_check")
-        return check
+        return self._declared("space_check")
 
     @property
     def summary(self) -> str:
@@ -142,8 +135,7 @@ class TrainerEntry(Algorithm):
 
     @property
     def learns_from(self) -> LearnsFrom:
-        found: LearnsFrom = self._declared("learns_from", "newest")
-        return found
+        return self._declared("learns_from", "newest")
 
     @property
     def gives_log_probs(self) -> bool:
@@ -254,14 +246,11 @@ class TrainerEntry(Algorithm):
             return
         if not plan.agents or any(True for _ in self.find_config_problems(plan)):
             return
-        batch = self.find_batch_env_steps(plan)
-        if batch is not None:
-            minibatch = self.values(plan).get("minibatch_size")
-            yield from find_minibatch_problem(plan, self.name, minibatch, batch)
+        yield from self._find_minibatch_problem(plan)
         if self._declared("is_trusted", False):
             return
         try:
-            seats = self.seating.make_seats(plan, Observing.of(plan))
+            seats = self.seating.make_seats(plan, Observing(plan))
             actors = self.make_actors(plan, seats)
             first = next(iter(actors.learners.values()))
             yield from self._attribute_problems(first)
@@ -273,6 +262,17 @@ class TrainerEntry(Algorithm):
             actors.get("weights")
         except (TrainerFailed, ValueError, TypeError) as error:
             yield str(error)
+
+    def _find_minibatch_problem(self, plan: ServerPlan) -> Iterator[str]:
+        minibatch, batch = self.values(plan).get("minibatch_size"), self.find_batch_env_steps(plan)
+        num = max(Counter(agent.policy_id for agent in plan.agents.values()).values())
+        if batch is not None and minibatch is not None and minibatch > batch * num:
+            yield (
+                f"{self.name}'s setting 'minibatch_size' is {minibatch}, but a policy has "
+                f"{batch * num} transitions in a batch at most: {batch} env steps "
+                f"('train_batch_size_per_learner') of {num} agent{'s' * (num > 1)}; set "
+                f"'minibatch_size' to {batch * num} at most"
+            )
 
     def _attribute_problems(self, trainer: Any) -> Iterator[str]:
         steps = getattr(trainer, "batch_env_steps", None)
@@ -364,34 +364,33 @@ class TrainerEntry(Algorithm):
     # --- the budget ---------------------------------------------------------------------
 
     def values(self, plan: ServerPlan) -> Mapping[str, Any]:
-        values: dict[str, Any] = self.make_settings(plan).values() if self.settings_class else {}
-        return values
+        return self.make_settings(plan).values() if self.settings_class else {}
 
     def find_milestones(self, plan: ServerPlan) -> Iterator[Milestone]:
         batch = self.find_batch_env_steps(plan)
         if batch is not None:
-            yield first_batch(batch)
+            yield Milestone(FIRST_UPDATE, (BATCH,), env_steps=batch)
         find = self._declared("find_milestones")
         if self.settings_class and find is not None:
             yield from find(self.make_settings(plan))
 
     def find_schedules(self, plan: ServerPlan) -> Iterator[Schedule]:
-        yield from find_schedules(self.values(plan))
+        for setting, value in self.values(plan).items():
+            if isinstance(value, list | tuple) and len(value) > 1 and all(map(_is_point, value)):
+                yield Schedule(setting, tuple((float(at), float(v)) for at, v in value))
 
     def find_batch_env_steps(self, plan: ServerPlan) -> int | None:
         if not self.settings_class or self.learns_from == "replay":
             return None
         made = self.make_settings(plan)
-        batch: int | None = getattr(made, "batch_env_steps", None) or getattr(made, BATCH, None)
-        return batch
+        return getattr(made, "batch_env_steps", None) or getattr(made, BATCH, None)
 
     def find_replay_size(self, plan: ServerPlan) -> ReplaySize | None:
         measure = self._declared("replay_size")
         if not self.settings_class or measure is None:
             return None
-        seats = self.seating.make_seats(plan, Observing.of(plan))
-        size: ReplaySize | None = measure(self.make_settings(plan), seats)
-        return size
+        seats = self.seating.make_seats(plan, Observing(plan))
+        return measure(self.make_settings(plan), seats)
 
     def learns_jointly(self, plan: ServerPlan) -> bool:
         learns_jointly = self._declared("learns_jointly")
@@ -407,10 +406,12 @@ def _found_at(path: str) -> Any:
     Raises:
         AlgorithmProblem: it cannot be imported, as where torch is not installed.
     """
-    try:
-        return import_by_name(path, path)
-    except CannotImport as error:
-        raise AlgorithmProblem(f"algorithm {error}") from error
+    return import_named("algorithm", path, path)
+
+
+def _is_point(value: Any) -> bool:
+    is_pair = isinstance(value, list | tuple) and len(value) == 2
+    return is_pair and all(isinstance(number, int | float) for number in value)
 
 
 def _is_json(value: Any) -> bool:

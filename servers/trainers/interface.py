@@ -71,7 +71,7 @@ checkpoints, restarts. What a class may have beyond this, by name:
 ``find_milestones(settings)``, ``replay_size(settings, seats)``, ``learns_jointly(settings)``
     Class methods, of a class with ``Settings``: what has to be played before it learns, how much
     memory its replay takes, and whether the members of a team learn otherwise than alone. A run is
-    warned of these (`muxrl.servers.trainers.milestones`, `replay_size`).
+    warned of these (`muxrl.servers.trainers.budget`).
 ``learns_when_absent``
     Whether `learn` is called for batches that have nothing of its policy, too; False.
 ``reads_state``

@@ -8,14 +8,11 @@ from functools import partial
 from typing import Any
 
 from muxrl.servers.episodes.trajectories import Trajectory
-from muxrl.servers.episodes.warnings import Warnings
 from muxrl.servers.trainers.failures import Calls, TrainerFailed
 from muxrl.servers.trainers.interface import Trainer
 from muxrl.servers.trainers.sound_state import SoundState
 from muxrl.servers.training.policies import LearnerDiverged
 from muxrl.servers.training.skipped_updates import (
-    MAX_SKIPPED,
-    MAX_SKIPPED_FROM_REPLAY,
     NUM_SKIPPED_UPDATES,
     Number,
     SkippedUpdates,
@@ -25,7 +22,7 @@ from muxrl.servers.training.skipped_updates import (
 from muxrl.servers.training.thread import LOSS
 
 
-class Learners(Mapping[str, Any]):
+class Learners(dict[str, Any]):
     """The trainers that learn, by policy.
 
     Args:
@@ -34,26 +31,16 @@ class Learners(Mapping[str, Any]):
     """
 
     def __init__(self, trainers: Mapping[str, Trainer], call: Calls) -> None:
-        self._trainers: Mapping[str, Any] = trainers
+        super().__init__(trainers)
         self._call = call
-        has_replay = getattr(next(iter(trainers.values())), "learns_from", "") == "replay"
-        most = MAX_SKIPPED_FROM_REPLAY if has_replay else MAX_SKIPPED
-        self.skipped = SkippedUpdates(most, Warnings())
-        for one in self._trainers.values():
+        first = next(iter(self.values()))
+        self.skipped = SkippedUpdates(getattr(first, "learns_from", ""))
+        for one in self.values():
             if hasattr(one, "skipped"):
                 one.skipped = self.skipped
         self.largest_seen: Callable[[], Iterable[Number]] = tuple
         """Returns the largest numbers that were ever learned from, with what each is."""
         self._sound: dict[str, SoundState] = {}  # from the first update on
-
-    def __getitem__(self, policy_id: str) -> Any:
-        return self._trainers[policy_id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._trainers)
-
-    def __len__(self) -> int:
-        return len(self._trainers)
 
     def forget_sound(self) -> None:
         """Takes what the trainers hold now for sound: they have loaded another state."""
@@ -71,17 +58,15 @@ class Learners(Mapping[str, Any]):
         Raises:
             TrainerFailed, LearnerDiverged: see `learn`.
         """
-        first: Any = next(iter(self._trainers.values()))
+        first: Any = next(iter(self.values()))
         if not hasattr(first, "learn_together"):
-            always = self._trainers if getattr(first, "learns_when_absent", False) else ()
+            always = self if getattr(first, "learns_when_absent", False) else ()
             both = dict.fromkeys([*played, *always])
             return {p: self.learn(p, played.get(p, ()), env_steps) for p in both}
-        for trainer in self._trainers.values():
+        for trainer in self.values():
             trainer.env_steps = env_steps
         policy_id = next(iter(played), "")
-        found = self._call(
-            "learn_together", policy_id, lambda: first.learn_together(self._trainers, played)
-        )
+        found = self._call("learn_together", policy_id, lambda: first.learn_together(self, played))
         return {
             policy_id: self._counted(policy_id, self._metrics(policy_id, own))
             for policy_id, own in found.items()
@@ -98,7 +83,7 @@ class Learners(Mapping[str, Any]):
             TrainerFailed: it raised, or returned no metrics.
             LearnerDiverged: too many updates in a row were skipped.
         """
-        trainer: Any = self._trainers[policy_id]
+        trainer: Any = self[policy_id]
         if hasattr(trainer, "env_steps"):
             trainer.env_steps = env_steps
         if hasattr(trainer, "skipped"):

@@ -125,20 +125,6 @@ def find_problem(
     """Says why clients cannot act in a server's place, see `LocalInference`; "" if they can."""
     if not hasattr(next(iter(actors.learners.values())), "acting_network"):
         return of_one_s_own(actors.name)
-    if problem := find_problem_of_agents(plan, entry, observing):
-        return problem
-    for policy_id in dict.fromkeys(seat.policy_id for seat in seats):
-        if actors.acting_network(policy_id) is None:
-            kind = type(actors.acting(policy_id)).__name__
-            return (
-                f"policy {policy_id!r} is not one of {actors.name}'s default small networks on the "
-                f"CPU ({kind}: with an LSTM or atoms, or for images)"
-            )
-    return ""
-
-
-def find_problem_of_agents(plan: ServerPlan, entry: TrainerEntry, observing: Observing) -> str:
-    """Does what `find_problem` does, whatever the networks are."""
     seating = entry.seating
     is_team = seating.forms_teams
     if not (seating.reads_no_others or seating.actions is TeamChoices):
@@ -156,6 +142,13 @@ def find_problem_of_agents(plan: ServerPlan, entry: TrainerEntry, observing: Obs
             return f"what agent {agent_id!r} observes is scaled or normalised on the server"
         if split_mask(agent.observation_space)[1] and not seating.follows_masks:
             return f"agent {agent_id!r} observes an action mask, which {entry.name} does not follow"
+    for policy_id in dict.fromkeys(seat.policy_id for seat in seats):
+        if actors.acting_network(policy_id) is None:
+            kind = type(actors.acting(policy_id)).__name__
+            return (
+                f"policy {policy_id!r} is not one of {actors.name}'s default small networks on the "
+                f"CPU ({kind}: with an LSTM or atoms, or for images)"
+            )
     return ""
 
 
@@ -169,7 +162,7 @@ def find_local_problem(plan: ServerPlan) -> str:
 
     It makes the server's trainers. The plan must be one without problems.
     """
-    entry, observing = find_trainer(plan.algorithm), Observing.of(plan)
+    entry, observing = find_trainer(plan.algorithm), Observing(plan)
     if entry is None:
         return no_weights(plan.algorithm)
     if entry.make is None:  # it is a process of its own

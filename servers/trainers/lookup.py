@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from muxrl.servers.agents.seating import TEAMS, Seating
 from muxrl.servers.config import EXTERNAL, ServerConfig, ServerPlan, WhileLearning
-from muxrl.servers.import_by_name import CannotImport, import_by_name
+from muxrl.servers.import_by_name import import_named
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.entry import METHODS, OWN, UNSCALED_AGENTS, TrainerEntry
@@ -54,21 +54,6 @@ def registered_name(name: str) -> str:
     return next((own for own in registered() if own.lower() == name.lower()), name)
 
 
-def import_external(name: str) -> Any:
-    """Returns what a name stands for, None if nobody has registered it.
-
-    Raises:
-        AlgorithmProblem: it cannot be imported.
-    """
-    path = name if ":" in name else registered().get(registered_name(name))
-    if not path:
-        return None
-    try:
-        return import_by_name(path, EXAMPLE)
-    except CannotImport as error:
-        raise AlgorithmProblem(f"algorithm {error}") from error
-
-
 def find_trainer(name: str) -> TrainerEntry | None:
     """Returns the entry of a trainer of people's own; None: the name is of another algorithm.
 
@@ -79,9 +64,12 @@ def find_trainer(name: str) -> TrainerEntry | None:
     """
     if name.upper() == EXTERNAL:
         return ExternalEntry()
-    if (path := registered().get(registered_name(name), "")).startswith(OWN):
+    path = name if ":" in name else registered().get(registered_name(name), "")
+    if not path:
+        return None
+    if ":" not in name and path.startswith(OWN):
         return TrainerEntry(registered_name(name), path)
-    found = import_external(name)
+    found = import_named("algorithm", path, EXAMPLE)
     is_class = isinstance(found, type)
     if is_class and any(one.__name__ == "AlgorithmConfig" for one in found.__mro__):
         from muxrl.servers.trainers.rllib.entry import entry_of  # which imports RLlib
@@ -89,8 +77,6 @@ def find_trainer(name: str) -> TrainerEntry | None:
         return entry_of(name, found)
     if any(hasattr(found, method) for method in ("act", "learn")) if is_class else callable(found):
         return TrainerEntry(registered_name(name), found)
-    if found is None:
-        return None
     kind = "a class" if is_class else f"an object of {type(found).__name__}"
     raise AlgorithmProblem(
         f"algorithm {name!r} is {kind} that no server can train with: give a class with the "

@@ -69,10 +69,6 @@ class TrainerLearning:
         """Env steps before the iteration that is under way; None: none is."""
         self.policy_lag = PolicyLag()
 
-    @property
-    def learners(self) -> Mapping[str, Any]:
-        return self.acting.learners
-
     def train(self) -> Mapping[str, Mapping[str, float]]:
         actors, start_s = self.acting, time.monotonic()
         if self.begun_at is None:  # else it continues after a resumption
@@ -133,7 +129,7 @@ class TrainerPolicies:
         self.num_refused_checkpoints = 0
         self.checkpoint_problem = ""
         """Why the last one was not written; "" if it was."""
-        observing = Observing.of(plan)
+        observing = Observing(plan)
         seats = entry.seating.make_seats(plan, observing)
         with raised_by(plan, "make its trainers,", entry.name):
             self.acting: Actors = entry.make_actors(plan, seats)

@@ -23,7 +23,7 @@ from muxrl.servers.agents.action_forms import MAX_COMBINATIONS
 SpaceProblem = tuple[Literal["observation", "action"], str]
 """Which of two spaces an algorithm cannot learn in, and the reason."""
 
-SpaceCheck = Callable[[Space, Space], SpaceProblem | None]
+SpaceCheck = Callable[[Box, Space], SpaceProblem | None]
 """From an observation space, as a network reads it, and an action space to what is wrong."""
 
 _OF_PARTS = (
@@ -55,9 +55,7 @@ class AgentSpaces:
     can_act_unbounded: bool = True
     reads_images: bool = True
 
-    def __call__(self, observation_space: Space, action_space: Space) -> SpaceProblem | None:
-        if not isinstance(observation_space, Box):
-            return "observation", "it takes a Box; flatten the observation, or one-hot it, first"
+    def __call__(self, observation_space: Box, action_space: Space) -> SpaceProblem | None:
         if len(observation_space.shape) == 3 and not self.reads_images:
             return "observation", (
                 "its critic reads observations as one flat array, so it takes a Box of one "

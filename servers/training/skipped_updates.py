@@ -48,13 +48,16 @@ class SkippedUpdates:
     """Counts them by policy, and says the first, the tenth, the hundredth and so on.
 
     Args:
+        learns_from: see `Trainer.learns_from`.
+
+    Attributes:
         most: in a row; with one more the learner has diverged.
-        warnings: of the server.
+        warnings: of the server, which sets it.
     """
 
-    def __init__(self, most: int, warnings: Warnings) -> None:
-        self.most = most
-        self.warnings = warnings
+    def __init__(self, learns_from: str) -> None:
+        self.most = MAX_SKIPPED_FROM_REPLAY if learns_from == "replay" else MAX_SKIPPED
+        self.warnings = Warnings()
         self.num: Counter[str] = Counter()
         self._num_in_a_row: Counter[str] = Counter()
         self._last: dict[str, int] = {}

@@ -53,15 +53,12 @@ class Learning(Protocol):
     """What the thread trains."""
 
     acting: Any
-    """What acts with it: it knows the version of its weights, and the env steps learned from."""
+    """What acts with it: it knows the version of its weights, the env steps learned from, and the
+    trainers by policy, ``learners``."""
 
     @property
     def policy_lag(self) -> PolicyLag:
         """Of the last batch."""
-
-    @property
-    def learners(self) -> Mapping[str, Any]:
-        """See `Update`."""
 
     def train(self) -> Mapping[str, Mapping[str, float]]:
         """Does one training iteration: takes batches from the feed, and updates.
@@ -216,10 +213,8 @@ class LearningThread:
         """Tells the callbacks of an iteration; returns its metrics with their figures."""
         if self._callbacks is None:
             return metrics
-        learning = self._learning
-        update = Update(
-            self.iteration, learning.acting.num_env_steps_sampled, metrics, learning.learners
-        )
+        acting = self._learning.acting
+        update = Update(self.iteration, acting.num_env_steps_sampled, metrics, acting.learners)
         return {**metrics, "callbacks": self._callbacks.report(update)}
 
     def _record(self, metrics: Mapping[str, Mapping[str, float]]) -> Record:

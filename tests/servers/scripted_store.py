@@ -118,7 +118,7 @@ class ScriptedStore:
         self.feed = KeptFeed()
         self.now = 0.0
         self.weights_seq_no = 0
-        self.observing = Observing.of(plan)
+        self.observing = Observing(plan)
         seats = (seating or TEAMS).make_seats(plan, self.observing)
         self.seats = seats
         self.store = EpisodeStore(

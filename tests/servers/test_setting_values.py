@@ -153,7 +153,7 @@ def test_every_setting_of_every_algorithm_is_judged(entry: Any) -> None:
             with pytest.raises(AlgorithmProblem, match=f"^{entry.name}'s setting '{name}' must be"):
                 set_in(entry.name, {name: wrong})
     for name, default in entry.model_settings().items():
-        kind = set_in(entry.name).model.declared()[name]
+        kind = set_in(entry.name).model.known()[name]
         assert read_as(name, default, kind) == default
         wrong = "fast" if "kwargs" in name else some_mapping_or_text(kind)
         with pytest.raises(AlgorithmProblem, match=f"model setting '{name}' must be"):
@@ -213,7 +213,7 @@ def made(name: str, **settings: Any) -> Any:
     plan = make_plan("ab")
     plan = type(plan)(**{**{f: getattr(plan, f) for f in plan.__dataclass_fields__},
                          "algorithm": name, "settings": settings})  # fmt: skip
-    seats = entry.seating.make_seats(plan, Observing.of(plan))
+    seats = entry.seating.make_seats(plan, Observing(plan))
     return entry.make_actors(plan, seats).learners["default"]
 
 

@@ -103,9 +103,9 @@ def _steps() -> Iterator[list[None]]:
     """Yields a list that grows with each of MAPPO's updates; the others count theirs."""
     update, steps = TorchTrainer.update, list[None]()
 
-    def counted(self: TorchTrainer, *args: Any) -> bool:
+    def counted(self: TorchTrainer, *args: Any) -> None:
         steps.append(None)
-        return update(self, *args)
+        update(self, *args)
 
     TorchTrainer.update = counted  # type: ignore[method-assign, assignment]
     try:

@@ -67,7 +67,7 @@ class InRllibsProcess(UntilThreshold):
         experiment = self.experiment(seed)
         (server,) = experiment.servers.values()
         config = PPOConfig().environment("CartPole-v1").training(**server.settings)
-        config.rl_module(model_config=DefaultModelConfig(**ModelSettings.defaults()))
+        config.rl_module(model_config=DefaultModelConfig(**ModelSettings().values()))
         num_envs = experiment.simulation.num_envs_per_process
         config.env_runners(num_env_runners=0, num_envs_per_env_runner=num_envs)
         config.debugging(seed=seed)

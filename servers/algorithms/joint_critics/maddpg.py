@@ -99,7 +99,7 @@ class MADDPG(JointCriticTrainer):
         is_actors_turn = self.num_updates % self.settings.policy_delay == 0
         if is_actors_turn:
             losses[POLICY] = self.policy_loss(batch)
-        self.update_together(losses, [batch])
+        self.update(losses, [batch])
         if is_actors_turn:
             self.targets.follow(self.settings.tau)
         return self.measured(losses, batch, values, target), None
@@ -113,8 +113,7 @@ class MADDPG(JointCriticTrainer):
         """
         net, following = self.net, batch[NEXT_OBS]
         lower = net.values(following, self.target_actions(following), net.target_critic).amin(0)
-        target: Tensor = batch[REWARDS] + self.gamma * (1.0 - batch[TERMINATEDS]) * lower
-        return target
+        return batch[REWARDS] + self.gamma * (1.0 - batch[TERMINATEDS]) * lower
 
     @torch.no_grad()
     def target_actions(self, seen: Mapping[str, Tensor]) -> Tensor:

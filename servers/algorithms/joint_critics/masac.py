@@ -98,7 +98,7 @@ class MASAC(JointCriticTrainer):
             POLICY: (alpha * of_team - lower).mean(),
             ALPHA: self.temperature.loss(surplus.sum(-1)),
         }
-        self.update_together(losses, [batch])
+        self.update(losses, [batch])
         self.targets.follow(self.settings.tau)
         metrics = self.measured(losses, batch, values, target)
         return metrics | {"alpha_value": alpha, "logp_mean": of_team.detach().mean}, None
@@ -114,5 +114,4 @@ class MASAC(JointCriticTrainer):
         actions, log_probs = self.draw_actions(following[OBS])
         lower = net.values(following, actions, net.target_critic).amin(0)
         soft_value = lower - alpha * (log_probs * following[ALIVE]).sum(-1)
-        target: Tensor = batch[REWARDS] + self.gamma * (1.0 - batch[TERMINATEDS]) * soft_value
-        return target
+        return batch[REWARDS] + self.gamma * (1.0 - batch[TERMINATEDS]) * soft_value

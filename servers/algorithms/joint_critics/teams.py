@@ -20,37 +20,17 @@ member that is absent or observes none is 1 in the dimensions that it has.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from muxrl.protocol.spaces import Box, Discrete, Space, box_within
+from muxrl.protocol.spaces import Box, Discrete, box_within
 from muxrl.servers.agents.action_forms import ActionForm, action_form
 from muxrl.servers.agents.inputs import Alive, Mask, Own, State
-from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, OBS, STATE
 from muxrl.servers.agents.seat_actions import TeamActions, TeamProblem
-from muxrl.servers.agents.seating import Seating, keys_of
+from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.spaces import flat_size
-from muxrl.servers.trainers.spaces import AgentSpaces, SpaceProblem
-
-
-@dataclass(frozen=True)
-class VectorSpaces:
-    """A `SpaceCheck` of a team's spaces, or of one member's.
-
-    Attributes:
-        actions: the kinds of action space that members may have.
-    """
-
-    actions: tuple[type[Space], ...]
-
-    def __call__(self, observation_space: Space, action_space: Space) -> SpaceProblem | None:
-        if keys_of(observation_space) - {ACTION_MASK} == {OBS, STATE, ALIVE}:
-            return None
-        of_member = AgentSpaces(self.actions, can_act_unbounded=False)
-        return of_member(observation_space, action_space)
 
 
 class TeamVectors(TeamActions):

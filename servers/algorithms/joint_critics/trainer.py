@@ -77,8 +77,7 @@ class TeamNet(nn.Module):
         if self.has_ids:
             ids = self.member_ids.expand(*obs.shape[:-1], -1)
             obs = torch.cat([obs, ids], -1)
-        outputs: Tensor = (actor or self.actor)(obs)
-        return outputs
+        return (actor or self.actor)(obs)
 
     def values(
         self,

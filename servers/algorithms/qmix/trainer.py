@@ -200,7 +200,7 @@ class QMIX(TeamTrainer):
 
     def update_on(self, batch: dict[str, Any]) -> tuple[dict[str, Any], Tensor | None]:
         loss, metrics, priorities = self.loss(batch)
-        self.update("", loss, [batch])
+        self.update({"": loss}, [batch])
         own, step = self.settings, self.steps[""]
         if own.tau < 1.0 or self.num_updates % own.target_update_freq == 0:
             self.targets.follow(own.tau)

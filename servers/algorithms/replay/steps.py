@@ -20,7 +20,7 @@ from muxrl.servers.algorithms.replay.replay import (
     value_of,
 )
 from muxrl.servers.episodes.trajectories import Trajectory, at, concatenated
-from muxrl.servers.trainers.replay_size import STEP_BYTES
+from muxrl.servers.trainers.budget import STEP_BYTES
 
 N_STEP = "n_step"
 """RLlib's name for the number of steps whose rewards were added up."""
@@ -217,8 +217,7 @@ class StepReplay(Replay):
         return {name for name in self._columns if name.partition(".")[0] == "obs"}
 
     def _following(self, rows: np.ndarray) -> np.ndarray:
-        following: np.ndarray = (rows + self._ahead[rows]) % self._size
-        return following
+        return (rows + self._ahead[rows]) % self._size
 
     def _draw(self, num: int) -> tuple[np.ndarray, np.ndarray | None]:
         if self._priorities is not None:
@@ -244,8 +243,6 @@ class StepReplay(Replay):
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        if "ahead" not in state:
-            raise ValueError("it was written by an earlier version")
         num, num_added = len(state["ahead"]), int(state["num_added"])
         if num > self._size:
             raise ValueError(

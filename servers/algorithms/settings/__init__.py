@@ -17,5 +17,4 @@ def settings_of(algorithm: str) -> type[AlgorithmSettings]:
     """
     name = f"{algorithm}Settings"
     rooms = (vars(module) for module in (actor_critic, off_policy, teams))
-    found: type[AlgorithmSettings] = next(room[name] for room in rooms if name in room)
-    return found
+    return next(room[name] for room in rooms if name in room)

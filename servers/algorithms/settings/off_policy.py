@@ -15,6 +15,7 @@ from muxrl.servers.algorithms.settings.model import (
     ModelSettings,
 )
 from muxrl.servers.setting_values import AlgorithmProblem, read_as, suggestion
+from muxrl.servers.trainers.budget import FIRST_COPY, FIRST_UPDATE, Milestone, ReplaySize, of_steps
 from muxrl.servers.trainers.declared_settings import (
     Check,
     Count,
@@ -24,8 +25,6 @@ from muxrl.servers.trainers.declared_settings import (
     Share,
 )
 from muxrl.servers.trainers.interface import LearnsFrom
-from muxrl.servers.trainers.milestones import FIRST_COPY, FIRST_UPDATE, Milestone
-from muxrl.servers.trainers.replay_size import ReplaySize, of_steps
 from muxrl.servers.trainers.spaces import AgentSpaces, SpaceCheck
 
 UNIFORM = "MultiAgentEpisodeReplayBuffer"

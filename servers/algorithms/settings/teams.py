@@ -5,14 +5,22 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.agents.action_forms import MAX_COMBINATIONS
 from muxrl.servers.agents.seating import TEAMS
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.algorithms.joint_critics.teams import VECTOR_TEAMS, VectorSpaces
+from muxrl.servers.algorithms.joint_critics.teams import VECTOR_TEAMS
 from muxrl.servers.algorithms.settings.model import AlgorithmSettings
+from muxrl.servers.trainers.budget import (
+    FIRST_COPY,
+    FIRST_UPDATE,
+    Milestone,
+    ReplaySize,
+    of_episodes,
+    of_steps,
+)
 from muxrl.servers.trainers.declared_settings import (
     Check,
     Count,
@@ -23,9 +31,12 @@ from muxrl.servers.trainers.declared_settings import (
     ScheduleCheck,
 )
 from muxrl.servers.trainers.interface import LearnsFrom
-from muxrl.servers.trainers.milestones import FIRST_COPY, FIRST_UPDATE, Milestone
-from muxrl.servers.trainers.replay_size import ReplaySize, of_episodes, of_steps
-from muxrl.servers.trainers.spaces import SpaceCheck, SpaceProblem, integers_need_bounds
+from muxrl.servers.trainers.spaces import (
+    AgentSpaces,
+    SpaceCheck,
+    SpaceProblem,
+    integers_need_bounds,
+)
 
 
 class TeamReplaySettings(AlgorithmSettings, ABC):
@@ -78,15 +89,13 @@ def _share(meaning: str) -> Check:
     return Check(lambda v: 0.0 <= v <= 1.0, f"must lie in [0, 1]; {meaning}")
 
 
-def _check_member(observation_space: Space, action_space: Space) -> SpaceProblem | None:
-    if not isinstance(action_space, Discrete):
-        return "action", (
-            "it learns one value per discrete action, or per combination of several, up to "
-            f"{MAX_COMBINATIONS}{integers_need_bounds(action_space)}"
-        )
-    if not isinstance(observation_space, Box) or len(observation_space.shape) != 1:
-        return "observation", "it takes a one-dimensional Box; flatten the observation first"
-    return None
+def _check_member(_: Box, action_space: Space) -> SpaceProblem | None:
+    if isinstance(action_space, Discrete):
+        return None
+    return "action", (
+        "it learns one value per discrete action, or per combination of several, up to "
+        f"{MAX_COMBINATIONS}{integers_need_bounds(action_space)}"
+    )
 
 
 class QMIXSettings(TeamReplaySettings):
@@ -283,7 +292,7 @@ class JointCriticSettings(TeamReplaySettings):
 class MADDPGSettings(JointCriticSettings):
     """MATD3; ``twin_critics=False``, ``policy_delay=1`` and ``target_noise=0.0`` give MADDPG."""
 
-    space_check: ClassVar[SpaceCheck] = VectorSpaces((Box, Discrete))
+    space_check: ClassVar[SpaceCheck] = AgentSpaces((Box, Discrete), can_act_unbounded=False)
 
     exploration_noise: Annotated[Schedule, ScheduleCheck()] = [(0, 0.5), (50_000, 0.1)]
     """Standard deviation of the noise in training, in units of actions in -1..1; a number or a
@@ -299,22 +308,16 @@ class MADDPGSettings(JointCriticSettings):
     """Whether targets take the lower value of two critics."""
 
 
-def _is_entropy(value: Any) -> bool:
-    return value == "auto" or (isinstance(value, int | float) and not isinstance(value, bool))
-
-
 class MASACSettings(JointCriticSettings):
     """Those of SAC beside those of critics of the joint action."""
 
     samples_actions = True
-    space_check: ClassVar[SpaceCheck] = VectorSpaces((Box,))
+    space_check: ClassVar[SpaceCheck] = AgentSpaces((Box,), can_act_unbounded=False)
 
     alpha_lr: Schedule = 3e-4
     """Learning rate of the temperature."""
     initial_alpha: Positive = 1.0
     """First temperature, the weight of the entropy."""
-    target_entropy: Annotated[
-        float | Literal["auto"], Check(_is_entropy, "must be a number or 'auto'")
-    ] = "auto"
+    target_entropy: float | Literal["auto"] = "auto"
     """Entropy of each member, in -1..1, that the temperature is adapted to; `auto`: minus its
     number of action dimensions."""

@@ -51,15 +51,6 @@ def masked(logits: Tensor, batch: dict[str, Any], lowest: float = UNAVAILABLE) -
     return mask_logits(logits, obs[ACTION_MASK], lowest) if isinstance(obs, dict) else logits
 
 
-def check_maskable(action_space: spaces.Space) -> None:
-    """Raises `ValueError` unless actions of this space can be masked."""
-    if not isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete):
-        raise ValueError(
-            f"an action mask says which of n actions are available, but the action space is "
-            f"{action_space}; it must be Discrete or MultiDiscrete"
-        )
-
-
 class ReadsNoMask:
     """Goes before one of RLlib's catalogs: its networks are for observations without masks."""
 
@@ -91,8 +82,11 @@ class FollowsMask:
 
     def setup(self: Any) -> None:
         is_masked = has_action_mask(self.observation_space)
-        if is_masked:
-            check_maskable(self.action_space)
+        if is_masked and not isinstance(self.action_space, spaces.Discrete | spaces.MultiDiscrete):
+            raise ValueError(
+                f"an action mask says which of n actions are available, but the action space is "
+                f"{self.action_space}; it must be Discrete or MultiDiscrete"
+            )
         self.acting_keys = (OBS, ACTION_MASK) if is_masked else None
         super().setup()  # type: ignore[misc]
 

@@ -11,7 +11,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 
-from muxrl.servers.import_by_name import CannotImport, import_by_name
+from muxrl.servers.import_by_name import import_named
 from muxrl.servers.setting_values import AlgorithmProblem
 
 MODEL_TYPES: Mapping[str, Any] = {
@@ -33,10 +33,7 @@ def load_module_class(path: str, algorithm: str, config: AlgorithmConfig) -> typ
     Raises:
         AlgorithmProblem: it cannot be imported, is no torch RLModule, or lacks an interface.
     """
-    try:
-        cls = import_by_name(path, EXAMPLE)
-    except CannotImport as error:
-        raise AlgorithmProblem(f"rl_module {error}") from error
+    cls = import_named("rl_module", path, EXAMPLE)
     if not (isinstance(cls, type) and issubclass(cls, TorchRLModule)):
         raise AlgorithmProblem(
             f"rl_module {path!r} is {_kind_of(cls)}, and {algorithm} needs a subclass of RLlib's "

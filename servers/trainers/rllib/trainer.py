@@ -63,6 +63,8 @@ class RLlibTrainer:
     learns_from: ClassVar[LearnsFrom]
     seating: ClassVar[Seating] = MASKED_AGENTS
     space_check: ClassVar[AgentSpaces] = AgentSpaces()
+    recorded: ClassVar[tuple[str, ...]] = ()
+    """RLlib's columns that are recorded with the actions to learn from."""
     samples_actions: ClassVar[bool] = True
     gamma: float = 0.99
 
@@ -109,12 +111,9 @@ class RLlibTrainer:
 
     # --- acting -------------------------------------------------------------------------
 
-    def act(self, rows: Rows) -> Acted:
-        return self._act(rows, {})
-
     @torch.no_grad()
-    def _act(self, rows: Rows, outputs: dict[str, Any]) -> Acted:
-        """Returns actions, and with them the outputs that are named, from RLlib's columns."""
+    def act(self, rows: Rows) -> Acted:
+        outputs = self.recorded if rows.is_training else ()
         module, batch = self._module, self._batch(rows)
         with torch_draws_by(int(rows.rng.integers(2**63)), self._device):
             if rows.should_explore:
@@ -276,8 +275,7 @@ class OnPolicy(RLlibTrainer):
     learns_from: ClassVar[LearnsFrom] = "newest"
     gives_log_probs: ClassVar[bool] = True
 
-    def act(self, rows: Rows) -> Acted:
-        return self._act(rows, dict.fromkeys((DISTRIBUTION, LOG_PROB)) if rows.is_training else {})
+    recorded = (DISTRIBUTION, LOG_PROB)
 
 
 class Corrected(OnPolicy):

@@ -12,12 +12,12 @@ from tests.servers.scripted_store import ScriptedStore, each, make_plan, seen
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
-from muxrl.protocol.spaces import Box, DictSpace, Discrete
+from muxrl.protocol.spaces import Box, DictSpace
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import MASKED_AGENTS, Seating
 from muxrl.servers.algorithms.settings.actor_critic import CENTRAL
-from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.trainers.replay_size import bytes_of
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.trainers.budget import bytes_of
 
 AGENTS = "ab"
 
@@ -110,6 +110,6 @@ def test_statistics_are_of_single_observations_and_a_frame_keeps_its_units() -> 
 
 @pytest.mark.parametrize("k", [1, 4])
 def test_a_replay_takes_so_many_times_the_memory_for_observations(k: int) -> None:
-    plan = {"a": AgentPlan("p", Box((84, 84, 1), "uint8", 0, 255), Discrete(2))}
-    space = Observing(plan, frame_stack=k).space(plan["a"].observation_space)
+    image = Box((84, 84, 1), "uint8", 0, 255)
+    space = Observing(stacking(make_plan({"a": image}), k)).space(image)
     assert bytes_of(space) == k * 84 * 84 * 4

@@ -25,7 +25,7 @@ def normalizing(plan: ServerPlan) -> ServerPlan:
 
 
 def observing_of(space: Space, **kwargs: Any) -> Observing:
-    return Observing({"a": AgentPlan("p", space, Discrete(2))}, normalizes=True, **kwargs)
+    return Observing(normalizing(dataclasses.replace(make_plan({"a": space}), **kwargs)))
 
 
 def count_of(store: ScriptedStore) -> list[int]:
@@ -88,17 +88,17 @@ def test_of_one_hot_observations_there_is_nothing_to_count() -> None:
     observing = observing_of(Discrete(3))
     assert observing.reader("a", Discrete(3))(1).tolist() == [0.0, 1.0, 0.0]
     count(observing, {"a": 1})
-    assert observing.get_state()["policies"] == {"p": {}}
+    assert observing.get_state()["policies"] == {"default": {}}
 
 
 def test_images_are_scaled_and_then_normalised() -> None:
     space = Box((2, 2, 1), "uint8", 0, 255)
-    observing = observing_of(space, scaling="images")
+    observing = observing_of(space, scale_observations="images")
     read = observing.reader("a", space)
     images = np.random.default_rng(0).integers(0, 256, (200, 2, 2, 1), np.uint8)
     for image in images:
         count(observing, {"a": image})
-    (state,) = observing.get_state()["policies"]["p"].values()
+    (state,) = observing.get_state()["policies"]["default"].values()
     np.testing.assert_allclose(state["mean"], (images / 255).mean(axis=0), rtol=1e-6)
     expected = (images[0] - images.mean(axis=0)) / images.std(axis=0)
     np.testing.assert_allclose(read(images[0]), expected, atol=1e-5)
@@ -212,11 +212,12 @@ def test_statistics_of_other_observations_are_refused_by_name() -> None:
     other.reader("a", Box((3,)))
     with pytest.raises(ValueError, match=r"no statistics of Box\(3,\) float32 observations for"):
         other.set_state(one.get_state())
-    third = Observing({"x": AgentPlan("q", Box((2,)), Discrete(2))}, normalizes=True)
+    agents = {"x": AgentPlan("q", Box((2,)), Discrete(2))}
+    third = Observing(normalizing(dataclasses.replace(make_plan(), agents=agents)))
     read = third.reader("x", Box((2,)))
     count(one, {"a": np.array([1.0, 2.0])})
     count(one, {"a": np.array([3.0, 6.0])})
-    third.set_state(one.get_state(), names={"q": "p"}, has_states=False)
+    third.set_state(one.get_state(), names={"q": "default"}, has_states=False)
     assert read(np.array([3.0, 4.0])).tolist() == [1.0, 0.0]
 
 

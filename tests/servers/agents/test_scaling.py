@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space, bounds
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.scaling import find_scale, scales_any
-from muxrl.servers.config import AgentPlan
 
 IMAGE = Box((4, 5, 3), "uint8", 0, 255)
 
 
 def read(space: Space, scaling: Any, value: Any) -> np.ndarray:
-    observing = Observing({"a": AgentPlan("p", space, Discrete(2))}, scaling)
+    observing = Observing(replace(make_plan({"a": space}), scale_observations=scaling))
     values = observing.reader("a", space)(value)
     box = observing.space(space)
     assert values.dtype == np.float32

@@ -307,6 +307,6 @@ def test_agents_that_share_a_policy_are_refused() -> None:
 
 
 def test_settings_without_meaning_are_refused() -> None:
-    assert "obs_agent_id" not in HAPPO.Settings.declared()
+    assert "obs_agent_id" not in HAPPO.Settings().values()
     assert HAPPO.Settings().model.refused.keys() == {"use_lstm", "vf_share_layers"}
-    assert MAPPO.Settings.defaults() == {**HAPPO.Settings.defaults(), "obs_agent_id": False}
+    assert MAPPO.Settings().values() == {**HAPPO.Settings().values(), "obs_agent_id": False}

@@ -177,7 +177,7 @@ def test_servers_of_one_process_draw_what_they_would_draw_alone(tmp_path: Path) 
     checkpoint = Checkpoint.open(save(plan, tmp_path))
 
     def drawn(acting: Actors) -> list[int]:
-        seats = open_policies(checkpoint, {}).make_seats(plan, Observing.of(plan))
+        seats = open_policies(checkpoint, {}).make_seats(plan, Observing(plan))
         asked = asked_of([seats["a"]], [np.zeros(2, np.float32)], plan.agents)
         return [int(acting.answer(asked).actions[0]) for _ in range(200)]
 

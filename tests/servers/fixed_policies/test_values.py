@@ -81,7 +81,7 @@ def test_values_of_actions_are_those_of_available_ones(
 def test_a_value_is_in_the_rewards_own_units_and_of_what_the_network_reads(tmp_path: Path) -> None:
     plan = plan_of("PPO", SEES, THREE, normalize_observations=True, normalize_rewards=True)
     save(plan, tmp_path, constant)
-    observing, scale = Observing.of(plan), RewardScale(0.9)
+    observing, scale = Observing(plan), RewardScale(0.9)
     find("PPO").seating.make_seats(plan, observing)
     for number in (1.0, 3.0):  # mean 2, deviation 1
         count(observing, {"a": np.full(2, number)})
@@ -182,7 +182,7 @@ def test_where_nothing_values_what_an_agent_observes_it_is_said(
 def test_a_normalised_state_is_read_as_in_training(tmp_path: Path) -> None:
     plan = central("MAPPO", state_size=3, normalize_observations=True)
     save(plan, tmp_path, constant)
-    observing = Observing.of(plan)
+    observing = Observing(plan)
     find("MAPPO").seating.make_seats(plan, observing)
     for number in (1.0, 3.0):  # mean 2, deviation 1
         count(observing, {a: np.full(2, number) for a in "ab"}, np.full(3, number))

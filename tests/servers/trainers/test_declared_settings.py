@@ -23,6 +23,7 @@ from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.lookup import find
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers import lookup
+from muxrl.servers.trainers.budget import FIRST_COPY, Milestone, ReplaySize, of_steps
 from muxrl.servers.trainers.declared_settings import (
     Count,
     Limit,
@@ -32,8 +33,6 @@ from muxrl.servers.trainers.declared_settings import (
     Share,
 )
 from muxrl.servers.trainers.entry import TrainerEntry
-from muxrl.servers.trainers.milestones import FIRST_COPY, Milestone
-from muxrl.servers.trainers.replay_size import ReplaySize, of_steps
 from muxrl.servers.trainers.spaces import AgentSpaces
 
 
@@ -325,7 +324,7 @@ def test_a_subclass_declares_and_assigns_defaults() -> None:
     assert (made.gamma, made.width, made.sizes, made.lr) == (0.5, 4, [1], 1e-3)
     assert made.epsilon == [(0, 1.0), (1_000, 0.1)]
     assert made.epsilon is not Other().epsilon
-    assert Other.declared()["gamma"] == Share
+    assert Other.known()["gamma"] == Share
     with pytest.raises(ValueError, match=r"gamma=2 must lie in \[0, 1\]"):
         Other(gamma=2).validate()
 
@@ -333,7 +332,7 @@ def test_a_subclass_declares_and_assigns_defaults() -> None:
         unused = frozenset({"width"})
         refused = {"sizes": "it has none"}
 
-    assert {*Fewer.known()} == {*Other.defaults()} - {"width", "sizes"}
+    assert {*Fewer.known()} == {*Other().values()} - {"width", "sizes"}
     with pytest.raises(AlgorithmProblem, match="X makes no use of 'width'; remove it"):
         Fewer.read("X", {"width": 1}, {})
     with pytest.raises(AlgorithmProblem, match="X cannot have the setting 'sizes': it has none"):
@@ -341,7 +340,7 @@ def test_a_subclass_declares_and_assigns_defaults() -> None:
 
 
 def test_declaring_settings_needs_neither_ray_nor_torch() -> None:
-    modules = ("declared_settings", "milestones", "replay_size", "spaces", "algorithm")
+    modules = ("declared_settings", "budget", "spaces", "algorithm")
     code = "; ".join(f"import muxrl.servers.trainers.{module}" for module in modules)
     code += """
 import sys

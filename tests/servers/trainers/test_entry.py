@@ -119,7 +119,7 @@ def test_a_trainer_counts_actions_from_0() -> None:
     plan = make_plan("a")
     agent = dataclasses.replace(plan.agents["a"], action_space=Discrete(4, start=3))
     plan = dataclasses.replace(plan, algorithm=entry.name, agents={"a": agent})
-    actors = entry.make_actors(plan, entry.seating.make_seats(plan, Observing.of(plan)))
+    actors = entry.make_actors(plan, entry.seating.make_seats(plan, Observing(plan)))
     (trainer,) = actors.learners.values()
     assert trainer.policy.action_space == spaces.Discrete(4)
 

@@ -83,7 +83,7 @@ def test_targets_equal_a_naive_loop(seed: int) -> None:
 def test_losses_equal_a_naive_loop() -> None:
     trainer = make_trainer(MASAC, initial_alpha=ALPHA, target_entropy=-0.5)
     batch, losses = make_batch(np.random.default_rng(0)), {}
-    trainer.update_together = lambda found, batches: losses.update(found)
+    trainer.update = lambda found, batches: losses.update(found)
     rng = np.random.default_rng(3)
     rng.standard_normal((NUM_ROWS, 3, 3), np.float32)  # of the target
     noise = rng.standard_normal((NUM_ROWS, 3, 3), np.float32)

@@ -30,7 +30,7 @@ from muxrl.servers.agents.seat_actions import TeamProblem
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.joint_critics.teams import VECTOR_TEAMS, TeamVectors
 from muxrl.servers.alone import Alone
-from muxrl.servers.config import ServerPlan
+from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.gymnasium_spaces import to_gymnasium
 from muxrl.servers.lookup import find
 from muxrl.servers.setting_values import AlgorithmProblem
@@ -118,18 +118,17 @@ def test_other_actions_are_refused(space: Space, kind: str) -> None:
     with pytest.raises(TeamProblem, match=rf"{kind}.* of agent 'a'.* one-dimensional Box"):
         TeamVectors({"a": action_form(space)})
     with pytest.raises(AlgorithmProblem, match=rf"MASAC cannot do the action space {kind}"):
-        find("MASAC").check_spaces("x", SEES, space)
+        find("MASAC").check_agent("a", AgentPlan("x", SEES, space))
 
 
 def test_the_refusal_of_discrete_actions_names_who_takes_them() -> None:
     with pytest.raises(AlgorithmProblem) as caught:
-        find("MASAC").check_spaces("x", SEES, Discrete(3), "a")
+        find("MASAC").check_agent("a", AgentPlan("x", SEES, Discrete(3)))
     assert str(caught.value) == (
         "policy 'x': MASAC cannot do the action space Discrete(3) of agent 'a': it takes a Box of "
         "one dimension"
     )
-    find("MASAC").check_spaces("x", SEES, Box((5,), "float32", 0.0, 1.0))
-    find("MASAC").check_spaces("x", seat().observation_space, ACTS)
+    find("MASAC").check_agent("a", AgentPlan("x", SEES, Box((5,), "float32", 0.0, 1.0)))
 
 
 MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})

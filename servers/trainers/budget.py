@@ -1,24 +1,59 @@
-"""How much memory a server's replay takes once it is full, known before anything is played.
+"""What a run is warned of, known before anything is played; an algorithm declares it.
 
-What counts are the arrays that are stored: observations as networks read them, actions, rewards.
-The last observation of an episode comes on top.
+It is what has to happen for it to learn, with how much has to be played before, and how much memory
+a server's replay takes once it is full. There count the arrays that are stored: observations as
+networks read them, actions, rewards; the last observation of an episode comes on top.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sized
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 
-from muxrl.protocol.spaces import Space, leaf_type, parts_of
+from muxrl.protocol.spaces import Space, leaf_type
 from muxrl.servers.agents.keys import BINARY_KEYS
+from muxrl.servers.agents.masks import observed_parts
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.agents.spaces import flat_size
 
 STEP_BYTES = 4 + 1 + 4
 """What a replay of steps keeps of each besides observation and action: reward, whether it
 terminated, and how many rows ahead the step is that its value is bootstrapped from."""
 _REWARD_BYTES = 4
+BATCH = "train_batch_size_per_learner"
+"""The setting that says how many env steps are between two updates from whole batches."""
+FIRST_UPDATE = "its first update"
+FIRST_COPY = "the first copy to its target network"
+
+
+@dataclass(frozen=True)
+class Milestone:
+    """Something that has to happen for an algorithm to learn.
+
+    Attributes:
+        what: in words, "its first update".
+        settings: those that decide when it comes.
+        env_steps: that have to be recorded before.
+        episodes: whole ones of a policy that have to be recorded before; an episode of each team
+            that shares the policy is one.
+        team_steps: that a policy's teams have to play before; a step of each team that shares the
+            policy is one.
+    """
+
+    what: str
+    settings: tuple[str, ...]
+    env_steps: int = 0
+    episodes: int = 0
+    team_steps: int = 0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A setting that changes with the env steps, and ends at some value."""
+
+    setting: str
+    points: tuple[tuple[float, float], ...]
+    """(env step, value), the first at 0."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +79,13 @@ class ReplaySize:
         return self.num_bytes * episode_length if self.per_env_step else float(self.num_bytes)
 
 
-def bytes_of(space: Space, booleans: Collection[str] = ()) -> int:
-    """Returns how large the arrays of one value of a space are.
-
-    Args:
-        space: as networks read or write it.
-        booleans: keys of a Dict whose numbers are stored as one byte each.
-    """
-    parts = parts_of(space)
-    if parts is None:
-        dtype, shape = leaf_type(space)
-        return math.prod(shape) * dtype.itemsize
-    return sum(flat_size(sub) if key in booleans else bytes_of(sub) for key, sub in parts)
+def bytes_of(space: Space) -> int:
+    """Returns how large the arrays of one value of a space are, as networks read or write it."""
+    sizes = {key: leaf_type(part) for key, part in observed_parts(space).items()}
+    return sum(
+        math.prod(shape) * (1 if key in BINARY_KEYS else dtype.itemsize)
+        for key, (dtype, shape) in sizes.items()
+    )
 
 
 def of_steps(seats: Mapping[str, Seat], capacity: int, setting: str, unit: str) -> ReplaySize:
@@ -94,7 +124,7 @@ def of_episodes(
 def _step_bytes(seats: Mapping[str, Seat], more: int) -> list[int]:
     """Returns what a step of each policy takes; seats that share one are alike."""
     return [
-        bytes_of(seat.observation_space, BINARY_KEYS) + bytes_of(seat.action_space) + more
+        bytes_of(seat.observation_space) + bytes_of(seat.action_space) + more
         for seat in {seat.policy_id: seat for seat in seats.values()}.values()
     ]
 
