@@ -241,7 +241,7 @@ class PolicyServerApp(Front):
             for one in outcome if type(outcome) is list else (outcome,):
                 if isinstance(one, Awaited):
                     pending += one.blocks
-                    is_training = is_training or one.blocks[0].is_training
+                    is_training = is_training or one.blocks[0].mode.is_training
         self.store.finish_frame()
         frame = Frame(items, outcomes, reply, self.refuse, is_alone, pending)
         if outcomes and type(outcomes[0]) is Recorded:  # what was played comes first
@@ -265,7 +265,7 @@ class PolicyServerApp(Front):
             else:
                 frame.finish()
 
-        if in_training or any(block.is_training for block in frame.pending):
+        if in_training or any(block.mode.is_training for block in frame.pending):
             self.feed.when_open(go)
         else:
             go()

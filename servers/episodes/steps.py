@@ -21,7 +21,7 @@ from muxrl.servers.agents.memory import Slots, grid
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.parts import Seen
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.blocks import Block, Seats
+from muxrl.servers.episodes.blocks import Block, Mode, Seats, part_of
 from muxrl.servers.episodes.ends import Ends
 from muxrl.servers.episodes.reading import Reading
 from muxrl.servers.episodes.record import Record
@@ -40,16 +40,6 @@ _MOST_BLOCKS = 256
 """Until a record is put together: each holds the rows of other episodes, too."""
 
 
-class Mode(NamedTuple):
-    """What is equal for episodes that can share a block."""
-
-    seats: Seats
-    is_training: bool
-    should_explore: bool
-    untrained: frozenset[str]
-    wants_log_probs: bool
-
-
 class Rows(NamedTuple):
     """Some rows of a `StepRows`, as a block that is not recorded yet."""
 
@@ -65,13 +55,9 @@ class Rows(NamedTuple):
 
     def some(self, where: slice) -> Rows:
         """Returns some of them."""
-        places = self.places
-        if isinstance(places, slice):
-            places = slice(places.start + where.start, places.start + where.stop)
-        else:
-            places = places[where]
         rewards = None if self.rewards is None else self.rewards[where]
-        return Rows(places, self.block.rows(where), rewards, self.is_same, ())
+        block = self.block.rows(where)
+        return Rows(part_of(self.places, where), block, rewards, self.is_same, ())
 
 
 class Steps:
@@ -166,13 +152,7 @@ class Steps:
         # Nothing can be refused any more.
         rewards = step.rewards
         self._sum(slot, step)
-        block = Block(
-            table, seats, served, [item.episode_id], [slot], where, [item.t], observations,
-            is_training=is_training,
-            should_explore=mode.should_explore,
-            untrained=mode.untrained,
-            wants_log_probs=mode.wants_log_probs,
-        )  # fmt: skip
+        block = Block(table, mode, served, [item.episode_id], [slot], where, [item.t], observations)
         if step.logged_actions:
             block.logged = served.read_logged(step.logged_actions, step.logged_log_probs)
         if is_training and self._records:
@@ -338,10 +318,7 @@ class Steps:
             observations = [one.observe(seen) for one in served.parts]
         except ValueMismatch:  # whose it is, its step alone says
             return None
-        block = Block(
-            table, mode.seats, served, ids, slots, where, t, observations,
-            mode.is_training, mode.should_explore, mode.untrained, mode.wants_log_probs,
-        )  # fmt: skip
+        block = Block(table, mode, served, ids, slots, where, t, observations)
         if logged is not None:
             block.logged = served.read_logged_rows(logged, None, known)
         if table.players[slots[0]] is not None:
@@ -359,7 +336,7 @@ class Steps:
 
     def observe(self, item: StepRows, rows: Rows) -> None:
         """Counts what rows of an item show in where there are statistics."""
-        if self._observing is not None and rows.block.is_training:
+        if self._observing is not None and rows.block.mode.is_training:
             seen, state = pick((item.observations, item.state), rows.places)
             self._observing.add(rows.block.served.observed, seen, state)
 
@@ -377,8 +354,8 @@ class Steps:
         if not is_same:
             table.known[grid(where, block.served.places)] = True
             for one in block.served.parts:
-                block.seats.memory.began[grid(where, one.seat_places)] = True
-        if block.is_training and self._records:
+                block.mode.seats.memory.began[grid(where, one.seat_places)] = True
+        if block.mode.is_training and self._records:
             for slot in slots:
                 record: Any = table.records[slot]
                 record.blocks.append(block)
@@ -408,11 +385,11 @@ class Steps:
             pay: rewards ``[E, agents of the server]``; None: all are 0.
             respawned: seats that begin a new life, whose rewards were for the one before.
         """
-        if not block.is_training or not self._records:
+        if not block.mode.is_training or not self._records:
             return
         if pay is None:
             pay = np.zeros((len(block.slots), len(self._table.agents)))
-        memory = block.seats.memory
+        memory = block.mode.seats.memory
         for one in block.served.parts:
             index, rewards = grid(block.where, one.seat_places), one.rewards(pay)
             continues: Any = True

@@ -37,7 +37,7 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.batches import Batches
-from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Seats
+from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Mode, Seats
 from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.far_values import FarValues
 from muxrl.servers.episodes.feed import Feed
@@ -45,7 +45,7 @@ from muxrl.servers.episodes.ledger import Ledger
 from muxrl.servers.episodes.played import Drawn, PlayedCheck, chosen_by_client
 from muxrl.servers.episodes.record import Record
 from muxrl.servers.episodes.reward_scale import RewardScale
-from muxrl.servers.episodes.steps import Mode, Rows, Steps
+from muxrl.servers.episodes.steps import Rows, Steps
 from muxrl.servers.episodes.table import EpisodeTable, Player
 from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.episodes.untrained import untrained_seats
@@ -271,7 +271,7 @@ class EpisodeStore:
         if last is not None:
             return _answer(AwaitedStep(last, last.row_of(slot)))
         block, is_env_step = self._steps.add(item, slot, now)
-        if block.is_training:
+        if block.mode.is_training:
             self.counts.num_logged_actions += 0 if was_played else len(item.logged_actions)
             self.counts.num_agent_steps += len(item.observations)
             self._count_env_steps(int(is_env_step))
@@ -293,8 +293,9 @@ class EpisodeStore:
             return reading.singles(item)
         awaited = self._record_rows(item, found, now)
         if item.logged_actions is not None:
-            agent_steps = [len(b) * len(b.served.agents) for b in awaited.blocks if b.is_training]
-            self.counts.num_logged_actions += sum(agent_steps)
+            self.counts.num_logged_actions += sum(
+                len(b) * len(b.served.agents) for b in awaited.blocks if b.mode.is_training
+            )
         return awaited
 
     def play_rows(self, item: PlayedRows, now: float) -> Recorded | list[PlayedSteps]:
@@ -317,7 +318,7 @@ class EpisodeStore:
         for block, places in zip(awaited.blocks, awaited.places, strict=True):
             self._finish_played(block, item.weights_seq_no, is_stale, *pick(chosen_from, places))
         reply = Recorded("", 0, check.version())
-        if any(block.is_training for block in awaited.blocks):
+        if any(block.mode.is_training for block in awaited.blocks):
             self.refresh(reply)
         return reply
 
@@ -325,7 +326,7 @@ class EpisodeStore:
         recorded: list[Rows] = []
         for rows in found:
             if rows.newest:
-                rows.block.seats.memory.frames.advance(rows.newest)  # type: ignore[union-attr]
+                rows.block.mode.seats.memory.frames.advance(rows.newest)  # type: ignore[union-attr]
             self._add_rows(rows, now, recorded)
             self._steps.observe(item, rows)
         return AwaitedRows([one.block for one in recorded], [one.places for one in recorded])
@@ -333,7 +334,7 @@ class EpisodeStore:
     def _add_rows(self, rows: Rows, now: float, recorded: list[Rows]) -> None:
         """Records rows; where they complete a batch, this is cut before the others follow."""
         block = rows.block
-        if not block.is_training:
+        if not block.mode.is_training:
             self._steps.add_rows(rows, now)
             recorded.append(rows)
             return
@@ -369,7 +370,7 @@ class EpisodeStore:
         check = self._find_played_check()
         is_logged = is_stale if check.reports_logged else None
         block.finish(chosen_by_client(block, Drawn(*drawn), states, is_logged), weights_seq_no)
-        if is_stale and block.is_training:
+        if is_stale and block.mode.is_training:
             num = len(block) * sum(one.num_seats for one in block.served.parts)
             text = "" if self.counts.num_stale_steps else _STALE
             self.warnings.add("stale steps", text, num=num)

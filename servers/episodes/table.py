@@ -205,7 +205,7 @@ def keep(block: Block, where: Slots, rows: np.ndarray | None = None) -> None:
         rows: theirs; None: all.
     """
     assert block.chosen is not None
-    memory = block.seats.memory
+    memory = block.mode.seats.memory
     for one, chosen in zip(block.served.parts, block.chosen, strict=True):
         if chosen.states is not None:
             states = chosen.states if rows is None else pick(chosen.states, rows)
