@@ -195,7 +195,7 @@ class StepCheck:
             try:
                 conformed[agent_id] = conform(space, value, "", self._max_observation)
             except Mismatch as error:
-                raise _mismatch(what, error, agent_id) from None
+                raise mismatch(what, error, agent_id) from None
         return conformed
 
     def _logged_actions(
@@ -213,7 +213,7 @@ class StepCheck:
                 conformed[agent_id] = conform(space, value)
                 check_available(space, observations[agent_id], conformed[agent_id])
             except Mismatch as error:
-                raise _mismatch("logged action", error, agent_id) from None
+                raise mismatch("logged action", error, agent_id) from None
         return conformed
 
     def _log_probs(
@@ -317,7 +317,7 @@ class StepCheck:
         try:
             return conform(self._state_space, state, "", self._max_observation)
         except Mismatch as error:
-            raise _mismatch("the global state of the simulation", error) from None
+            raise mismatch("the global state of the simulation", error) from None
 
     def _unknown_agent(self, agent_id: str, what: str) -> ValueMismatch:
         # A gateway's groups have their server's name before their own.
@@ -351,11 +351,14 @@ def _plain(agent_id: str, what: str, value: Any) -> float:
     try:
         return value if isinstance(value, float) else number(value)
     except Mismatch as error:
-        raise _mismatch(what, error, agent_id) from None
+        raise mismatch(what, error, agent_id) from None
 
 
-def _mismatch(what: str, error: Mismatch, agent_id: str | None = None) -> ValueMismatch:
-    kind = UnsoundValue if isinstance(error, Unsound) else ValueMismatch
+def mismatch(
+    what: str, error: Mismatch, agent_id: str | None = None, *, may_be_unsound: bool = True
+) -> ValueMismatch:
+    """Returns the refusal of a value, an `UnsoundValue` if it may be a simulation's slip."""
+    kind = UnsoundValue if may_be_unsound and isinstance(error, Unsound) else ValueMismatch
     whose = "" if agent_id is None else f" of agent {agent_id!r}"
     expected, got = error.expected, error.got
     return kind(f"{what}{whose}: {error}", agent_id=agent_id, expected=expected, got=got)
