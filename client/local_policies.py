@@ -23,7 +23,7 @@ from muxrl.protocol.messages import (
     PolicyWeights,
     ServerSpec,
 )
-from muxrl.protocol.rows import Kind, Layout, compact, pick_columns
+from muxrl.protocol.rows import Kind, Layout, index_of, pick_columns
 from muxrl.protocol.spaces import ACTION_MASK_KEY, STATE_KEY, DictSpace, Discrete, Space
 
 _MAX_LAYOUTS = 256
@@ -307,7 +307,7 @@ def _found(
         columns = [i for i, agent_id in enumerate(kind.agents) if agent_id in names]
         if columns:
             which = [names.index(kind.agents[i]) for i in columns]
-            found.append((number, compact(np.array(columns)), compact(np.array(which))))
+            found.append((number, index_of(columns), index_of(which)))
     return found
 
 

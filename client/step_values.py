@@ -12,15 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muxrl.client.adapters.vector_simulation import Rows
-from muxrl.client.assignment import Index, Part, index_of
+from muxrl.client.assignment import Part
 from muxrl.client.errors import EpisodeMisuse
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import ActionRows, Actions, Refused, Step, StepRows
 from muxrl.protocol.rows import (
+    Index,
     Kind,
     Layout,
     NotInRows,
     each_array,
+    index_of,
     leaves,
     put,
     row_of,

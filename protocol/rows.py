@@ -24,6 +24,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from muxrl.protocol.message_sizes import AgentSpaces
 from muxrl.protocol.messages import ActionRows, Actions, Refused, Step, StepRows
@@ -39,6 +40,9 @@ from muxrl.protocol.spaces import (
     parts_of,
 )
 from muxrl.protocol.values import within
+
+Index = slice | NDArray[np.int64]
+"""A slice makes a view, an array a copy."""
 
 
 class NotInRows(ValueError):
@@ -313,12 +317,21 @@ def _parts(space: Space, rows: Any) -> list[tuple[Space, Any]] | None:
     return list(zip(space.spaces, rows, strict=True))
 
 
-def compact(indices: np.ndarray) -> slice | np.ndarray:
-    """Returns a slice for indices in a row: it makes a view, where indices make a copy."""
-    first = int(indices[0]) if len(indices) else 0
-    if (indices == np.arange(first, first + len(indices))).all():
-        return slice(first, first + len(indices))
-    return indices
+def index_of(places: Sequence[int]) -> Index:
+    """Returns what takes these places out of an array: a slice, if they follow each other."""
+    first = places[0] if places else 0
+    if len(places) == 1:
+        return slice(first, first + 1)
+    if places == list(range(first, first + len(places))) or isinstance(places, range):
+        return slice(first, first + len(places))
+    return np.array(places, np.int64)
+
+
+def grid(rows: Index, columns: Index) -> Any:
+    """Returns the index of all these columns of all these rows."""
+    if isinstance(rows, slice) or isinstance(columns, slice):
+        return rows, columns
+    return rows[:, None], columns
 
 
 def pick_columns(rows: Any, columns: slice | np.ndarray) -> Any:

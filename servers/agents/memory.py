@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.protocol.rows import each_array, put
+from muxrl.protocol.rows import each_array, grid, put
 from muxrl.servers.agents.frames import Frames, grown
 from muxrl.servers.agents.keys import NO_ACTION
 from muxrl.servers.agents.seats import Seat
@@ -123,10 +123,3 @@ class Memory:
 
 
 _NO_SEATS = np.zeros((0, 0), bool)
-
-
-def grid(rows: Slots, columns: Columns) -> Any:
-    """Returns the index of some columns of some rows."""
-    if isinstance(rows, slice) or isinstance(columns, slice):
-        return rows, columns
-    return rows[:, None], columns

@@ -15,9 +15,9 @@ import numpy as np
 from muxrl.protocol.episode import is_repeat, unanswered
 from muxrl.protocol.errors import OutOfOrder, ValueMismatch
 from muxrl.protocol.messages import EndEpisode, Step, StepRows
-from muxrl.protocol.rows import pick
+from muxrl.protocol.rows import grid, index_of, pick
 from muxrl.protocol.values import within
-from muxrl.servers.agents.memory import Slots, grid
+from muxrl.servers.agents.memory import Slots
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.parts import Seen
 from muxrl.servers.config import ServerPlan
@@ -250,7 +250,7 @@ class Steps:
         slots: list[Any] = list(map(table.slot_of.get, item.episode_ids))
         if None in slots:
             return None
-        where = table.where(slots)
+        where = index_of(slots)
         if not isinstance(where, slice) and len(set(slots)) < len(slots):
             return None
         if not (item.t == table.ts[where]).all():
@@ -272,7 +272,7 @@ class Steps:
         for mode in dict.fromkeys(modes):
             places = np.array([i for i, other in enumerate(modes) if other == mode])
             own = [slots[i] for i in places.tolist()]
-            rows = self._rows(item, agents, places, own, table.where(own), mode, None)
+            rows = self._rows(item, agents, places, own, index_of(own), mode, None)
             if rows is None:
                 return None
             found.append(rows)

@@ -148,13 +148,6 @@ class EpisodeTable:
         for seats in self._seats:
             seats.memory.grow(num)
 
-    def where(self, slots: list[int]) -> Slots:
-        """Returns slots as an index."""
-        first = slots[0]
-        if len(slots) == 1 or slots == list(range(first, first + len(slots))):
-            return slice(first, first + len(slots))
-        return np.array(slots)
-
     def returns_of(self, slot: int) -> dict[str, float]:
         """Returns the sum of each agent's rewards, of those who have acted or earned something."""
         known = self.known[slot].tolist()
