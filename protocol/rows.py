@@ -340,7 +340,9 @@ def pick_columns(rows: Any, columns: slice | np.ndarray) -> Any:
 
 
 def pick(rows: Any, index: Any) -> Any:
-    """Returns ``rows[index]`` of each array."""
+    """Returns ``rows[index]`` of each array, None of None."""
+    if type(rows) is np.ndarray:  # nearly always
+        return rows[index]
     return each_array(lambda array: array[index], rows)
 
 
@@ -351,7 +353,7 @@ def each_array(make: Callable[[Any], Any], rows: Any) -> Any:
     """
     if isinstance(rows, np.ndarray):
         return make(rows)
-    if isinstance(rows, Mapping):
+    if type(rows) is dict or isinstance(rows, Mapping):
         return {key: each_array(make, part) for key, part in rows.items()}
     if isinstance(rows, list | tuple):
         parts = [each_array(make, part) for part in rows]
