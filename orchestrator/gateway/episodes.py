@@ -101,7 +101,7 @@ class GatewayEpisodes:
             spec.agents, spec.state_size, needs_state=False, agents_return=agents_return
         )
         # Large rewards are read one by one, beside returns.
-        self._reading = Reading(spec.agents, spec.state_size, max_abs_reward=SMALL_REWARD)
+        self._reading = Reading(spec.agents, spec.state_size, max_reward=SMALL_REWARD)
         self.begin_round()
 
     @property

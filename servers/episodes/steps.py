@@ -85,21 +85,20 @@ class Steps:
         self._records = records
         self._observing = observing
         self._scales = reward_scales
-        self.reading = Reading(
-            plan.agents,
-            plan.state_size,
-            max_abs_reward=plan.limits.max_abs_reward,
-            max_abs_observation=plan.limits.max_abs_observation,
-        )
-        self._check = StepCheck(
+        self._check = check = StepCheck(
             plan.agents,
             plan.state_size,
             max_abs_reward=plan.limits.max_abs_reward,
             max_abs_observation=plan.limits.max_abs_observation,
             agents_return=plan.agents_return,
         )
-        limit = plan.limits.max_abs_reward
-        self._has_large_rewards = limit is None or limit > SMALL_REWARD
+        self.reading = Reading(
+            plan.agents,
+            plan.state_size,
+            max_reward=check.max_reward,
+            max_observation=check.max_observation,
+        )
+        self._has_large_rewards = check.max_reward > SMALL_REWARD
         self._ends = Ends(table, reward_scales, agents_return=plan.agents_return)
         self.long: list[Record] = []
         """That have so many blocks that they are to be put together."""
