@@ -129,7 +129,7 @@ class Steps:
         table, mode = self._table, self._table.modes[slot]
         seats: Seats = mode.seats
         done = table.done_agents(slot) if table.num_done[slot] else NO_IDS
-        step = self._check.step(item, done, partial(self._returns, slot))
+        step = self._check.step(item, done, partial(table.returns_of, slot))
         seen_agents = step.observations
         if len(seen_agents) == len(table.agents) and not mode.untrained:
             served = seats.everybody
@@ -200,7 +200,7 @@ class Steps:
             )
         if table.is_waiting(slot):
             raise OutOfOrder(unanswered(item.episode_id, t, "end"))
-        step = self._check.end(item, table.done_agents(slot), partial(self._returns, slot))
+        step = self._check.end(item, table.done_agents(slot), partial(table.returns_of, slot))
         record = table.records[slot] if mode.is_training and t else None
         change = self._ends.find(slot, mode.seats, step, is_recorded=record is not None)
         self._sum(slot, step)
@@ -208,11 +208,6 @@ class Steps:
         if record is not None and is_env_step:
             record.after(record.note_env_step)
         return table.returns_of(slot), is_env_step
-
-    def _returns(self, slot: int) -> Mapping[str, float]:
-        """Returns what an episode's agents have earned."""
-        table = self._table
-        return dict(zip(table.agents, table.returns[slot].tolist(), strict=True))
 
     def _sum(self, slot: int, step: CheckedStep) -> None:
         table, known = self._table, step.observations.keys()
