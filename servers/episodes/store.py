@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.protocol.errors import NotServing, ProtocolError, TooManyEpisodes, ValueMismatch
+from muxrl.protocol.errors import NotServing, ProtocolError, TooManyEpisodes
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
@@ -113,7 +113,8 @@ class EpisodeStore:
         self.problem = ""
         """Why idle episodes were not closed when that was due last; "": they were."""
         self._seats = Seats(plan.agents, seats)
-        self._played_check = played
+        without = f"{plan.algorithm} has no networks to give"
+        self._played_check = played or PlayedCheck(plan.agents, without, lambda: 0, None)
         self._table = EpisodeTable(list(plan.agents))
         self._steps = Steps(
             plan,
@@ -306,7 +307,7 @@ class EpisodeStore:
             MalformedMessage: its arrays do not hang together.
             ValueMismatch: it is not taken from anybody.
         """
-        check, reading = self._find_played_check(), self._steps.reading
+        check, reading = self._played_check, self._steps.reading
         is_plain = item.logged_actions is not None and item.logged_log_probs is None
         is_plain = is_plain and reading.check(item)
         read = check.read_rows(item, reading.layout(item)) if is_plain else None
@@ -351,14 +352,6 @@ class EpisodeStore:
         self._batches.cut_if_due()
         self._batches.cut_long(block.slots)
 
-    def _find_played_check(self) -> PlayedCheck:
-        if self._played_check is None:
-            raise ValueMismatch(
-                f"it takes no steps in which a client acted by itself: {self.plan.algorithm} has "
-                "no networks to give"
-            )
-        return self._played_check
-
     def _finish_played(
         self,
         block: Block,
@@ -367,7 +360,7 @@ class EpisodeStore:
         drawn: Sequence[Any],
         states: Mapping[str, Any],
     ) -> None:
-        check = self._find_played_check()
+        check = self._played_check
         is_logged = is_stale if check.reports_logged else None
         block.finish(chosen_by_client(block, Drawn(*drawn), states, is_logged), weights_seq_no)
         if is_stale and block.mode.is_training:
@@ -378,7 +371,7 @@ class EpisodeStore:
 
     def _play(self, item: PlayedSteps, now: float) -> Recorded:
         """Records the steps that are new, one by one: a refusal leaves those before it recorded."""
-        check = self._find_played_check()
+        check = self._played_check
         reply = Recorded(item.episode_id, 0, check.version())
         earlier = self._ledger.answer_of(item.episode_id)
         if isinstance(earlier, Ended) and all(step.t < earlier.num_steps for step in item.steps):
@@ -407,7 +400,6 @@ class EpisodeStore:
     def refresh(self, reply: Recorded, num_clients: int = 1) -> None:
         """Says in a reply how the server stands now, and this client's share of the next batch."""
         check = self._played_check
-        assert check is not None
         reply.weights_seq_no, reply.epsilon = check.version(), check.epsilon()
         reply.num_wanted = max(check.min_wanted, -(-self._batches.num_missing // num_clients))
 
