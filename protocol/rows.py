@@ -18,7 +18,7 @@ Tuple                       list of its parts
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -315,6 +315,21 @@ def _parts(space: Space, rows: Any) -> list[tuple[Space, Any]] | None:
     if not isinstance(rows, list) or len(rows) != len(space.spaces):
         return None
     return list(zip(space.spaces, rows, strict=True))
+
+
+def columns_by_kind(
+    names: Sequence[str | None], kinds: Sequence[Kind]
+) -> Iterator[tuple[int, Index, Index]]:
+    """Yields for each kind that has some of `names` its number, their columns, and which of them.
+
+    None among the names is nobody.
+    """
+    for number, kind in enumerate(kinds):
+        column_of = {agent_id: column for column, agent_id in enumerate(kind.agents)}
+        columns = [column_of[name] for name in names if name in column_of]
+        if columns:
+            which = [i for i, name in enumerate(names) if name in column_of]
+            yield number, index_of(columns), index_of(which)
 
 
 def index_of(places: Sequence[int]) -> Index:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from muxrl.protocol.errors import ValueMismatch
-from muxrl.protocol.rows import Kind, Layout, grid, index_of, pick_columns, put
+from muxrl.protocol.rows import Kind, Layout, columns_by_kind, grid, index_of, pick_columns, put
 from muxrl.protocol.spaces import Space
 from muxrl.servers.agents.memory import Memory, Slots
 from muxrl.servers.agents.observing import Reader
@@ -126,15 +126,11 @@ def by_kind(
     None among the names is nobody.
     """
     found = []
-    for i, kind in enumerate(kinds):
-        place_of = {agent_id: place for place, agent_id in enumerate(kind.agents)}
-        found_of = [(j, place_of[name]) for j, name in enumerate(names) if name in place_of]
-        if found_of:
-            where, places = (list(indices) for indices in zip(*found_of, strict=True))
-            columns, agents = index_of(places), tuple(kind.agents[place] for place in places)
-            is_whole = agents == kind.agents
-            some = OfKind(i, columns, agents, places_of(agents, layout), is_whole, kind)
-            found.append((some, index_of(where)))
+    for i, columns, where in columns_by_kind(names, kinds):
+        kind = kinds[i]
+        agents = tuple(name for name in names if name in kind.agents)
+        some = OfKind(i, columns, agents, places_of(agents, layout), agents == kind.agents, kind)
+        found.append((some, where))
     return found
 
 
