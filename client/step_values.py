@@ -6,6 +6,7 @@ Both become rows of arrays here (`muxrl.protocol.rows`), and back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -82,26 +83,19 @@ def handle_step(
 # --- in dicts -------------------------------------------------------------------------------
 
 
+@dataclass(slots=True, eq=False)
 class InDicts:
     """The values of a step of ``E`` episodes, by agent in a dict for each.
 
     Args:
         observations: by agent; of others, too, who are not looked at.
-        states: of each episode, for servers that ask for it.
+        given_states: of each episode, for servers that ask for it.
         actions: of each episode, where those that come are put.
     """
 
-    __slots__ = ("actions", "given_states", "observations")
-
-    def __init__(
-        self,
-        observations: Sequence[Mapping[str, Any]],
-        states: Sequence[Any],
-        actions: Sequence[dict[str, Any]],
-    ) -> None:
-        self.observations = observations
-        self.given_states = states
-        self.actions = actions
+    observations: Sequence[Mapping[str, Any]]
+    given_states: Sequence[Any]
+    actions: Sequence[dict[str, Any]]
 
     def of(self, rows: Sequence[int]) -> InDicts:
         """Returns those of some of the episodes."""
