@@ -23,7 +23,7 @@ from muxrl.protocol.messages import (
     PolicyWeights,
     ServerSpec,
 )
-from muxrl.protocol.rows import Kind, Layout, columns_by_kind, pick_columns
+from muxrl.protocol.rows import Kind, Layout, columns_by_kind, grown, pick_columns
 from muxrl.protocol.spaces import ACTION_MASK_KEY, STATE_KEY, DictSpace, Discrete, Space
 
 _MAX_LAYOUTS = 256
@@ -90,9 +90,9 @@ class LocalPolicies:
         """Returns the slot of a new episode, of which nothing is remembered."""
         if not self._free:
             num = len(self._last_actions)
-            self._free = list(range(num, num + max(8, num)))
-            self._last_actions = _grown(self._last_actions, len(self._free))
-            self._states = {t: _grown(one, len(self._free)) for t, one in self._states.items()}
+            more = num + max(8, num)
+            self._free = list(range(num, more))
+            self._last_actions, self._states = grown((self._last_actions, self._states), more)
         slot = self._free.pop()
         self._last_actions[slot] = _NO_ACTION
         for states in self._states.values():
@@ -303,7 +303,3 @@ def _size(kind: Kind) -> int:
     space: Space = kind.space
     assert isinstance(space, Discrete)
     return space.n
-
-
-def _grown(rows: np.ndarray, num_more: int) -> np.ndarray:
-    return np.concatenate([rows, np.zeros((num_more, *rows.shape[1:]), rows.dtype)])

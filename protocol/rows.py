@@ -386,3 +386,11 @@ def put(into: Any, index: Any, rows: Any) -> None:
             put(part, index, own)
     else:
         into[index] = rows
+
+
+def grown(rows: Any, num: int) -> Any:
+    """Returns arrays with more rows, which are 0."""
+    return each_array(
+        lambda one: np.concatenate([one, np.zeros((num - len(one), *one.shape[1:]), one.dtype)]),
+        rows,
+    )

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.protocol.rows import each_array
+from muxrl.protocol.rows import grown
 from muxrl.protocol.spaces import Box, box_within, typed_bounds
 
 
@@ -88,11 +88,3 @@ class Frames:
 def _first(frame: np.ndarray, frame_stack: int) -> np.ndarray:
     """Returns what stands for what came before the first frame."""
     return np.concatenate([frame] * (frame_stack - 1), axis=-1)
-
-
-def grown(rows: Any, num: int) -> Any:
-    """Returns arrays with more rows, which are 0."""
-    return each_array(
-        lambda one: np.concatenate([one, np.zeros((num - len(one), *one.shape[1:]), one.dtype)]),
-        rows,
-    )

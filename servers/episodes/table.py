@@ -15,8 +15,7 @@ from weakref import WeakSet
 import numpy as np
 
 from muxrl.protocol.messages import StartEpisode
-from muxrl.protocol.rows import pick
-from muxrl.servers.agents.frames import grown
+from muxrl.protocol.rows import grown, pick
 from muxrl.servers.agents.memory import Slots
 from muxrl.servers.episodes.blocks import Block, Seats
 from muxrl.servers.episodes.record import Record
