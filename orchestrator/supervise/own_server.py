@@ -31,6 +31,7 @@ from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.messages import ServerSpec, Status
 from muxrl.protocol.run_messages import (
     ADDRESS,
+    RUN_REQUESTS,
     TOKEN,
     AbortRequest,
     BeginRun,
@@ -38,7 +39,6 @@ from muxrl.protocol.run_messages import (
     ReportRequest,
     RunReport,
     SaveRequest,
-    answer_to,
 )
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import EXTERNAL, ServerPlan
@@ -248,7 +248,7 @@ class OwnServer:
 
     def _run(self, name: str, asked: msgspec.Struct, timeout_s: float = _ANSWER_S) -> Any:
         answer = self._sent("POST", f"/v1/run/{name}", msgspec.json.encode(asked), timeout_s)
-        return self._decoded(answer, answer_to(name))
+        return self._decoded(answer, RUN_REQUESTS[name][1])
 
     def _get(self, path: str) -> bytes:
         return self._sent("GET", path, b"", _ANSWER_S)
