@@ -193,7 +193,7 @@ class InArrays:
         copies: Index,
         num_copies: int,
         actions: dict[str, Rows],
-        own: set[str] | None = None,
+        own: set[str],
     ) -> None:
         self._observations = observations
         self._state = state
@@ -201,7 +201,7 @@ class InArrays:
         self._num_copies = num_copies
         self._is_whole = isinstance(copies, slice) and copies.stop - copies.start == num_copies
         self._actions = actions
-        self._own = set() if own is None else own
+        self._own = own
         self._stacked: dict[int, list[Any]] = {}
         """By place of a server: what its agents observe, of each kind."""
 

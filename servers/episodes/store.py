@@ -270,7 +270,8 @@ class EpisodeStore:
         self._table.seen_at[slot] = now
         last = self._steps.repeated(item, slot)
         if last is not None:
-            return _answer(AwaitedStep(last, last.row_of(slot)))
+            awaited = AwaitedStep(last, last.row_of(slot))
+            return awaited.answer() if awaited.is_ready else awaited
         block, is_env_step = self._steps.add(item, slot, now)
         if block.mode.is_training:
             self.counts.num_logged_actions += 0 if was_played else len(item.logged_actions)
@@ -456,7 +457,3 @@ class EpisodeStore:
 
 def _started(episode_id: str, player: Player | None) -> Started:
     return Started(episode_id, member=player.name if player else "")
-
-
-def _answer(awaited: AwaitedStep) -> AwaitedStep | Actions:
-    return awaited if awaited.block.chosen is None else awaited.answer()
