@@ -22,7 +22,7 @@ from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.algorithms import torch_trainer
 from muxrl.servers.config import AgentPlan, ResourcesConfig, ServerPlan
-from muxrl.servers.episodes.blocks import Block, Seats
+from muxrl.servers.episodes.blocks import Block, Mode, Seats
 from muxrl.servers.lookup import find
 from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.entry import TrainerEntry
@@ -61,10 +61,9 @@ def block_of(network: str, num_rows: int) -> Block:
     seats = Seats(plan.agents, Seating().make_seats(plan), num_rows)
     observations = np.zeros((num_rows, 1, *space.shape), np.float32)
     slots = list(range(num_rows))
-    return Block(
-        None, seats, seats.everybody, [""] * num_rows, slots, slice(0, num_rows), slots,
-        [observations], is_training=True, should_explore=True,
-    )  # fmt: skip
+    mode, where = Mode(seats, is_training=True, should_explore=True), slice(0, num_rows)
+    ids = [""] * num_rows
+    return Block(None, mode, seats.everybody, ids, slots, where, slots, [observations])
 
 
 def timed(contestants: dict[str, Callable[[], Any]], least_s: float) -> dict[str, float]:

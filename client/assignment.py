@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from muxrl.client.errors import AssignmentError, EpisodeMisuse
 from muxrl.protocol.messages import ServerSpec
-from muxrl.protocol.rows import Layout
+from muxrl.protocol.rows import Index, Layout, index_of
 
 _MOST_KNOWN = 1_000
 """Agents that come and go make a split of each combination."""
-
-Index = slice | NDArray[np.int64]
-
-
-def index_of(places: Sequence[int]) -> Index:
-    """Returns what takes these places out of an array: a slice, if they follow each other."""
-    first = places[0] if places else 0
-    if len(places) == 1:
-        return slice(first, first + 1)
-    if isinstance(places, range) or places == list(range(first, first + len(places))):
-        return slice(first, first + len(places))
-    return np.array(places, np.int64)
-
-
-def cells(rows: Index, columns: Index) -> tuple[Any, ...]:
-    """Returns the index of all these rows in all these columns."""
-    if isinstance(rows, slice) or isinstance(columns, slice):
-        return rows, columns
-    return np.ix_(rows, columns)
 
 
 @dataclass(frozen=True)

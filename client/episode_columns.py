@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from muxrl.client.assignment import Assignment, Index, check_by_agent
+from muxrl.client.assignment import Assignment, check_by_agent
 from muxrl.client.episode import Episode, Pending
 from muxrl.client.errors import EpisodeMisuse
 from muxrl.client.step_values import as_text, got
+from muxrl.protocol.rows import Index
 from muxrl.protocol.values import Mismatch, number
 
 NONE: Mapping[Any, Any] = {}

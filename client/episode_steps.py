@@ -20,14 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muxrl.client.adapters.vector_simulation import Rows
-from muxrl.client.assignment import (
-    Assignment,
-    Index,
-    Part,
-    Split,
-    cells,
-    index_of,
-)
+from muxrl.client.assignment import Assignment, Part, Split
 from muxrl.client.episode_columns import NONE, EpisodeColumns
 from muxrl.client.errors import EpisodeMisuse
 from muxrl.client.outbox import Outbox
@@ -35,7 +28,7 @@ from muxrl.client.step_values import InArrays, InDicts, StepValues, handle_rows,
 from muxrl.client.transport import Transport
 from muxrl.protocol.episode import unanswered
 from muxrl.protocol.messages import AnyItem, Step, StepRows
-from muxrl.protocol.rows import Layout, NotInRows, each_array, empty
+from muxrl.protocol.rows import Index, Layout, NotInRows, each_array, empty, grid, index_of
 
 _SENT_PER_TIMEOUT = 3
 """How often a server is sent something of an open episode, at least, in its `episode_timeout_s`."""
@@ -174,7 +167,7 @@ class EpisodeSteps(EpisodeColumns):
             groups.setdefault(here, []).append(slot)
         for here, slots in groups.items():
             split, where = self._assignment.split(here), index_of(slots)
-            self._acts_in_arrays[cells(where, split.columns)] = True
+            self._acts_in_arrays[grid(where, split.columns)] = True
             values = InArrays(observations, state, where, num_copies, self.actions_in_arrays, own)
             self._ask(outbox, split, slots, where, values, NONE)
 
@@ -203,7 +196,7 @@ class EpisodeSteps(EpisodeColumns):
         if rewards is not None:
             if agents != split.agents:
                 rewards = rewards[:, layout.places_of(split.agents)]
-            at = cells(where, split.columns)
+            at = grid(where, split.columns)
             self._returns[at] += rewards
             splits = [self._split_of[slot] for slot in slots]
             if self._is_plain_on(split) and splits.count(split) == len(slots):
@@ -256,7 +249,7 @@ class EpisodeSteps(EpisodeColumns):
                     self._add_alone(outbox, part, slots[row], row, values, logged)
         now = time.monotonic()
         if not is_as_before:
-            self._is_known[cells(where, split.columns)] = True
+            self._is_known[grid(where, split.columns)] = True
             if type(where) is slice:
                 splits[where] = [split] * num
             else:
@@ -274,7 +267,7 @@ class EpisodeSteps(EpisodeColumns):
                 t_at[cell] += 1
                 sent_at_at[cell] = now
         else:
-            asked = cells(split.places, where)
+            asked = grid(split.places, where)
             self.t[asked] += 1
             self._sent_at[asked] = now
         if split.idle:
@@ -345,7 +338,7 @@ class EpisodeSteps(EpisodeColumns):
                 flat, num = [], 0
             if num and num == len(flat) == [type(v) for v in flat].count(float):
                 paid = np.array(flat).reshape(len(slots), len(agents))
-                self._returns[cells(index_of(slots), split.columns)] += paid
+                self._returns[grid(index_of(slots), split.columns)] += paid
                 return paid
         for slot, given in zip(slots, rewards, strict=True):
             if given is not None:
@@ -369,7 +362,7 @@ class EpisodeSteps(EpisodeColumns):
         if np.count_nonzero(t) < len(slots):
             rare.update(np.flatnonzero((t == 0) & self._is_paid[where, part.whole].any(1)).tolist())
         if part.others is not None:
-            is_paid = self._is_paid[cells(where, part.others)]
+            is_paid = self._is_paid[grid(where, part.others)]
             if np.count_nonzero(is_paid):
                 rare.update(np.flatnonzero(is_paid.any(1)).tolist())
         return sorted(rare)
@@ -402,8 +395,8 @@ class EpisodeSteps(EpisodeColumns):
                 )
             except NotInRows:  # whose it is, the server says
                 if paid is not None:
-                    self._rewards[cells(where, part.columns)] = mine
-                    self._is_paid[cells(where, part.columns)] = True
+                    self._rewards[grid(where, part.columns)] = mine
+                    self._is_paid[grid(where, part.columns)] = True
                 for row, slot in enumerate(slots):
                     self._add_alone(outbox, part, slot, row, values, NONE)
                 self._clear_rewards(slots, where, [part.whole])

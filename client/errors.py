@@ -67,6 +67,9 @@ class RefusedByServer(EpisodeAborted):
     """A server refused an item of this episode.
 
     Args:
+        refused: what it said.
+
+    Attributes:
         code: HTTP status code of the refusal; see `muxrl.protocol.errors`.
         agent_id: the agent at fault, if there is one.
         expected: what the server would have accepted.
@@ -74,24 +77,13 @@ class RefusedByServer(EpisodeAborted):
         is_unsound: whether only a number is wrong: not finite, or beyond a limit.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        episode_id: str,
-        server_id: str,
-        code: int,
-        agent_id: str | None = None,
-        expected: str | None = None,
-        got: str | None = None,
-        is_unsound: bool = False,
-    ) -> None:
-        super().__init__(message, episode_id=episode_id, server_id=server_id)
-        self.is_unsound = is_unsound
-        self.code = code
-        self.agent_id = agent_id
-        self.expected = expected
-        self.got = got
+    def __init__(self, refused: Refused, *, episode_id: str, server_id: str) -> None:
+        super().__init__(refused.message, episode_id=episode_id, server_id=server_id)
+        self.is_unsound = refused.is_unsound
+        self.code = refused.code
+        self.agent_id = refused.agent_id
+        self.expected = refused.expected
+        self.got = refused.got
 
 
 class ServerUnavailable(ClientError):
@@ -135,13 +127,4 @@ def failure_of(server_id: str, episode_id: str, reply: Refused) -> EpisodeAborte
         )
     if reply.code == RunOver.code:
         return RunIsOver(reply.message, episode_id=episode_id, server_id=server_id)
-    return RefusedByServer(
-        reply.message,
-        episode_id=episode_id,
-        server_id=server_id,
-        code=reply.code,
-        agent_id=reply.agent_id,
-        expected=reply.expected,
-        got=reply.got,
-        is_unsound=reply.is_unsound,
-    )
+    return RefusedByServer(reply, episode_id=episode_id, server_id=server_id)

@@ -23,7 +23,7 @@ from muxrl.protocol.messages import (
     PolicyWeights,
     ServerSpec,
 )
-from muxrl.protocol.rows import Kind, Layout, compact, pick_columns
+from muxrl.protocol.rows import Kind, Layout, columns_by_kind, grown, pick_columns
 from muxrl.protocol.spaces import ACTION_MASK_KEY, STATE_KEY, DictSpace, Discrete, Space
 
 _MAX_LAYOUTS = 256
@@ -90,9 +90,9 @@ class LocalPolicies:
         """Returns the slot of a new episode, of which nothing is remembered."""
         if not self._free:
             num = len(self._last_actions)
-            self._free = list(range(num, num + max(8, num)))
-            self._last_actions = _grown(self._last_actions, len(self._free))
-            self._states = {t: _grown(one, len(self._free)) for t, one in self._states.items()}
+            more = num + max(8, num)
+            self._free = list(range(num, more))
+            self._last_actions, self._states = grown((self._last_actions, self._states), more)
         slot = self._free.pop()
         self._last_actions[slot] = _NO_ACTION
         for states in self._states.values():
@@ -262,7 +262,7 @@ class _Part:
         self.places = [policies.place_of[m] for m in members]
         self._num_members, self._sizes = len(members), np.zeros((len(members), 1))
         self._reads, self._masked = [], []
-        for kind, columns, cells in _found(layout.observed, members):
+        for kind, columns, cells in columns_by_kind(members, layout.observed):
             space, is_masked = layout.observed[kind].space, False
             if follows_masks and isinstance(space, DictSpace):
                 is_masked = ACTION_MASK_KEY in space.spaces
@@ -271,7 +271,7 @@ class _Part:
             self._reads.append((kind, columns, cells, flat_reader(space)))
             if is_masked:
                 self._masked.append((kind, columns, cells))
-        self.acted = _found(layout.acted, members)
+        self.acted = list(columns_by_kind(members, layout.acted))
         """The number of each kind of action space, the columns there, and whose these are."""
         for kind, _, cells in self.acted:
             self._sizes[cells] = _size(layout.acted[kind])
@@ -298,25 +298,8 @@ class _Part:
             values[:, cells, : masks.shape[-1]] = np.where(masks > 0, own, UNAVAILABLE)
 
 
-def _found(
-    kinds: Sequence[Kind], names: Sequence[str]
-) -> list[tuple[int, slice | np.ndarray, slice | np.ndarray]]:
-    """Returns for each kind that has some of `names` its number, their columns, and which."""
-    found = []
-    for number, kind in enumerate(kinds):
-        columns = [i for i, agent_id in enumerate(kind.agents) if agent_id in names]
-        if columns:
-            which = [names.index(kind.agents[i]) for i in columns]
-            found.append((number, compact(np.array(columns)), compact(np.array(which))))
-    return found
-
-
 def _size(kind: Kind) -> int:
     """Returns how many actions each agent of a kind has."""
     space: Space = kind.space
     assert isinstance(space, Discrete)
     return space.n
-
-
-def _grown(rows: np.ndarray, num_more: int) -> np.ndarray:
-    return np.concatenate([rows, np.zeros((num_more, *rows.shape[1:]), rows.dtype)])

@@ -386,7 +386,7 @@ class NetworkTransport(Transport, abc.ABC):
         except requests.Timeout:
             raise Broken(f"GET {path} is not answered: it hangs, or is out of reach") from None
         except requests.RequestException as error:
-            raise Broken(f"no connection: {_cause(error)}") from None
+            raise Broken(f"no connection: {reason(cause_of(error))}") from None
         return self._checked(response.status_code, response.content)
 
     def _checked(self, code: int, body: bytes) -> bytes:
@@ -398,7 +398,7 @@ class NetworkTransport(Transport, abc.ABC):
         """
         if code == 200:
             return body
-        detail = f"it answered {code}: {_reason_of(body)}"
+        detail = f"it answered {code}: {reason_of(body)}"
         raise Broken(detail) if code in _GATEWAY_CODES else self._unavailable(detail)
 
     @property
@@ -465,11 +465,11 @@ def base_url(address: str) -> str:
     return f"{scheme}://{host}:{parts.port}"
 
 
-def _cause(error: BaseException) -> str:
-    """Returns what the system said, which urllib3 and `requests` wrap several times."""
+def cause_of(error: BaseException) -> BaseException:
+    """Returns the system's error, which urllib3 and `requests` wrap several times."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
-    return reason(error)
+    return error
 
 
 def reason(error: BaseException) -> str:
@@ -486,7 +486,7 @@ def _latest(old: list[AnyReply], new: list[AnyReply]) -> list[AnyReply]:
     ]
 
 
-def _reason_of(body: bytes) -> str:
+def reason_of(body: bytes) -> str:
     """Returns the message of a refusal's body; the beginning of any other body."""
     try:
         return decode_json(body, Refused).message

@@ -6,21 +6,24 @@ Both become rows of arrays here (`muxrl.protocol.rows`), and back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from muxrl.client.adapters.vector_simulation import Rows
-from muxrl.client.assignment import Index, Part, index_of
+from muxrl.client.assignment import Part
 from muxrl.client.errors import EpisodeMisuse
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import ActionRows, Actions, Refused, Step, StepRows
 from muxrl.protocol.rows import (
+    Index,
     Kind,
     Layout,
     NotInRows,
     each_array,
+    index_of,
     leaves,
     put,
     row_of,
@@ -80,26 +83,19 @@ def handle_step(
 # --- in dicts -------------------------------------------------------------------------------
 
 
+@dataclass(slots=True, eq=False)
 class InDicts:
     """The values of a step of ``E`` episodes, by agent in a dict for each.
 
     Args:
         observations: by agent; of others, too, who are not looked at.
-        states: of each episode, for servers that ask for it.
+        given_states: of each episode, for servers that ask for it.
         actions: of each episode, where those that come are put.
     """
 
-    __slots__ = ("actions", "given_states", "observations")
-
-    def __init__(
-        self,
-        observations: Sequence[Mapping[str, Any]],
-        states: Sequence[Any],
-        actions: Sequence[dict[str, Any]],
-    ) -> None:
-        self.observations = observations
-        self.given_states = states
-        self.actions = actions
+    observations: Sequence[Mapping[str, Any]]
+    given_states: Sequence[Any]
+    actions: Sequence[dict[str, Any]]
 
     def of(self, rows: Sequence[int]) -> InDicts:
         """Returns those of some of the episodes."""
@@ -197,7 +193,7 @@ class InArrays:
         copies: Index,
         num_copies: int,
         actions: dict[str, Rows],
-        own: set[str] | None = None,
+        own: set[str],
     ) -> None:
         self._observations = observations
         self._state = state
@@ -205,7 +201,7 @@ class InArrays:
         self._num_copies = num_copies
         self._is_whole = isinstance(copies, slice) and copies.stop - copies.start == num_copies
         self._actions = actions
-        self._own = set() if own is None else own
+        self._own = own
         self._stacked: dict[int, list[Any]] = {}
         """By place of a server: what its agents observe, of each kind."""
 

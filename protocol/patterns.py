@@ -109,15 +109,13 @@ def abridged(names: Iterable[str]) -> list[str]:
             rows[-1][1].append(number)
         else:
             rows.append((stem, [number]))
-    return [
-        text
-        for stem, numbers in rows
-        for text in (
-            [f"{stem}{{{numbers[0]}..{numbers[-1]}}}"]
-            if len(numbers) > 2
-            else [stem + number for number in numbers]
-        )
-    ]
+    found = []
+    for stem, numbers in rows:
+        if len(numbers) > 2:
+            found.append(f"{stem}{{{numbers[0]}..{numbers[-1]}}}")
+        else:
+            found += [stem + number for number in numbers]
+    return found
 
 
 def _follows(before: str, number: str) -> bool:

@@ -18,12 +18,13 @@ Tuple                       list of its parts
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from muxrl.protocol.message_sizes import AgentSpaces
 from muxrl.protocol.messages import ActionRows, Actions, Refused, Step, StepRows
@@ -39,6 +40,9 @@ from muxrl.protocol.spaces import (
     parts_of,
 )
 from muxrl.protocol.values import within
+
+Index = slice | NDArray[np.int64]
+"""A slice makes a view, an array a copy."""
 
 
 class NotInRows(ValueError):
@@ -313,12 +317,36 @@ def _parts(space: Space, rows: Any) -> list[tuple[Space, Any]] | None:
     return list(zip(space.spaces, rows, strict=True))
 
 
-def compact(indices: np.ndarray) -> slice | np.ndarray:
-    """Returns a slice for indices in a row: it makes a view, where indices make a copy."""
-    first = int(indices[0]) if len(indices) else 0
-    if (indices == np.arange(first, first + len(indices))).all():
-        return slice(first, first + len(indices))
-    return indices
+def columns_by_kind(
+    names: Sequence[str | None], kinds: Sequence[Kind]
+) -> Iterator[tuple[int, Index, Index]]:
+    """Yields for each kind that has some of `names` its number, their columns, and which of them.
+
+    None among the names is nobody.
+    """
+    for number, kind in enumerate(kinds):
+        column_of = {agent_id: column for column, agent_id in enumerate(kind.agents)}
+        columns = [column_of[name] for name in names if name in column_of]
+        if columns:
+            which = [i for i, name in enumerate(names) if name in column_of]
+            yield number, index_of(columns), index_of(which)
+
+
+def index_of(places: Sequence[int]) -> Index:
+    """Returns what takes these places out of an array: a slice, if they follow each other."""
+    first = places[0] if places else 0
+    if len(places) == 1:
+        return slice(first, first + 1)
+    if places == list(range(first, first + len(places))) or isinstance(places, range):
+        return slice(first, first + len(places))
+    return np.array(places, np.int64)
+
+
+def grid(rows: Index, columns: Index) -> Any:
+    """Returns the index of all these columns of all these rows."""
+    if isinstance(rows, slice) or isinstance(columns, slice):
+        return rows, columns
+    return rows[:, None], columns
 
 
 def pick_columns(rows: Any, columns: slice | np.ndarray) -> Any:
@@ -327,7 +355,9 @@ def pick_columns(rows: Any, columns: slice | np.ndarray) -> Any:
 
 
 def pick(rows: Any, index: Any) -> Any:
-    """Returns ``rows[index]`` of each array."""
+    """Returns ``rows[index]`` of each array, None of None."""
+    if type(rows) is np.ndarray:  # nearly always
+        return rows[index]
     return each_array(lambda array: array[index], rows)
 
 
@@ -338,7 +368,7 @@ def each_array(make: Callable[[Any], Any], rows: Any) -> Any:
     """
     if isinstance(rows, np.ndarray):
         return make(rows)
-    if isinstance(rows, Mapping):
+    if type(rows) is dict or isinstance(rows, Mapping):
         return {key: each_array(make, part) for key, part in rows.items()}
     if isinstance(rows, list | tuple):
         parts = [each_array(make, part) for part in rows]
@@ -356,3 +386,11 @@ def put(into: Any, index: Any, rows: Any) -> None:
             put(part, index, own)
     else:
         into[index] = rows
+
+
+def grown(rows: Any, num: int) -> Any:
+    """Returns arrays with more rows, which are 0."""
+    return each_array(
+        lambda one: np.concatenate([one, np.zeros((num - len(one), *one.shape[1:]), one.dtype)]),
+        rows,
+    )

@@ -109,8 +109,3 @@ RUN_REQUESTS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "abort": (AbortRequest, Aborting),
 }
 """By name what is sent, and what is answered."""
-
-
-def answer_to(name: str) -> type[msgspec.Struct]:
-    """Returns what a request is answered with."""
-    return RUN_REQUESTS[name][1]

@@ -106,11 +106,8 @@ def bounds(space: Box) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Returns `low` and `high` of a Box as float64 arrays of its shape, infinite if unbounded."""
 
     def filled(bound: Bound, missing: float) -> NDArray[np.float64]:
-        if bound is None:
-            return np.full(space.shape, missing)
-        flat = np.asarray(bound, dtype=object)
-        numbers = np.array([missing if x is None else float(x) for x in flat.ravel()])
-        return np.broadcast_to(numbers.reshape(flat.shape), space.shape)
+        given = np.array(bound, np.float64)  # NaN for None
+        return np.broadcast_to(np.where(np.isnan(given), missing, given), space.shape)
 
     return filled(space.low, -math.inf), filled(space.high, math.inf)
 
@@ -180,12 +177,7 @@ def from_gymnasium(space: Any) -> Space:
     """
     kind = kind_of(space)
     if kind == "Box":
-        return Box(
-            shape=tuple(int(n) for n in space.shape),
-            dtype=np.dtype(space.dtype).name,
-            low=_plain_bound(space.low),
-            high=_plain_bound(space.high),
-        )
+        return box_within(space.low, space.high)
     if kind == "Discrete":
         return Discrete(n=int(space.n), start=int(space.start))
     if kind == "MultiDiscrete" and np.ndim(space.nvec) == 1 and not np.any(space.start):
@@ -219,12 +211,6 @@ def _plain_bound(bound: NDArray[Any]) -> Bound:
     first = float(array.flat[0])
     if (array == first).all():
         return first if math.isfinite(first) else None
-
-    def plain(x: Any) -> Any:
-        return (
-            [plain(item) for item in x]
-            if isinstance(x, list)
-            else (x if math.isfinite(x) else None)
-        )
-
-    return plain(array.tolist())
+    plain = array.astype(object)
+    plain[~np.isfinite(array)] = None
+    return plain.tolist()

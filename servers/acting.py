@@ -86,7 +86,7 @@ class Asked(msgspec.Struct, gc=False):
         """
         found = []
         for block, one in self._each():
-            states, have = block.seats.memory.states(
+            states, have = block.mode.seats.memory.states(
                 self.policy_id, block.where, one.places_in_policy
             )
             if states is not None and have.all():
@@ -170,7 +170,7 @@ class Acting(ABC):
                 return [(own, self.weights_seq_no)]
         passes: dict[Any, list[tuple[int, int]]] = {}
         for i, block in enumerate(blocks):
-            mode = block.should_explore, block.is_training
+            mode = block.mode.should_explore, block.mode.is_training
             for j, one in enumerate(block.served.parts):
                 key = self.pass_of(block), one.policy_id, mode, one.is_untrained
                 passes.setdefault(key, []).append((i, j))
@@ -193,8 +193,8 @@ class Acting(ABC):
             one.policy_id,
             (block,),
             (number,),
-            block.should_explore,
-            block.is_training,
+            block.mode.should_explore,
+            block.mode.is_training,
             one.is_untrained,
             () if block.logged is None else [(0, _flat(block.logged[number]))],
         )
@@ -233,7 +233,7 @@ def _flat(logged: Logged) -> Logged:
 def _asked(blocks: Sequence[Block], parts: Sequence[int]) -> Asked:
     """Returns what parts of blocks ask of one policy, all in one mode."""
     block, one = blocks[0], blocks[0].served.parts[parts[0]]
-    mode = block.should_explore, block.is_training, one.is_untrained
+    mode = block.mode.should_explore, block.mode.is_training, one.is_untrained
     first, logged = 0, []
     for block, j in zip(blocks, parts, strict=True):
         if block.logged is not None:

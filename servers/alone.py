@@ -11,7 +11,7 @@ from muxrl.servers.acting import Acting, Asked
 from muxrl.servers.agents.memory import Slots
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import AgentPlan
-from muxrl.servers.episodes.blocks import Block, Seats, ServedLayout
+from muxrl.servers.episodes.blocks import Block, Mode, Seats, ServedLayout
 from muxrl.servers.episodes.table import keep
 
 _HERE: Slots = slice(0, 1)
@@ -71,7 +71,7 @@ class Alone:
         none_departed = np.zeros((1, len(self._agents)), bool)
         seen = self._seats.see(served, observations, state, 0, none_departed)
         read = [one.observe(seen) for one in served.parts]
-        block = Block(None, self._seats, served, [""], [0], _HERE, [0], read)
+        block = Block(None, Mode(self._seats), served, [""], [0], _HERE, [0], read)
         return Look(block, seen.newest)
 
     def states(self, seat: Seat) -> Any:

@@ -237,7 +237,7 @@ class PolicyServerApp(Front):
             for one in outcome if type(outcome) is list else (outcome,):
                 if isinstance(one, Awaited):
                     pending += one.blocks
-                    is_training = is_training or one.blocks[0].is_training
+                    is_training = is_training or one.blocks[0].mode.is_training
         self.store.finish_frame()
         frame = Frame(items, outcomes, reply, self.refuse, is_alone, pending)
         played: list[Recorded] = []

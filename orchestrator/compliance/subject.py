@@ -14,7 +14,7 @@ import requests
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from muxrl.client.network_transport import base_url
+from muxrl.client.network_transport import base_url, cause_of
 from muxrl.orchestrator.compliance.verdicts import Broken, Skipped, expect
 from muxrl.protocol.codec import decode_batch_reply, decode_json, encode, encode_json
 from muxrl.protocol.errors import MalformedMessage
@@ -91,7 +91,7 @@ class Subject:
                 method, self.url + path, data=data, headers=all_headers, timeout=ANSWER_S
             )
         except requests.RequestException as error:
-            raise Broken(f"an answer to {method} {self.url}{path}", _cause(error)) from None
+            raise Broken(f"an answer to {method} {self.url}{path}", cause_of(error)) from None
 
     def read(self, answer: requests.Response, kind: type[T], code: int = 200) -> T:
         """Returns an answer's body.
@@ -120,13 +120,11 @@ class Subject:
         """
         url = self.url.replace("http", "ws", 1) + "/v1/ws"
         additional = self.headers if headers is None else headers
-        with contextlib.ExitStack() as stack:
-            try:
-                connection = stack.enter_context(
-                    connect(url, additional_headers=additional, proxy=None, max_size=None)
-                )
-            except (OSError, WebSocketException) as error:
-                raise Broken("a WebSocket at /v1/ws", error) from error
+        try:
+            connection = connect(url, additional_headers=additional, proxy=None, max_size=None)
+        except (OSError, WebSocketException) as error:
+            raise Broken("a WebSocket at /v1/ws", error) from error
+        with connection:
             yield connection
 
     # --- items --------------------------------------------------------------------------
@@ -276,13 +274,6 @@ class Episode:
     def end(self, returns: Mapping[str, float] | None = None, **fields: Any) -> None:
         """Ends it after its last step, for which it has to have these `returns`; see `ended`."""
         ended(self._subject.ask(EndEpisode(self.id, self.t, **fields)), self.t, returns)
-
-
-def _cause(error: BaseException) -> BaseException:
-    """The error that began it: of a refused connection the system's, not those of HTTP."""
-    while (before := error.__cause__ or error.__context__) is not None:
-        error = before
-    return error
 
 
 def acted(reply: AnyReply) -> Actions:

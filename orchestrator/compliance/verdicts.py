@@ -19,9 +19,7 @@ class Broken(Exception):
     """
 
     def __init__(self, expected: str, came: object) -> None:
-        self.expected = expected
-        self.came = _short(came)
-        super().__init__(f"expected {self.expected}; came {self.came}")
+        super().__init__(f"expected {expected}; came {_short(came)}")
 
 
 class Skipped(Exception):

@@ -17,19 +17,21 @@ from typing import Any
 
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.client.episode_metrics import EpisodeMetrics
-from muxrl.client.errors import ClientError
+from muxrl.client.errors import ClientError, EpisodeAborted, RefusedByServer, ServerLost
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
 from muxrl.orchestrator.gateway.metrics import metrics_of
 from muxrl.orchestrator.gateway.open_episode import OpenEpisode
-from muxrl.orchestrator.gateway.refusals import refusal_of
 from muxrl.protocol.episode import is_repeat
 from muxrl.protocol.errors import (
     EpisodeGone,
+    NotServing,
     OutOfOrder,
     ProtocolError,
     TooManyEpisodes,
+    UnsoundValue,
     ValueMismatch,
+    error_for_code,
 )
 from muxrl.protocol.messages import (
     Aborted,
@@ -101,7 +103,7 @@ class GatewayEpisodes:
             spec.agents, spec.state_size, needs_state=False, agents_return=agents_return
         )
         # Large rewards are read one by one, beside returns.
-        self._reading = Reading(spec.agents, spec.state_size, max_abs_reward=SMALL_REWARD)
+        self._reading = Reading(spec.agents, spec.state_size, max_reward=SMALL_REWARD)
         self.begin_round()
 
     @property
@@ -326,7 +328,7 @@ class GatewayEpisodes:
 
     def lose(self, episode: OpenEpisode, why: ClientError, *, is_start: bool) -> ProtocolError:
         """Buries an episode that the client has closed on all servers; returns the refusal."""
-        refusal = refusal_of(why, is_start=is_start)
+        refusal = _refusal_of(why, is_start=is_start)
         episode_id = episode.joint.episode_id
         if self.open.get(episode_id) is episode:  # once, though several of its items may fail
             self._record_end(Aborted(episode_id), refusal.message)
@@ -385,3 +387,27 @@ class GatewayEpisodes:
 
 def _takes_no_played() -> ProtocolError:
     return ValueMismatch("a gateway takes no steps in which a client acted by itself")
+
+
+def _refusal_of(why: ClientError, *, is_start: bool) -> ProtocolError:
+    """Returns the refusal of an item whose episode the client has closed on all servers.
+
+    A start that a server knows already, though the gateway does not, is a repeat: a gateway before
+    this one was lost when it had passed it on. So another episode may be started.
+
+    Args:
+        why: what the client raised.
+        is_start: whether the item was a start.
+    """
+    if isinstance(why, RefusedByServer) and not (is_start and why.code == OutOfOrder.code):
+        refusal = (UnsoundValue if why.is_unsound else error_for_code(why.code))(
+            f"{why}; the episode is closed on every server",
+            agent_id=why.agent_id,
+            expected=why.expected,
+            got=why.got,
+        )
+        refusal.code = why.code
+        return refusal
+    if isinstance(why, EpisodeAborted | ServerLost):
+        return EpisodeGone(f"{why}; another episode may be started")
+    return NotServing(str(why))

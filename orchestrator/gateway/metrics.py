@@ -16,6 +16,7 @@ from muxrl.client.episode_metrics import (
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import EndEpisode
 from muxrl.protocol.values import Mismatch, number
+from muxrl.servers.episodes.step_check import mismatch
 
 
 def metrics_of(item: EndEpisode, agents: Container[str]) -> EpisodeMetrics:
@@ -56,10 +57,4 @@ def _read(name: str, who: str, value: Any) -> float | None:
     try:
         return number(value)
     except Mismatch as error:
-        whose = f" of agent {who!r}" if who != COMMON else ""
-        raise ValueMismatch(
-            f"metric {name!r}{whose}: {error}",
-            agent_id=who if whose else None,
-            expected=error.expected,
-            got=error.got,
-        ) from None
+        raise mismatch(f"metric {name!r}", error, None if who == COMMON else who) from None

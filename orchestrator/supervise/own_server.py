@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 import requests
 
+from muxrl.client.network_transport import reason_of
 from muxrl.orchestrator.errors import ProcessEnded, RunFailed
 from muxrl.orchestrator.storage.checkpoints import SavedServer
 from muxrl.orchestrator.supervise.child import Program, how_ended, start_command
@@ -27,9 +28,10 @@ from muxrl.orchestrator.supervise.process import reachable
 from muxrl.orchestrator.supervise.server_process import Started
 from muxrl.orchestrator.supervise.working import in_own_thread
 from muxrl.protocol import PROTOCOL_VERSION
-from muxrl.protocol.messages import Refused, ServerSpec, Status
+from muxrl.protocol.messages import ServerSpec, Status
 from muxrl.protocol.run_messages import (
     ADDRESS,
+    RUN_REQUESTS,
     TOKEN,
     AbortRequest,
     BeginRun,
@@ -37,7 +39,6 @@ from muxrl.protocol.run_messages import (
     ReportRequest,
     RunReport,
     SaveRequest,
-    answer_to,
 )
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import EXTERNAL, ServerPlan
@@ -245,7 +246,7 @@ class OwnServer:
 
     def _run(self, name: str, asked: msgspec.Struct, timeout_s: float = _ANSWER_S) -> Any:
         answer = self._sent("POST", f"/v1/run/{name}", msgspec.json.encode(asked), timeout_s)
-        return self._decoded(answer, answer_to(name))
+        return self._decoded(answer, RUN_REQUESTS[name][1])
 
     def _get(self, path: str) -> bytes:
         return self._sent("GET", path, b"", _ANSWER_S)
@@ -269,11 +270,7 @@ class OwnServer:
         except requests.RequestException as error:
             raise RunFailed(f"{self._who}: {type(error).__name__} at {method} {path}") from error
         if answer.status_code != 200:
-            try:
-                reason = msgspec.json.decode(answer.content, type=Refused).message
-            except msgspec.DecodeError:
-                reason = answer.text[:200]
-            got = f"{answer.status_code}: {reason}"
+            got = f"{answer.status_code}: {reason_of(answer.content)}"
             if answer.status_code == 401:
                 got += f"; give it in servers.{self.plan.server_id}.token, or in {TOKEN}"
             raise RunFailed(f"{self._who} answered {method} {path} with {got}")

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.protocol.rows import each_array
+from muxrl.protocol.rows import grown
 from muxrl.protocol.spaces import Box, box_within, typed_bounds
 
 
@@ -78,11 +78,3 @@ class Frames:
                 self._stacks[shape] = np.zeros((*self._has.shape, *shape), stacked.dtype)
             self._stacks[shape][index] = stacked
             self._has[index] = True
-
-
-def grown(rows: Any, num: int) -> Any:
-    """Returns arrays with more rows, which are 0."""
-    return each_array(
-        lambda one: np.concatenate([one, np.zeros((num - len(one), *one.shape[1:]), one.dtype)]),
-        rows,
-    )

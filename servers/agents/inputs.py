@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from muxrl.protocol.errors import ValueMismatch
-from muxrl.protocol.rows import compact
+from muxrl.protocol.rows import grid, index_of
 from muxrl.protocol.spaces import Box, Space
 from muxrl.servers.agents.keys import (
     ACTION_MASK,
@@ -24,7 +24,7 @@ from muxrl.servers.agents.keys import (
     STATE,
 )
 from muxrl.servers.agents.masks import NONE_AVAILABLE, none_available
-from muxrl.servers.agents.memory import Memory, Slots, grid
+from muxrl.servers.agents.memory import Memory, Slots
 from muxrl.servers.agents.observing import Reader
 from muxrl.servers.agents.parts import Input, OfKind, Part, Remembering, Seen, by_kind, places_of
 from muxrl.servers.agents.seats import Member, Seat
@@ -284,7 +284,7 @@ class LastAction(Remembering):
 
     def __init__(self, part: Part) -> None:
         self._part = part
-        self._here = compact(np.flatnonzero(part.is_here))
+        self._here = index_of(np.flatnonzero(part.is_here).tolist())
         here = [name for name in part.names if name in part.layout.agents]
         self._places = places_of(here, part.layout)
         self._are_all = len(here) == len(part.names)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.protocol.rows import each_array, put
-from muxrl.servers.agents.frames import Frames, grown
+from muxrl.protocol.rows import each_array, grid, grown, put
+from muxrl.servers.agents.frames import Frames
 from muxrl.servers.agents.keys import NO_ACTION
 from muxrl.servers.agents.seats import Seat
 
@@ -65,8 +65,8 @@ class Memory:
         self.began, self.pending = grown(self.began, num_slots), grown(self.pending, num_slots)
         self.discounted = grown(self.discounted, num_slots)
         self.last_actions = grown(self.last_actions, num_slots)
-        self._states = {p: grown(one, num_slots) for p, one in self._states.items()}
-        self._has_state = {p: grown(one, num_slots) for p, one in self._has_state.items()}
+        self._states = grown(self._states, num_slots)
+        self._has_state = grown(self._has_state, num_slots)
         if self.frames is not None:
             self.frames.grow(num_slots)
 
@@ -123,10 +123,3 @@ class Memory:
 
 
 _NO_SEATS = np.zeros((0, 0), bool)
-
-
-def grid(rows: Slots, columns: Columns) -> Any:
-    """Returns the index of some columns of some rows."""
-    if isinstance(rows, slice) or isinstance(columns, slice):
-        return rows, columns
-    return rows[:, None], columns

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from muxrl.protocol.dense import flat_reader
-from muxrl.protocol.rows import Kind, compact, pick_columns
+from muxrl.protocol.rows import Kind, index_of, pick_columns
 from muxrl.protocol.spaces import Box, Space, box_within, typed_bounds
 from muxrl.servers.agents.frames import stacked_space
 from muxrl.servers.agents.running_statistics import RunningStatistics
@@ -254,7 +254,7 @@ class Observing:
             for i, agent_id in enumerate(agents):
                 for normalizer, source in self._sources.get(agent_id, {}).items():
                     found.setdefault(normalizer, (source, []))[1].append(i)
-            self._columns[key] = [(one, compact(np.array(at))) for one, at in found.values()]
+            self._columns[key] = [(one, index_of(at)) for one, at in found.values()]
         return self._columns[key]
 
     def freeze(self) -> None:

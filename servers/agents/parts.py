@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 
 from muxrl.protocol.errors import ValueMismatch
-from muxrl.protocol.rows import Kind, Layout, compact, pick_columns, put
+from muxrl.protocol.rows import Kind, Layout, columns_by_kind, grid, index_of, pick_columns, put
 from muxrl.protocol.spaces import Space
-from muxrl.servers.agents.memory import Memory, Slots, grid
+from muxrl.servers.agents.memory import Memory, Slots
 from muxrl.servers.agents.observing import Reader
 from muxrl.servers.agents.seats import Member, Seat
 
@@ -115,8 +115,7 @@ def num_rows(rows: Any) -> int:
 def places_of(agents: Sequence[str], layout: Layout) -> slice | np.ndarray:
     """Returns where agents are among all of the server."""
     place_of = {agent_id: i for i, agent_id in enumerate(layout.spaces)}
-    places = [place_of[agent_id] for agent_id in agents]
-    return compact(np.array(places)) if places else slice(0)
+    return index_of([place_of[agent_id] for agent_id in agents])
 
 
 def by_kind(
@@ -127,15 +126,11 @@ def by_kind(
     None among the names is nobody.
     """
     found = []
-    for i, kind in enumerate(kinds):
-        place_of = {agent_id: place for place, agent_id in enumerate(kind.agents)}
-        found_of = [(j, place_of[name]) for j, name in enumerate(names) if name in place_of]
-        if found_of:
-            where, places = (np.array(indices) for indices in zip(*found_of, strict=True))
-            columns, agents = compact(places), tuple(kind.agents[place] for place in places)
-            is_whole = agents == kind.agents
-            some = OfKind(i, columns, agents, places_of(agents, layout), is_whole, kind)
-            found.append((some, compact(where)))
+    for i, columns, where in columns_by_kind(names, kinds):
+        kind = kinds[i]
+        agents = tuple(name for name in names if name in kind.agents)
+        some = OfKind(i, columns, agents, places_of(agents, layout), agents == kind.agents, kind)
+        found.append((some, where))
     return found
 
 
@@ -227,9 +222,8 @@ class Part:
         first = seats[0]
         self.num_seats, self.action_space = len(seats), first.action_space
         self.seat_ids = ids = tuple(seat.seat_id for seat in seats)
-        self.seat_places = compact(np.array([memory.places[seat_id] for seat_id in ids]))
-        places = [memory.places_in_policy[seat_id] for seat_id in ids]
-        self.places_in_policy = compact(np.array(places))
+        self.seat_places = index_of([memory.places[seat_id] for seat_id in ids])
+        self.places_in_policy = index_of([memory.places_in_policy[seat_id] for seat_id in ids])
         self.policy_id, self.is_team = first.policy_id, first.is_team
         self.agents = [member for seat in seats for member in seat.agents]
         self.names = [member.agent_id for member in self.agents]

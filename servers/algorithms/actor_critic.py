@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from muxrl.protocol.messages import DenseLayer
-from muxrl.protocol.rows import each_array
+from muxrl.protocol.rows import each_array, pick
 from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB, log_probs_of
 from muxrl.servers.algorithms.columns import ADVANTAGES, TARGETS
@@ -339,14 +339,6 @@ class ActorCritic(TorchTrainer):
         return columns
 
 
-def rows_at(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
-    """Returns some rows, or sequences, of columns."""
-    return {
-        key: rows_at(one, rows) if isinstance(one, Mapping) else one[rows]
-        for key, one in columns.items()
-    }
-
-
 def steps_of(batch: Mapping[str, Any], *of_steps: Tensor) -> list[Tensor]:
     """Returns values of steps, ``[B]`` or ``[S, L]``, without the padding: ``[N]``."""
     if IS_STEP not in batch:
@@ -382,7 +374,7 @@ class OnPolicy(ActorCritic):
         metrics: Mapping[str, Any] = {}
         for rows, share in self.passes(columns, rollout):
             (note_progress or self.note_progress)(share)
-            batch = columns if isinstance(rows, slice) else rows_at(columns, torch.from_numpy(rows))
+            batch = columns if isinstance(rows, slice) else pick(columns, torch.from_numpy(rows))
             loss, metrics = self.loss(batch, is_reported=share == 1.0)
             self.update({"": loss}, trajectories)
         return self.after_batch(metrics)

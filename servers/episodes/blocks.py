@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -174,20 +174,36 @@ class OpenEpisodes(Protocol):
     def act(self, block: Block) -> None: ...
 
 
+class Mode(NamedTuple):
+    """What is equal for episodes that can share a block."""
+
+    seats: Seats
+    is_training: bool = False
+    should_explore: bool = False
+    untrained: frozenset[str] = frozenset()
+    """Ids of the seats that act with the weights that the server began with."""
+    wants_log_probs: bool = False
+    """Whether answers have those of the actions."""
+
+
+def part_of(index: Slots, where: slice) -> Slots:
+    """Returns some of the places that an index takes."""
+    if isinstance(index, slice):
+        return slice(index.start + where.start, index.start + where.stop)
+    return index[where]
+
+
 class Block(msgspec.Struct, eq=False):
     """A step of ``E`` episodes.
 
     Attributes:
         table: whose episodes they are; None: of no server.
-        seats: of the agents.
+        mode: of all of them.
         served: who acts.
         ids, slots, t: of each episode.
         where: the slots as an index.
         observations: of each part, what its policy reads, ``[E, S, ...]``.
         rewards: of each part, ``[E, S]``: what followed from its seats' last actions.
-        is_training, should_explore: of all its episodes.
-        untrained: ids of the seats that act with the weights that the server began with.
-        wants_log_probs: whether its answers have those of the actions.
         players: who plays each episode, where a server draws; None: it does not.
         logged: of each part; None: no action was chosen elsewhere.
         chosen: of each part; None: it waits for its actions.
@@ -197,17 +213,13 @@ class Block(msgspec.Struct, eq=False):
     """
 
     table: OpenEpisodes | None
-    seats: Seats
+    mode: Mode
     served: ServedLayout
     ids: Sequence[str]
     slots: list[int]
     where: Slots
     t: Sequence[int]
     observations: list[Any]
-    is_training: bool = False
-    should_explore: bool = False
-    untrained: frozenset[str] = frozenset()
-    wants_log_probs: bool = False
     logged: list[Logged] | None = None
     rewards: list[np.ndarray] = []
     chosen: Sequence[Chosen] | None = None
@@ -252,7 +264,7 @@ class Block(msgspec.Struct, eq=False):
     def log_probs(self) -> np.ndarray | None:
         """Those with which policies drew its actions, ``[E, A]``, NaN where one is not known; None:
         its episodes do not want them, or none is."""
-        if not self.wants_log_probs:
+        if not self.mode.wants_log_probs:
             return None
         agents, found = self.served.layout.agents, None
         for one, own in zip(self.served.parts, self.chosen or (), strict=True):
@@ -277,24 +289,17 @@ class Block(msgspec.Struct, eq=False):
 
     def rows(self, where: slice) -> Block:
         """Returns some of its rows as a block, while it is not recorded yet."""
-        slots = self.slots[where]
-        index = self.where
-        if isinstance(index, slice):
-            index = slice(index.start + where.start, index.start + where.start + len(slots))
-        else:
-            index = index[where]
-        some = Block(
-            self.table, self.seats, self.served, self.ids[where], slots, index, self.t[where],
-            [pick(one, where) for one in self.observations],
-            is_training=self.is_training,
-            should_explore=self.should_explore,
-            untrained=self.untrained,
-            wants_log_probs=self.wants_log_probs,
-        )  # fmt: skip
-        some.players = None if self.players is None else self.players[where]
-        if self.logged is not None:
-            some.logged = [Logged(*pick(one, where)) for one in self.logged]
-        return some
+        return msgspec.structs.replace(
+            self,
+            ids=self.ids[where],
+            slots=self.slots[where],
+            where=part_of(self.where, where),
+            t=self.t[where],
+            observations=[pick(one, where) for one in self.observations],
+            players=self.players and self.players[where],
+            logged=self.logged and [Logged(*pick(one, where)) for one in self.logged],
+            rewards=[],
+        )
 
 
 class Awaited:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.servers.episodes.trajectories import Chunk, Trajectory, at, concatenated
+from muxrl.protocol.rows import pick
+from muxrl.servers.episodes.trajectories import Chunk, Trajectory, concatenated
 
 
 def pack_trajectories(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
@@ -71,10 +72,10 @@ def unpack_trajectories(state: Mapping[str, Any]) -> list[Trajectory]:
                 episode_id=group["multi_agent_episode_ids"][i],
                 seat_id=group["agent_ids"][i],
                 policy_id=group["module_id"],
-                observations=at(group["observations"], observed),
-                actions=at(group["actions"], steps),
+                observations=pick(group["observations"], observed),
+                actions=pick(group["actions"], steps),
                 rewards=group["rewards"][steps],
-                outputs={n: at(column, steps) for n, column in group["extra_outputs"].items()},
+                outputs={n: pick(column, steps) for n, column in group["extra_outputs"].items()},
                 t=int(group["t_started"][i]),
                 is_terminated=bool(group["is_terminated"][i]),
                 is_truncated=bool(group["is_truncated"][i]),

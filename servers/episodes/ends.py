@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from muxrl.protocol.errors import ValueMismatch
+from muxrl.protocol.rows import pick
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.episodes.blocks import Seats
 from muxrl.servers.episodes.record import Record
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.step_check import AgentIds, CheckedStep
 from muxrl.servers.episodes.table import EpisodeTable
-from muxrl.servers.episodes.trajectories import at
 
 
 @dataclass
@@ -150,7 +150,7 @@ class Ends:
         gone = np.array([[a in departed for a in self._table.agents]])
         seen = seats.see(served, observations, state, slot, gone, is_final=True)
         return {
-            seat.seat_id: at(rows, (slice(None), i))
+            seat.seat_id: pick(rows, (slice(None), i))
             for one in served.parts
             for rows in [one.observe(seen)]
             for i, seat in enumerate(one.seats)

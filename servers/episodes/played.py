@@ -24,6 +24,7 @@ from muxrl.protocol.spaces import Box, Discrete
 from muxrl.protocol.values import Mismatch, conform
 from muxrl.servers.agents.log_probs import DISTRIBUTION, IS_LOGGED, LOG_PROB, log_probs_of
 from muxrl.servers.episodes.blocks import Block, Chosen
+from muxrl.servers.episodes.step_check import mismatch
 from muxrl.servers.episodes.trajectories import stack
 
 Row = tuple[np.ndarray, np.ndarray]
@@ -222,11 +223,8 @@ class PlayedCheck:
             try:
                 states[seat_id] = {key: conform(Box(shape), value)[None]}
             except Mismatch as error:
-                raise ValueMismatch(
-                    f"recurrent state of group {seat_id!r}: {error}",
-                    expected=error.expected,
-                    got=error.got,
-                ) from None
+                what = f"recurrent state of group {seat_id!r}"
+                raise mismatch(what, error, may_be_unsound=False) from None
         return states
 
     def _columns(self, agent_id: str, logits: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -238,12 +236,7 @@ class PlayedCheck:
             rows = np.empty(space.shape, np.float32)
             rows[:] = conform(space, np.zeros_like(rows) if actions is None else logits)
         except Mismatch as error:
-            raise ValueMismatch(
-                f"logits of agent {agent_id!r}: {error}",
-                agent_id=agent_id,
-                expected=error.expected,
-                got=error.got,
-            ) from None
+            raise mismatch("logits", error, agent_id, may_be_unsound=False) from None
         with np.errstate(over="ignore"):  # of logits that are far apart: minus infinity is right
             return rows, log_probs_of(rows)
 

@@ -29,7 +29,7 @@ class Reading:
     """Reads the steps of the clients of a server, or of a gateway.
 
     Args:
-        agents, state_size, max_abs_reward, max_abs_observation: see `StepCheck`.
+        agents, state_size, max_reward, max_observation: see `StepCheck`.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class Reading:
         agents: Mapping[str, AgentSpaces],
         state_size: int | None,
         *,
-        max_abs_reward: float | None = None,
-        max_abs_observation: float | None = None,
+        max_reward: float = math.inf,
+        max_observation: float = math.inf,
     ) -> None:
         self._agents = agents
         self.everybody = tuple(agents)
         self._state_size = state_size
-        self._max_reward = _limit(max_abs_reward)
-        self._max_observation = _limit(max_abs_observation)
+        self._max_reward = max_reward
+        self._max_observation = max_observation
         self._layouts: dict[tuple[str, ...], Layout] = {}
 
     def agents_of(self, item: StepRows) -> tuple[str, ...]:
@@ -188,10 +188,6 @@ def _are_sound_actions(layout: Layout, item: StepRows, lead: int) -> bool:
             if not mask[np.arange(lead), rows[:, column] - space.start].all():
                 return False
     return True
-
-
-def _limit(most: float | None) -> float:
-    return float("inf") if most is None else most
 
 
 def _check_kinds(what: str, kinds: Sequence[Kind], rows: Sequence[Any], lead: int) -> None:

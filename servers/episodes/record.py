@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from muxrl.protocol.rows import each_array
+from muxrl.protocol.rows import each_array, pick
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.episodes.blocks import Block, ServedLayout
-from muxrl.servers.episodes.trajectories import Chunk, Trajectory, at, concatenated, stack
+from muxrl.servers.episodes.trajectories import Chunk, Trajectory, concatenated, stack
 
 _ALL = slice(None)
 Columns = tuple[Any, Any, np.ndarray, Any]
@@ -48,7 +48,7 @@ class Run(NamedTuple):
     def some(self, where: slice) -> Run:
         """Returns some of them."""
         columns: Any = [
-            [tuple([at(one, where) for one in seat]) for seat in part] for part in self.columns
+            [tuple([pick(one, where) for one in seat]) for seat in part] for part in self.columns
         ]
         return Run(self.served, where.stop - where.start, self.versions[where], columns)
 
@@ -144,7 +144,7 @@ def _columns(blocks: Sequence[Block], part: int, rows: Sequence[slice], num_acte
     num = rows[0].stop - rows[0].start
     if any(len(one.slots) > num for one in blocks):
         for own in (seen, paid, actions, outputs):
-            own[:] = map(at, own, rows)
+            own[:] = map(pick, own, rows)
     if not num_acted:
         return stack(seen), None, np.array(paid), {}
     return stack(seen), np.array(actions), np.array(paid), stack(outputs)
@@ -152,7 +152,7 @@ def _columns(blocks: Sequence[Block], part: int, rows: Sequence[slice], num_acte
 
 def _by_row(columns: Columns, seat: int, num: int) -> list[Columns]:
     """Returns what a seat has of columns ``[T, E, S, ...]``, of each of so many episodes."""
-    return list(zip(*(_views(at(one, (_ALL, _ALL, seat)), num) for one in columns), strict=True))
+    return list(zip(*(_views(pick(one, (_ALL, _ALL, seat)), num) for one in columns), strict=True))
 
 
 def _views(columns: Any, num: int) -> Iterable[Any]:
@@ -220,13 +220,13 @@ class Track:
 
     @staticmethod
     def _last(pieces: list[Any]) -> Any:
-        return at(pieces[-1], slice(-1, None))
+        return pick(pieces[-1], slice(-1, None))
 
     def trajectory(self, episode_id: str, policy_id: str) -> Trajectory:
         """Returns all that there is."""
         actions, outputs, num = _one(self.actions), _one(self.outputs), self.num_rows - 1
         if len(actions) > num:  # nothing has followed from the last one
-            actions, outputs = actions[:num], at(outputs, slice(num))
+            actions, outputs = actions[:num], pick(outputs, slice(num))
         return Trajectory(
             id=f"{episode_id}_{self.key}",
             episode_id=episode_id,

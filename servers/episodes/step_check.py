@@ -58,6 +58,9 @@ class CheckedStep(msgspec.Struct, frozen=True, gc=False):
 class StepCheck:
     """Checks the messages of a server's episodes, or of a gateway's.
 
+    Attributes:
+        max_reward, max_observation: the limits below, infinite where there is none.
+
     Args:
         agents: by id, with their spaces.
         state_size: length of the global state that the server reads; None: it reads none.
@@ -77,8 +80,8 @@ class StepCheck:
         max_abs_observation: float | None = None,
         agents_return: bool = False,
     ) -> None:
-        self._max_reward = math.inf if max_abs_reward is None else max_abs_reward
-        self._max_observation = math.inf if max_abs_observation is None else max_abs_observation
+        self.max_reward = math.inf if max_abs_reward is None else max_abs_reward
+        self.max_observation = math.inf if max_abs_observation is None else max_abs_observation
         self._agents = agents
         self._agents_return = agents_return
         self._observation_spaces = {a: agent.observation_space for a, agent in agents.items()}
@@ -185,7 +188,7 @@ class StepCheck:
             if (
                 type(value) is np.ndarray
                 and (value.shape, value.dtype) == vectors.get(agent_id)
-                and within(value, self._max_observation)
+                and within(value, self.max_observation)
             ):  # the usual one, as `conform` does it, in half the time
                 conformed[agent_id] = value
                 continue
@@ -193,9 +196,9 @@ class StepCheck:
             if space is None:
                 raise self._unknown_agent(agent_id, what)
             try:
-                conformed[agent_id] = conform(space, value, "", self._max_observation)
+                conformed[agent_id] = conform(space, value, "", self.max_observation)
             except Mismatch as error:
-                raise _mismatch(what, error, agent_id) from None
+                raise mismatch(what, error, agent_id) from None
         return conformed
 
     def _logged_actions(
@@ -213,7 +216,7 @@ class StepCheck:
                 conformed[agent_id] = conform(space, value)
                 check_available(space, observations[agent_id], conformed[agent_id])
             except Mismatch as error:
-                raise _mismatch("logged action", error, agent_id) from None
+                raise mismatch("logged action", error, agent_id) from None
         return conformed
 
     def _log_probs(
@@ -243,7 +246,7 @@ class StepCheck:
 
     def _rewards(self, given: Mapping[str, Any], returns: Returns) -> dict[str, float]:
         rewards = {}
-        agents, most = self._agents, self._max_reward
+        agents, most = self._agents, self.max_reward
         small = min(most, SMALL_REWARD)
         for agent_id, reward in given.items():
             if agent_id not in agents:
@@ -315,9 +318,9 @@ class StepCheck:
     def _state(self, state: Any) -> Any:
         assert self._state_space is not None
         try:
-            return conform(self._state_space, state, "", self._max_observation)
+            return conform(self._state_space, state, "", self.max_observation)
         except Mismatch as error:
-            raise _mismatch("the global state of the simulation", error) from None
+            raise mismatch("the global state of the simulation", error) from None
 
     def _unknown_agent(self, agent_id: str, what: str) -> ValueMismatch:
         # A gateway's groups have their server's name before their own.
@@ -351,11 +354,14 @@ def _plain(agent_id: str, what: str, value: Any) -> float:
     try:
         return value if isinstance(value, float) else number(value)
     except Mismatch as error:
-        raise _mismatch(what, error, agent_id) from None
+        raise mismatch(what, error, agent_id) from None
 
 
-def _mismatch(what: str, error: Mismatch, agent_id: str | None = None) -> ValueMismatch:
-    kind = UnsoundValue if isinstance(error, Unsound) else ValueMismatch
+def mismatch(
+    what: str, error: Mismatch, agent_id: str | None = None, *, may_be_unsound: bool = True
+) -> ValueMismatch:
+    """Returns the refusal of a value, an `UnsoundValue` if it may be a simulation's slip."""
+    kind = UnsoundValue if may_be_unsound and isinstance(error, Unsound) else ValueMismatch
     whose = "" if agent_id is None else f" of agent {agent_id!r}"
     expected, got = error.expected, error.got
     return kind(f"{what}{whose}: {error}", agent_id=agent_id, expected=expected, got=got)

@@ -15,13 +15,13 @@ import numpy as np
 from muxrl.protocol.episode import is_repeat, unanswered
 from muxrl.protocol.errors import OutOfOrder, ValueMismatch
 from muxrl.protocol.messages import EndEpisode, Step, StepRows
-from muxrl.protocol.rows import pick
+from muxrl.protocol.rows import grid, index_of, pick
 from muxrl.protocol.values import within
-from muxrl.servers.agents.memory import Slots, grid
+from muxrl.servers.agents.memory import Slots
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.parts import Seen
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.blocks import Block, Seats
+from muxrl.servers.episodes.blocks import Block, Mode, Seats, part_of
 from muxrl.servers.episodes.ends import Ends
 from muxrl.servers.episodes.reading import Reading
 from muxrl.servers.episodes.record import Record
@@ -40,16 +40,6 @@ _MOST_BLOCKS = 256
 """Until a record is put together: each holds the rows of other episodes, too."""
 
 
-class Mode(NamedTuple):
-    """What is equal for episodes that can share a block."""
-
-    seats: Seats
-    is_training: bool
-    should_explore: bool
-    untrained: frozenset[str]
-    wants_log_probs: bool
-
-
 class Rows(NamedTuple):
     """Some rows of a `StepRows`, as a block that is not recorded yet."""
 
@@ -65,13 +55,9 @@ class Rows(NamedTuple):
 
     def some(self, where: slice) -> Rows:
         """Returns some of them."""
-        places = self.places
-        if isinstance(places, slice):
-            places = slice(places.start + where.start, places.start + where.stop)
-        else:
-            places = places[where]
         rewards = None if self.rewards is None else self.rewards[where]
-        return Rows(places, self.block.rows(where), rewards, self.is_same, ())
+        block = self.block.rows(where)
+        return Rows(part_of(self.places, where), block, rewards, self.is_same, ())
 
 
 class Steps:
@@ -99,21 +85,20 @@ class Steps:
         self._records = records
         self._observing = observing
         self._scales = reward_scales
-        self.reading = Reading(
-            plan.agents,
-            plan.state_size,
-            max_abs_reward=plan.limits.max_abs_reward,
-            max_abs_observation=plan.limits.max_abs_observation,
-        )
-        self._check = StepCheck(
+        self._check = check = StepCheck(
             plan.agents,
             plan.state_size,
             max_abs_reward=plan.limits.max_abs_reward,
             max_abs_observation=plan.limits.max_abs_observation,
             agents_return=plan.agents_return,
         )
-        limit = plan.limits.max_abs_reward
-        self._has_large_rewards = limit is None or limit > SMALL_REWARD
+        self.reading = Reading(
+            plan.agents,
+            plan.state_size,
+            max_reward=check.max_reward,
+            max_observation=check.max_observation,
+        )
+        self._has_large_rewards = check.max_reward > SMALL_REWARD
         self._ends = Ends(table, reward_scales, agents_return=plan.agents_return)
         self.long: list[Record] = []
         """That have so many blocks that they are to be put together."""
@@ -144,7 +129,7 @@ class Steps:
         table, mode = self._table, self._table.modes[slot]
         seats: Seats = mode.seats
         done = table.done_agents(slot) if table.num_done[slot] else NO_IDS
-        step = self._check.step(item, done, partial(self._returns, slot))
+        step = self._check.step(item, done, partial(table.returns_of, slot))
         seen_agents = step.observations
         if len(seen_agents) == len(table.agents) and not mode.untrained:
             served = seats.everybody
@@ -166,13 +151,7 @@ class Steps:
         # Nothing can be refused any more.
         rewards = step.rewards
         self._sum(slot, step)
-        block = Block(
-            table, seats, served, [item.episode_id], [slot], where, [item.t], observations,
-            is_training=is_training,
-            should_explore=mode.should_explore,
-            untrained=mode.untrained,
-            wants_log_probs=mode.wants_log_probs,
-        )  # fmt: skip
+        block = Block(table, mode, served, [item.episode_id], [slot], where, [item.t], observations)
         if step.logged_actions:
             block.logged = served.read_logged(step.logged_actions, step.logged_log_probs)
         if is_training and self._records:
@@ -221,7 +200,7 @@ class Steps:
             )
         if table.is_waiting(slot):
             raise OutOfOrder(unanswered(item.episode_id, t, "end"))
-        step = self._check.end(item, table.done_agents(slot), partial(self._returns, slot))
+        step = self._check.end(item, table.done_agents(slot), partial(table.returns_of, slot))
         record = table.records[slot] if mode.is_training and t else None
         change = self._ends.find(slot, mode.seats, step, is_recorded=record is not None)
         self._sum(slot, step)
@@ -229,11 +208,6 @@ class Steps:
         if record is not None and is_env_step:
             record.after(record.note_env_step)
         return table.returns_of(slot), is_env_step
-
-    def _returns(self, slot: int) -> Mapping[str, float]:
-        """Returns what an episode's agents have earned."""
-        table = self._table
-        return dict(zip(table.agents, table.returns[slot].tolist(), strict=True))
 
     def _sum(self, slot: int, step: CheckedStep) -> None:
         table, known = self._table, step.observations.keys()
@@ -270,7 +244,7 @@ class Steps:
         slots: list[Any] = list(map(table.slot_of.get, item.episode_ids))
         if None in slots:
             return None
-        where = table.where(slots)
+        where = index_of(slots)
         if not isinstance(where, slice) and len(set(slots)) < len(slots):
             return None
         if not (item.t == table.ts[where]).all():
@@ -292,7 +266,7 @@ class Steps:
         for mode in dict.fromkeys(modes):
             places = np.array([i for i, other in enumerate(modes) if other == mode])
             own = [slots[i] for i in places.tolist()]
-            rows = self._rows(item, agents, places, own, table.where(own), mode, None)
+            rows = self._rows(item, agents, places, own, index_of(own), mode, None)
             if rows is None:
                 return None
             found.append(rows)
@@ -338,10 +312,7 @@ class Steps:
             observations = [one.observe(seen) for one in served.parts]
         except ValueMismatch:  # whose it is, its step alone says
             return None
-        block = Block(
-            table, mode.seats, served, ids, slots, where, t, observations,
-            mode.is_training, mode.should_explore, mode.untrained, mode.wants_log_probs,
-        )  # fmt: skip
+        block = Block(table, mode, served, ids, slots, where, t, observations)
         if logged is not None:
             block.logged = served.read_logged_rows(logged, None, known)
         if table.players[slots[0]] is not None:
@@ -359,7 +330,7 @@ class Steps:
 
     def observe(self, item: StepRows, rows: Rows) -> None:
         """Counts what rows of an item show in where there are statistics."""
-        if self._observing is not None and rows.block.is_training:
+        if self._observing is not None and rows.block.mode.is_training:
             seen, state = pick((item.observations, item.state), rows.places)
             self._observing.add(rows.block.served.observed, seen, state)
 
@@ -377,8 +348,8 @@ class Steps:
         if not is_same:
             table.known[grid(where, block.served.places)] = True
             for one in block.served.parts:
-                block.seats.memory.began[grid(where, one.seat_places)] = True
-        if block.is_training and self._records:
+                block.mode.seats.memory.began[grid(where, one.seat_places)] = True
+        if block.mode.is_training and self._records:
             for slot in slots:
                 record: Any = table.records[slot]
                 record.blocks.append(block)
@@ -408,11 +379,11 @@ class Steps:
             pay: rewards ``[E, agents of the server]``; None: all are 0.
             respawned: seats that begin a new life, whose rewards were for the one before.
         """
-        if not block.is_training or not self._records:
+        if not block.mode.is_training or not self._records:
             return
         if pay is None:
             pay = np.zeros((len(block.slots), len(self._table.agents)))
-        memory = block.seats.memory
+        memory = block.mode.seats.memory
         for one in block.served.parts:
             index, rewards = grid(block.where, one.seat_places), one.rewards(pay)
             continues: Any = True

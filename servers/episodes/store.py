@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.protocol.errors import NotServing, ProtocolError, TooManyEpisodes, ValueMismatch
+from muxrl.protocol.errors import NotServing, ProtocolError, TooManyEpisodes
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
@@ -37,7 +37,7 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.batches import Batches
-from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Seats
+from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Mode, Seats
 from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.far_values import FarValues
 from muxrl.servers.episodes.feed import Feed
@@ -45,7 +45,7 @@ from muxrl.servers.episodes.ledger import Ledger
 from muxrl.servers.episodes.played import Drawn, PlayedCheck, chosen_by_client
 from muxrl.servers.episodes.record import Record
 from muxrl.servers.episodes.reward_scale import RewardScale
-from muxrl.servers.episodes.steps import Mode, Rows, Steps
+from muxrl.servers.episodes.steps import Rows, Steps
 from muxrl.servers.episodes.table import EpisodeTable, Player
 from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.episodes.untrained import untrained_seats
@@ -113,7 +113,8 @@ class EpisodeStore:
         self.problem = ""
         """Why idle episodes were not closed when that was due last; "": they were."""
         self._seats = Seats(plan.agents, seats)
-        self._played_check = played
+        without = f"{plan.algorithm} has no networks to give"
+        self._played_check = played or PlayedCheck(plan.agents, without, lambda: 0, None)
         self._table = EpisodeTable(list(plan.agents))
         self._steps = Steps(
             plan,
@@ -269,9 +270,10 @@ class EpisodeStore:
         self._table.seen_at[slot] = now
         last = self._steps.repeated(item, slot)
         if last is not None:
-            return _answer(AwaitedStep(last, last.row_of(slot)))
+            awaited = AwaitedStep(last, last.row_of(slot))
+            return awaited.answer() if awaited.is_ready else awaited
         block, is_env_step = self._steps.add(item, slot, now)
-        if block.is_training:
+        if block.mode.is_training:
             self.counts.num_logged_actions += 0 if was_played else len(item.logged_actions)
             self.counts.num_agent_steps += len(item.observations)
             self._count_env_steps(int(is_env_step))
@@ -293,8 +295,9 @@ class EpisodeStore:
             return reading.singles(item)
         awaited = self._record_rows(item, found, now)
         if item.logged_actions is not None:
-            agent_steps = [len(b) * len(b.served.agents) for b in awaited.blocks if b.is_training]
-            self.counts.num_logged_actions += sum(agent_steps)
+            self.counts.num_logged_actions += sum(
+                len(b) * len(b.served.agents) for b in awaited.blocks if b.mode.is_training
+            )
         return awaited
 
     def play_rows(self, item: PlayedRows, now: float) -> Recorded | list[PlayedSteps]:
@@ -305,7 +308,7 @@ class EpisodeStore:
             MalformedMessage: its arrays do not hang together.
             ValueMismatch: it is not taken from anybody.
         """
-        check, reading = self._find_played_check(), self._steps.reading
+        check, reading = self._played_check, self._steps.reading
         is_plain = item.logged_actions is not None and item.logged_log_probs is None
         is_plain = is_plain and reading.check(item)
         read = check.read_rows(item, reading.layout(item)) if is_plain else None
@@ -317,7 +320,7 @@ class EpisodeStore:
         for block, places in zip(awaited.blocks, awaited.places, strict=True):
             self._finish_played(block, item.weights_seq_no, is_stale, *pick(chosen_from, places))
         reply = Recorded("", 0, check.version())
-        if any(block.is_training for block in awaited.blocks):
+        if any(block.mode.is_training for block in awaited.blocks):
             self.refresh(reply)
         return reply
 
@@ -325,7 +328,7 @@ class EpisodeStore:
         recorded: list[Rows] = []
         for rows in found:
             if rows.newest:
-                rows.block.seats.memory.frames.advance(rows.newest)  # type: ignore[union-attr]
+                rows.block.mode.seats.memory.frames.advance(rows.newest)  # type: ignore[union-attr]
             self._add_rows(rows, now, recorded)
             self._steps.observe(item, rows)
         return AwaitedRows([one.block for one in recorded], [one.places for one in recorded])
@@ -333,7 +336,7 @@ class EpisodeStore:
     def _add_rows(self, rows: Rows, now: float, recorded: list[Rows]) -> None:
         """Records rows; where they complete a batch, this is cut before the others follow."""
         block = rows.block
-        if not block.is_training:
+        if not block.mode.is_training:
             self._steps.add_rows(rows, now)
             recorded.append(rows)
             return
@@ -350,14 +353,6 @@ class EpisodeStore:
         self._batches.cut_if_due()
         self._batches.cut_long(block.slots)
 
-    def _find_played_check(self) -> PlayedCheck:
-        if self._played_check is None:
-            raise ValueMismatch(
-                f"it takes no steps in which a client acted by itself: {self.plan.algorithm} has "
-                "no networks to give"
-            )
-        return self._played_check
-
     def _finish_played(
         self,
         block: Block,
@@ -366,10 +361,10 @@ class EpisodeStore:
         drawn: Sequence[Any],
         states: Mapping[str, Any],
     ) -> None:
-        check = self._find_played_check()
+        check = self._played_check
         is_logged = is_stale if check.reports_logged else None
         block.finish(chosen_by_client(block, Drawn(*drawn), states, is_logged), weights_seq_no)
-        if is_stale and block.is_training:
+        if is_stale and block.mode.is_training:
             num = len(block) * sum(one.num_seats for one in block.served.parts)
             text = "" if self.counts.num_stale_steps else _STALE
             self.warnings.add("stale steps", text, num=num)
@@ -377,7 +372,7 @@ class EpisodeStore:
 
     def _play(self, item: PlayedSteps, now: float) -> Recorded:
         """Records the steps that are new, one by one: a refusal leaves those before it recorded."""
-        check = self._find_played_check()
+        check = self._played_check
         reply = Recorded(item.episode_id, 0, check.version())
         earlier = self._ledger.answer_of(item.episode_id)
         if isinstance(earlier, Ended) and all(step.t < earlier.num_steps for step in item.steps):
@@ -406,7 +401,6 @@ class EpisodeStore:
     def refresh(self, reply: Recorded, num_clients: int = 1) -> None:
         """Says in a reply how the server stands now, and this client's share of the next batch."""
         check = self._played_check
-        assert check is not None
         reply.weights_seq_no, reply.epsilon = check.version(), check.epsilon()
         reply.num_wanted = max(check.min_wanted, -(-self._batches.num_missing // num_clients))
 
@@ -463,7 +457,3 @@ class EpisodeStore:
 
 def _started(episode_id: str, player: Player | None) -> Started:
     return Started(episode_id, member=player.name if player else "")
-
-
-def _answer(awaited: AwaitedStep) -> AwaitedStep | Actions:
-    return awaited if awaited.block.chosen is None else awaited.answer()

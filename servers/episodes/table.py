@@ -8,7 +8,6 @@ rows of all stay a slice, whatever was open beside them meanwhile.
 from __future__ import annotations
 
 import heapq
-from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
@@ -16,8 +15,7 @@ from weakref import WeakSet
 import numpy as np
 
 from muxrl.protocol.messages import StartEpisode
-from muxrl.protocol.rows import pick
-from muxrl.servers.agents.frames import grown
+from muxrl.protocol.rows import grown, pick
 from muxrl.servers.agents.memory import Slots
 from muxrl.servers.episodes.blocks import Block, Seats
 from muxrl.servers.episodes.record import Record
@@ -49,8 +47,8 @@ class EpisodeTable:
         done: bool likewise, agents that have ended and have not come back.
         num_done: how many of them are.
         num_new: env steps that were recorded since the last cut.
-        ts, seen_ats, nums_done, nums_new: the same memory as arrays. A number of one slot takes an
-            array of Python's a tenth of the time.
+        ts, seen_ats, nums_done, nums_new: the same numbers as arrays. One by one they are read and
+            written in a fraction of the time; so are those of `returns`, as `return_at`.
         modes: by slot, what is equal for episodes that can share a block: seats, whether they
             train, whether they explore, and who acts untrained.
         last: by slot, the newest block, which may wait for its actions.
@@ -67,12 +65,10 @@ class EpisodeTable:
         self.column = {agent_id: i for i, agent_id in enumerate(agents)}
         self.slot_of: dict[str, int] = {}
         num, num_agents = _FIRST_SLOTS, len(agents)
-        self._make_numbers(num)
-        self.returns = np.zeros((num, num_agents))
-        self.return_at = _elements(self.returns)
-        """The same numbers one by one, which are read and written in a fraction of the time."""
-        self.known = np.zeros((num, num_agents), bool)
-        self.done = np.zeros((num, num_agents), bool)
+        self.ts, self.nums_done, self.nums_new = np.zeros((3, num), np.int64)
+        self.seen_ats, self.returns = np.zeros(num), np.zeros((num, num_agents))
+        self.known, self.done = np.zeros((2, num, num_agents), bool)
+        self._look_at_elements()
         self.modes: list[Any] = [None] * num
         self.last: list[Block | None] = [None] * num
         self.records: list[Record | None] = [None] * num
@@ -124,36 +120,23 @@ class EpisodeTable:
         self.records[slot] = self.last[slot] = None
         heapq.heappush(self._freed, slot)
 
-    def _make_numbers(self, num: int) -> None:
-        self.t, self.num_done = array("q", bytes(8 * num)), array("q", bytes(8 * num))
-        self.num_new, self.seen_at = array("q", bytes(8 * num)), array("d", bytes(8 * num))
-        self.ts, self.nums_done, self.nums_new = (
-            np.frombuffer(one, np.int64) for one in (self.t, self.num_done, self.num_new)
-        )
-        self.seen_ats = np.frombuffer(self.seen_at)
+    def _look_at_elements(self) -> None:
+        self.t, self.seen_at = _elements(self.ts), _elements(self.seen_ats)
+        self.num_done, self.num_new = _elements(self.nums_done), _elements(self.nums_new)
+        self.return_at = _elements(self.returns)
 
     def _grow(self) -> None:
-        num, before = 2 * len(self.last), len(self.last)
-        known = self.ts, self.nums_done, self.nums_new, self.seen_ats
-        self._make_numbers(num)
-        numbers = self.ts, self.nums_done, self.nums_new, self.seen_ats
-        for one, old in zip(numbers, known, strict=True):
-            one[:before] = old
+        before = len(self.last)
+        num = 2 * before
+        self.ts, self.seen_ats = grown(self.ts, num), grown(self.seen_ats, num)
+        self.nums_done, self.nums_new = grown(self.nums_done, num), grown(self.nums_new, num)
         self.returns, self.known = grown(self.returns, num), grown(self.known, num)
-        self.return_at = _elements(self.returns)
         self.done = grown(self.done, num)
-        more = num - before
+        self._look_at_elements()
         for column in (self.modes, self.last, self.records, self.started, self.players):
-            column += [None] * more
+            column += [None] * before
         for seats in self._seats:
             seats.memory.grow(num)
-
-    def where(self, slots: list[int]) -> Slots:
-        """Returns slots as an index."""
-        first = slots[0]
-        if len(slots) == 1 or slots == list(range(first, first + len(slots))):
-            return slice(first, first + len(slots))
-        return np.array(slots)
 
     def returns_of(self, slot: int) -> dict[str, float]:
         """Returns the sum of each agent's rewards, of those who have acted or earned something."""
@@ -205,7 +188,7 @@ def keep(block: Block, where: Slots, rows: np.ndarray | None = None) -> None:
         rows: theirs; None: all.
     """
     assert block.chosen is not None
-    memory = block.seats.memory
+    memory = block.mode.seats.memory
     for one, chosen in zip(block.served.parts, block.chosen, strict=True):
         if chosen.states is not None:
             states = chosen.states if rows is None else pick(chosen.states, rows)

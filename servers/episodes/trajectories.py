@@ -159,10 +159,3 @@ def flat(rows: Any) -> Any:
     if isinstance(rows, dict):
         return {key: flat(part) for key, part in rows.items()}
     return rows[0] if len(rows) == 1 else rows.reshape((-1, *rows.shape[2:]))
-
-
-def at(columns: Any, index: Any) -> Any:
-    """Returns ``columns[index]`` of an array, of each array of a dict, or None of None."""
-    if isinstance(columns, dict):
-        return {key: at(column, index) for key, column in columns.items()}
-    return None if columns is None else columns[index]

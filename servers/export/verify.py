@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from muxrl.protocol.dense import UNAVAILABLE
+from muxrl.protocol.rows import pick
 from muxrl.protocol.spaces import (
     ACTION_MASK_KEY,
     Box,
@@ -24,7 +25,6 @@ from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.spaces import leaves
 from muxrl.servers.alone import Alone
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.trajectories import at
 from muxrl.servers.export.graph import ACTION, STATE_IN, STATE_OUT, PolicyGraph, ServerRow
 from muxrl.servers.export.onnx_file import OnnxPolicy
 from muxrl.servers.export.ports import moderate
@@ -144,9 +144,9 @@ class Verification:
             for i, seat in enumerate(one.seats):
                 server = ServerRow(
                     seat,
-                    at(seen, (0, i)),
-                    at(states[seat.seat_id], (0, 0)),
-                    at(answer.outputs, (0, i)),
+                    pick(seen, (0, i)),
+                    pick(states[seat.seat_id], (0, 0)),
+                    pick(answer.outputs, (0, i)),
                 )
                 # Of a group whose agents each have a seat, another one's actions are its own.
                 own = (seat.seat_id,) if seat.seat_id in self._agents else seat.members

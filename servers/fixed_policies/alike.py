@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from muxrl.protocol.rows import pick
 from muxrl.servers.acting import Acted, Acting, Asked
 from muxrl.servers.agents.dense_policy import Stack
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.episodes.blocks import Seats
-from muxrl.servers.episodes.trajectories import at
 from muxrl.servers.trainers.acting import Actors
 
 
@@ -69,7 +69,7 @@ class Alike:
         for group in by_num.values():
             places = np.array([rows_of[one] for one in group])
             policy = self._stacks[asked.policy_id].of(tuple(map(self._acting.index, group)))
-            logits = policy(at(seen, places))
+            logits = policy(pick(seen, places))
             noise = np.empty(logits.shape)
             for i, one in enumerate(group):
                 noise[i] = one.noise(logits.shape[1:], is_training=asked.is_training)

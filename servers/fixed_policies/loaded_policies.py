@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from muxrl.protocol.rows import pick
 from muxrl.protocol.spaces import Discrete
 from muxrl.protocol.suggestions import listed
 from muxrl.protocol.values import conform
@@ -22,7 +23,6 @@ from muxrl.servers.agents.spaces import split_state
 from muxrl.servers.alone import Alone, Look
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.trajectories import at
 from muxrl.servers.fixed_names import FIXED_NAMES, FROZEN
 from muxrl.servers.fixed_policies.frozen import Critics, FrozenPolicies, open_policies, plan_of
 from muxrl.servers.fixed_policies.pool import share_of
@@ -119,7 +119,7 @@ class LoadedPolicy:
         Raises:
             Mismatch, ValueMismatch: as when it is called.
         """
-        return self._seat.policy_id, at(self._look(observation).block.observations[0], (0, 0))
+        return self._seat.policy_id, pick(self._look(observation).block.observations[0], (0, 0))
 
     def probabilities(self, observation: Any) -> NDArray[np.float64]:
         """Returns how likely training drew each Discrete action here, ``[n]``; does not act.

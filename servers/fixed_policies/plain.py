@@ -154,12 +154,12 @@ class PlainActing(Acting):
         In an evaluation's episode that has a seed it is the same in every condition.
         """
         if state is None:
-            of_episode = None if block.is_training else block.seed_of(row)
+            of_episode = None if block.mode.is_training else block.seed_of(row)
             if of_episode is not None:
                 text = f"{self._seed}/{of_episode}/{agent_id}/{t}"
                 seed = zlib.crc32(text.encode()) >> 1
             else:
-                seeds = self._rng if block.is_training else self._evaluation_rng
+                seeds = self._rng if block.mode.is_training else self._evaluation_rng
                 seed = int(seeds.integers(2**31))
             policy = self._make(agent_id, seed)
         else:

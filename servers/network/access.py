@@ -9,25 +9,25 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+from collections.abc import Callable
 
 from muxrl.protocol.errors import Forbidden, Unauthorized
 
 
-def check_access(
-    server: str, token: str, *, authorization: str | None, origin: str | None, host: str | None
-) -> None:
+def check_access(server: str, token: str, header: Callable[[str], str | None]) -> None:
     """Returns if a request may be answered.
 
     Args:
         server: for messages, as "server 'qmix' (127.0.0.1:9900)".
         token: the server's; "" if it has none.
-        authorization, origin, host: the request's headers, None where one is missing.
+        header: returns one of the request by its name, None if it is missing.
 
     Raises:
         Forbidden: a web page is asking, or, without a token, something calls the server by a name
             that is not this machine's own.
         Unauthorized: the token is missing or wrong.
     """
+    authorization, origin, host = map(header, ("authorization", "origin", "host"))
     if origin is not None:
         raise Forbidden(
             f"{server} answers programs, not web pages: the request has the header "

@@ -180,13 +180,7 @@ class Front(ABC):
         Args:
             header: a request's header by its name, None if it is missing.
         """
-        check_access(
-            self._name,
-            self.token,
-            authorization=header("authorization"),
-            origin=header("origin"),
-            host=header("host"),
-        )
+        check_access(self._name, self.token, header)
 
     @property
     def _name(self) -> str:

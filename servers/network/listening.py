@@ -106,7 +106,6 @@ class Network:
                 timeout_graceful_shutdown=2,
             )
         )
-        self._uvicorn.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         self._thread.start()
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not self._uvicorn.started:

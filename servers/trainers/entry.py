@@ -25,7 +25,7 @@ from muxrl.servers.agents.seating import MASKED_AGENTS, TEAMS, Seating
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.declared import meanings
-from muxrl.servers.episodes.blocks import Block, Seats
+from muxrl.servers.episodes.blocks import Block, Mode, Seats
 from muxrl.servers.episodes.trajectories import stack
 from muxrl.servers.gymnasium_spaces import to_gymnasium
 from muxrl.servers.import_by_name import import_named
@@ -450,5 +450,5 @@ def asked_of(
     known = Seats(agents, {seat.seat_id: seat for seat in seats})
     served = known.layout(tuple(agents))
     seen = each_array(lambda one: one[None], stack(observations))
-    block = Block(None, known, served, [""], [0], slice(0, 1), [0], [seen])
+    block = Block(None, Mode(known), served, [""], [0], slice(0, 1), [0], [seen])
     return Asked(seats[0].policy_id, [block], [0])

@@ -10,6 +10,7 @@ import pytest
 from muxrl.client import errors
 from muxrl.client.errors import ClientError, EpisodeAborted, RefusedByServer, ServerUnavailable
 from muxrl.protocol.errors import ProtocolError, ValueMismatch
+from muxrl.protocol.messages import Refused
 
 
 def below(kind: type[Exception]) -> Iterator[type[Exception]]:
@@ -26,7 +27,9 @@ def below(kind: type[Exception]) -> Iterator[type[Exception]]:
         ServerUnavailable("gone", server_id="qmix"),
         EpisodeAborted("why", episode_id="e", server_id="qmix"),
         RefusedByServer(
-            "no", episode_id="e", server_id="s", code=422, agent_id="a", expected="x", got="y"
+            Refused("e", 422, "no", agent_id="a", expected="x", got="y"),
+            episode_id="e",
+            server_id="s",
         ),
         ValueMismatch("no", agent_id="a", expected="x", got="y"),
     ],

@@ -94,6 +94,21 @@ def test_it_acts_as_the_server_does(server: PolicyServer, monkeypatch: pytest.Mo
     assert server.status().num_refused == 0
 
 
+def test_so_do_teams_whose_members_take_turns(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = {"odd": ("a", "c"), "even": ("b", "d")}
+    alone = {"agent": "mlp", "obs_agent_id": False, "obs_last_action": False}
+    settings = {**QUICK, **alone}
+    plan = make_plan("IQL", {}, groups=groups, late_members="allow", settings=settings)
+    agents = {
+        member: AgentPlan("team", Box((4,)), Discrete(3), group)
+        for member, group in zip("abcd", ["odd", "even"] * 2, strict=True)
+    }
+    server = make_server(dataclasses.replace(plan, agents=agents))
+    test_it_acts_as_the_server_does(server, monkeypatch)
+
+
 def test_it_acts_as_the_server_does_in_several_episodes_at_once(
     server: PolicyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from muxrl.servers.acting import Acted, Asked
 from muxrl.servers.agents.parts import Logged
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.episodes.blocks import Block, Seats
+from muxrl.servers.episodes.blocks import Block, Mode, Seats
 from muxrl.servers.lookup import find
 from muxrl.servers.trainers.acting import Actors
 
@@ -39,7 +39,8 @@ def asked(seat: Seat, agents: Mapping[str, AgentPlan], rows: Any, **how: Any) ->
     if logged is not None:
         how["logged"] = [(0, Logged(np.array([logged] * num), np.ones(num, bool), None))]
     slots, t = list(range(num)), [0] * num
-    block = Block(None, seats, seats.everybody, [""] * num, slots, where, t, [_of_one(rows)])
+    mode, ids = Mode(seats), [""] * num
+    block = Block(None, mode, seats.everybody, ids, slots, where, t, [_of_one(rows)])
     return Asked(seat.policy_id, [block], [0], **how)
 
 

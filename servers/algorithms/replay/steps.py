@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from muxrl.protocol.rows import pick
 from muxrl.servers.agents.keys import OBS
 from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS, TERMINATEDS
 from muxrl.servers.algorithms.replay.priorities import Priorities, PrioritySettings
@@ -19,7 +20,7 @@ from muxrl.servers.algorithms.replay.replay import (
     stored_dtype,
     value_of,
 )
-from muxrl.servers.episodes.trajectories import Trajectory, at, concatenated
+from muxrl.servers.episodes.trajectories import Trajectory, concatenated
 from muxrl.servers.trainers.budget import STEP_BYTES
 
 N_STEP = "n_step"
@@ -134,7 +135,7 @@ class StepReplay(Replay):
             "obs",
             concatenated(
                 [
-                    at(one.observations, slice(first + (last is not None), None))
+                    pick(one.observations, slice(first + (last is not None), None))
                     for one, last, first in pieces
                 ]
             ),
@@ -272,4 +273,4 @@ class StepReplay(Replay):
 
 def _joined_after(what: str, pieces: Sequence[_Fragment]) -> Any:
     """Returns the actions or rewards of all pieces, but those that are skipped."""
-    return concatenated([at(getattr(one, what), slice(first, None)) for one, _, first in pieces])
+    return concatenated([pick(getattr(one, what), slice(first, None)) for one, _, first in pieces])

@@ -113,7 +113,7 @@ def test_an_exception_of_the_envs_own_step_keeps_its_type() -> None:
 
 
 def test_nested_observations_are_read_and_nested_actions_written() -> None:
-    from muxrl.client.adapters.env_values import reader, writer
+    from muxrl.client.adapters.agent_spaces import reader, writer
 
     space = spaces.Tuple(
         [

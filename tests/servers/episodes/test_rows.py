@@ -94,7 +94,7 @@ def test_modes_share_a_message_and_evaluations_are_in_no_statistics() -> None:
     for t in range(3):
         item = rows_of(player, [step_of(player, e, t, number=i) for i, e in enumerate(EPISODES)])
         outcome: Any = player.store.store.accept_rows(item, 0.0)
-        told = [(one.is_training, one.should_explore) for one in outcome.blocks]
+        told = [(one.mode.is_training, one.mode.should_explore) for one in outcome.blocks]
         assert told == [(True, True), (False, False), (True, False)]
         player.act(outcome)
     assert player.store.store.counts.num_env_steps == 4

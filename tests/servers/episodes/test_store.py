@@ -190,8 +190,8 @@ def test_evaluation_is_measured_and_never_fed() -> None:
         store.start(episode_id, mode="eval")
         pending = store.store.accept(Step(episode_id, 0, FIRST_SEEN), 0.0)
         assert isinstance(pending, AwaitedStep)
-        assert not pending.block.is_training
-        assert not pending.block.should_explore
+        assert not pending.block.mode.is_training
+        assert not pending.block.mode.should_explore
         store.act(pending)
         store.step(1, episode_id=episode_id, rewards={"a": 1.0})
     ended = store.end(2, "e", rewards={"a": 1.0}, is_truncated=True)
@@ -212,4 +212,4 @@ def test_exploration(mode: Any, asked: bool | None, explores: bool) -> None:
     store.start(mode=mode, should_explore=asked)
     pending = store.store.accept(Step("e", 0, FIRST_SEEN), 0.0)
     assert isinstance(pending, AwaitedStep)
-    assert pending.block.should_explore is explores
+    assert pending.block.mode.should_explore is explores

@@ -11,9 +11,9 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import EndEpisode, Step
+from muxrl.protocol.rows import pick
 from muxrl.servers.agents.seating import TEAMS, Seating
 from muxrl.servers.algorithms.settings.actor_critic import CENTRAL
-from muxrl.servers.episodes.trajectories import at
 
 TEAM = {"team": ("a", "b")}
 
@@ -25,7 +25,7 @@ def team_store(**kwargs: Any) -> ScriptedStore:
 
 
 def last_team_observation(store: ScriptedStore) -> dict[str, np.ndarray]:
-    last: dict[str, np.ndarray] = at(store.trajectories("team")[-1].observations, -1)
+    last: dict[str, np.ndarray] = pick(store.trajectories("team")[-1].observations, -1)
     return last
 
 
