@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.orchestrator.records.recorded import evaluation, new_run, write_whole_run
+from tests.orchestrator.records.recorded import evaluation, new_run, whole_run
 from tests.orchestrator.reports.test_report import printed
 
 from muxrl.client.adapters.simulation import COMMON
@@ -99,8 +99,7 @@ def test_a_metric_that_no_episode_had_is_named(tmp_path: Path) -> None:
 
 
 def test_runs_made_before_there_were_metrics_have_none(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    write_whole_run(run)
+    run = whole_run(tmp_path)
     assert write_report(run).metrics == ()
     assert "metric" not in (run.path / "summary.md").read_text()
     assert metric_frame([run.path]).empty
