@@ -45,16 +45,6 @@ def test_uniform_policies_are_as_exploitable_as_open_spiel_says(
     np.testing.assert_allclose(mean.table, table)
 
 
-def test_a_mean_of_policies_is_drawn_once_for_a_game() -> None:
-    """What it earns is the mean of what they earn, against anybody."""
-    first, second, other = np.random.default_rng(0).dirichlet([0.5, 0.5], size=(3, 12))
-    mean = Mean(ExactGame("kuhn_poker"))
-    mean.add(first)
-    mean.add(second)
-    values = [value_of(table, other, 0) for table in (first, second)]
-    assert value_of(mean.table, other, 0) == pytest.approx(np.mean(values))
-
-
 def sure_of(action: int) -> Any:
     """Returns what makes all weights those of a policy that always takes an action."""
 
