@@ -123,6 +123,7 @@ def test_a_notebook_shows_each_trial_and_the_causes_of_failures():
 
 H_AND_P = {"h": [1.0, 3.0], "p": [4.0, 6.0]}
 MEANS = {"episode_return_mean": {"p": 2.0}}
+BY_AGENT = {"episode_return_mean": {"h": 1.0, "p": 3.0}}
 RETURNS = {"returns": {"prey": 1.5, "total": 7.0}}
 NAN = {"episode_return_mean": {"h": float("nan"), "p": 1.0}}
 WIN = {"win": {"__common__": [1.0, None, 0.0]}, "hits": {"h": [9.0], "p": [1.0], "q": [3.0]}}
@@ -140,6 +141,9 @@ EVALUATED, TRAINED = ("evaluation", 300), ("training", 500)
         (M("prey", "training"), "p", ({"p": [9.0]}, {}), MEANS, (2.0, *TRAINED)),
         (M("prey"), "p", None, RETURNS, (1.5, *TRAINED)),
         (M("total", "training"), "", None, RETURNS, (7.0, *TRAINED)),
+        # Older runs say it of agents alone.
+        (M("total"), "", None, BY_AGENT, (4.0, *TRAINED)),
+        (M("prey"), "hp", None, BY_AGENT, (2.0, *TRAINED)),
         # What is no number is no metric.
         (M("prey"), "p", None, {}, None),
         (M("total"), "", None, {}, None),
