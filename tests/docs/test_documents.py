@@ -104,28 +104,16 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 
 
 def test_all_files_say_the_version_of_the_package() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    """The citation's format: `test_files_are_of_their_format`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    version = project["version"]
     assert f"\nVersion {version}, " in (ROOT / "README.md").read_text()
     (newest, *_) = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest == version
-    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
-
-
-def test_the_citation_has_what_its_format_requires() -> None:
-    """https://github.com/citation-file-format/citation-file-format, schema 1.2.0."""
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert cited.keys() <= {
-        *("cff-version", "message", "type", "title", "abstract", "authors", "version", "license"),
-        *("keywords", "date-released", "doi", "identifiers", "repository-code", "url"),
-    }
-    assert (cited["cff-version"], cited["type"]) == ("1.2.0", "software")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert cited["version"] == version
     assert cited["license"] == project["license"]
-    assert cited["message"]
     assert project["name"] in cited["title"]
-    assert cited["authors"]
-    for author in cited["authors"]:
-        assert author.keys() in ({"name"}, {"family-names", "given-names"})
 
 
 # --- algorithms -----------------------------------------------------------------------------
@@ -144,12 +132,6 @@ def test_every_algorithm_has_a_page_with_the_same_headings() -> None:
     assert sorted(pages) == sorted(names)
     for name in names:
         assert headings(pages[name]) == [name, *ALGORITHM_HEADINGS], pages[name]
-
-
-def test_the_index_lists_every_algorithm() -> None:
-    index = DOCS / "algorithms.md"
-    listed = [text for text, file, _ in links(index) if file.parent == DOCS / "algorithms"]
-    assert set(algorithm_names()) <= set(listed)
 
 
 def test_the_index_says_from_what_and_for_whom_each_learns() -> None:

@@ -139,15 +139,6 @@ class TableQ:
         self.values, self.epsilon = state["values"], state["epsilon"]
 
 
-class Shaped:
-    """The page's potential alone: its other methods are for trainers with an `epsilon`."""
-
-    diary: Any = None
-
-    def shape_rewards(self, trajectory: Any) -> Any:
-        return type(self).diary.shape_rewards(trajectory)
-
-
 def in_corridor(env_steps: int, measure: Measure, **server: Any) -> Any:
     config = load_config({
         "simulation": {"env": f"{__name__}:Corridor"},
@@ -181,36 +172,6 @@ def test_with_the_pages_potential_the_best_policy_stays_the_best(
     assert min(trainer.epsilons) >= 0.02
     assert len(trainer.epsilons) > 1_000
     assert -2.5 <= told["learner"]["callbacks"]["last_return"] <= 3.0
-
-
-@pytest.mark.parametrize("algorithm", ["DQN", "PPO"])
-def test_built_in_algorithms_learn_with_the_pages_potential(
-    algorithm: str, shown: Callable[[str, str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module, _, name = shown("own-trainer.md", "class Diary").partition(":")
-    monkeypatch.setattr(Shaped, "diary", getattr(importlib.import_module(module), name)())
-    settings = {
-        "PPO": {"train_batch_size_per_learner": 200, "minibatch_size": 50, "num_epochs": 8},
-        "DQN": {"num_steps_sampled_before_learning_starts": 200, "epsilon": [[0, 1], [2_000, 0.3]],
-                "target_network_update_freq": 100, "training_intensity": 8.0},
-    }[algorithm]  # fmt: skip
-    chosen = in_corridor(
-        3_000, greedy_in_each_place, algorithm=algorithm, settings={"lr": 3e-3, **settings},
-        callbacks=f"{__name__}:Shaped",
-    )  # fmt: skip
-    assert [chosen[str(place)] for place in range(3)] == BEST
-
-
-def greedy_in_each_place(served: Served) -> dict[str, float]:
-    """Returns the greedy action by place."""
-    chosen: dict[str, float] = {}
-    with served.client() as client:
-        for place in range(3):
-            episode_id = client.start_episode(training_enabled=False)
-            seen = np.array([POTENTIAL[place], *np.eye(3)[place]], np.float32)
-            chosen[str(place)] = int(client.get_action(episode_id, {"agent": seen})["agent"])
-            client.end_episode(episode_id, {"agent": seen}, truncated=True)
-    return chosen
 
 
 # --- the bandit and the curriculum ----------------------------------------------------------

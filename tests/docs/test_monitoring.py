@@ -77,19 +77,6 @@ def test_grafana_asks_for_what_a_server_gives(given: dict[str, Given]) -> None:
     assert not missing, "Grafana leaves out what a server gives"
 
 
-def test_the_panels_do_not_lie_on_each_other() -> None:
-    panels = json.loads((DOCS / "grafana.json").read_text())["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    cells = [
-        (x, y)
-        for at in (panel["gridPos"] for panel in panels)
-        for x in range(at["x"], at["x"] + at["w"])
-        for y in range(at["y"], at["y"] + at["h"])
-    ]
-    assert len(set(cells)) == len(cells)
-    assert max(x for x, _ in cells) < 24, "Grafana has as many columns"
-
-
 def test_the_table_names_all_that_a_server_gives(given: dict[str, Given]) -> None:
     text = (DOCS / "monitoring.md").read_text().partition("## Prometheus")[2].partition("\n## ")[0]
     named = {}

@@ -85,16 +85,10 @@ class Crossing(ParallelEnv):
     def step(self, actions: dict[str, int]) -> tuple[dict, dict, dict, dict, dict]:
         self.played.append(actions["A0"])
         is_over = len(self.played) == 2
-        if is_over:
-            self.agents = []
-        wait_s = float(2 * len(self.played))
-        return (
-            {"A0": np.zeros(33, np.float32)},
-            {"A0": -3.0},
-            {"A0": False},
-            {"A0": is_over},
-            {"A0": {"system_mean_waiting_time": wait_s}},
-        )
+        self.agents = [] if is_over else ["A0"]
+        told = {"system_mean_waiting_time": 2.0 * len(self.played)}
+        seen = {"A0": np.zeros(33, np.float32)}
+        return seen, {"A0": -3.0}, {"A0": False}, {"A0": is_over}, {"A0": told}
 
 
 def test_a_pressure_is_what_stands_before_the_green_lights_less_what_is_behind(

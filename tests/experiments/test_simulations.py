@@ -307,31 +307,6 @@ def test_at_the_question_all_episodes_look_alike() -> None:
     assert all((observation == [0, 0, 0, 0, 1]).all() for observation in seen)
 
 
-def test_one_learner_in_any_position_gets_better_within_some_thousand_steps() -> None:
-    """A tabular bandit for each cue: any server's algorithm can do as much."""
-    for position in ("agent_0", "agent_2"):
-        env, rng = CueGame(), np.random.default_rng(1)
-        sums, counts = np.zeros((4, 4)), np.full((4, 4), 1e-9)
-        env.reset(seed=2)
-        for _ in range(3000):
-            if not env.agents:
-                env.reset()
-            cue = int(env.state().reshape(3, 4)[int(position[-1])].argmax())
-            actions = {agent: int(rng.integers(4)) for agent in env.agents}
-            _, rewards, _, _, _ = env.step(actions)
-            sums[cue, actions[position]] += rewards[position]
-            counts[cue, actions[position]] += 1
-        assert (sums / counts).argmax(axis=1).tolist() == [0, 1, 2, 3]
-
-
-def test_a_seed_fixes_the_cues() -> None:
-    first, second = CueGame(), CueGame()
-    first.reset(seed=5)
-    second.reset(seed=5)
-    assert (first.state() == second.state()).all()
-    assert (first._cues == second._cues).all()
-
-
 def step_to(env: ParallelEnv, t: int) -> Any:
     env.reset()
     for _ in range(t):

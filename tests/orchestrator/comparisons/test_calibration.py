@@ -197,7 +197,6 @@ def judged(sweep: Sweep, name: str, played: Played, claims: Counter[str]) -> Fou
     yield "advantage over random", learner.advantage, game.over_random
     report = results_of([RecordedRun.read(path) for path in ours])
     final = report.servers[0].final
-    assert final is not None
     assert final.advantage == learner.advantage, "one verdict of the same runs"
     (win,) = (metric for metric in report.metrics if metric.server is None)
     assert win.evaluated == wins
@@ -214,10 +213,8 @@ def over_episodes(sweep: Sweep, name: str) -> Found:
     game = GAMES[name]
     report = results_of([RecordedRun.read(sweep.runs[ONE, 0].path)])
     final = report.servers[0].final
-    assert final is not None
     yield "mean, over episodes", final.learned, game.at_random + game.over_random
     (win,) = (metric for metric in report.metrics if metric.server is None)
-    assert win.evaluated is not None
     yield "proportion, over episodes", win.evaluated, truth_of(name)["win"]
 
 

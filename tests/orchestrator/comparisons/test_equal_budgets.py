@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from muxrl.experiments.examples.tutorial.toll_bridge import TollBridge
 from muxrl.orchestrator import cli
 
 _FILES = Path(__file__).parents[3] / "experiments" / "examples" / "tutorial"
-_SLOWED = "import time\nfrom typing import Any\nfrom toll_bridge import TollBridge\n"
 
 
 class SlowBridge(TollBridge):
@@ -65,26 +62,3 @@ def test_runs_of_one_budget_compare_however_fast(
     if len(envs) > 1:
         runs = [str(tmp_path / str(seed)) for seed in (0, 1)]
         assert cli.main(["compare", *runs, "--head-to-head", "--episodes", "4"]) == 0
-
-
-@pytest.mark.learning
-@pytest.mark.ray
-@pytest.mark.night  # by day: its runs, above; its sweep, tests/orchestrator/sweeps
-def test_the_tutorials_sweep_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands of its steps 5, 8 and 9, on a simulation that is slow at times."""
-    shutil.copytree(_FILES, tmp_path / "bridge")
-    monkeypatch.chdir(tmp_path / "bridge")
-    Path("slow_bridge.py").write_text(_SLOWED + inspect.getsource(SlowBridge))
-    bridge, sweep = Path("bridge.yaml"), "bridge_sweep.yaml"
-    bridge.write_text(bridge.read_text().replace("toll_bridge:Toll", "slow_bridge:Slow"))
-    assert "slow_bridge:SlowBridge" in bridge.read_text()
-    small = [
-        "seeds=[0]", "experiment.stop.env_steps=205", "experiment.trackers=[]",
-        "experiment.evaluation={interval_env_steps: 100, num_episodes: 4, final_num_episodes: 4}",
-    ]  # fmt: skip
-    assert cli.main(["check", "bridge.yaml"]) == 0
-    assert cli.main(["sweep", sweep, "--dry-run", "calibration_s=1", *small]) == 0
-    assert cli.main(["sweep", sweep, "--sweep-dir", "sweep", *small]) == 0
-    assert cli.main(["compare", "sweep", "--head-to-head", "--episodes", "4"]) == 0
-    compared = json.loads(Path("sweep/comparison/comparison.json").read_text())
-    assert compared["budget"]["env_steps"] == 205

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 import sys
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -75,10 +75,6 @@ def test_a_function_takes_a_servers_place(tmp_path: Path) -> None:
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CannotEvaluate, match="there is no such folder"):
-        evaluate_run(tmp_path / "nowhere")
-    with pytest.raises(CannotEvaluate, match="is it the parent of runs"):
-        evaluate_run(tmp_path)
     run = RunDirectory.create(tmp_path, "chase", datetime(2026, 11, 21))
     with pytest.raises(CannotEvaluate, match=r"has no config\.yaml: it never began"):
         evaluate_run(run.path)
@@ -102,25 +98,21 @@ def test_checkpoints_that_are_not_there_are_named_with_those_that_are(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("replace", "reason"),
+    ("server", "instead", "reason"),
     [
-        ({"ppo2": "random"}, "has no server 'ppo2' to replace; did you mean 'ppo'?"),
-        (
-            {"shadow": "random"},
-            "has no server 'shadow' to replace; its servers are qmix, ppo, random",
-        ),
-        ({"ppo": "rndom"}, "server 'ppo': there is no checkpoint at"),
+        ("ppo2", "random", "has no server 'ppo2' to replace; did you mean 'ppo'?"),
+        ("shadow", "random", "no server 'shadow' to replace; its servers are qmix, ppo, random"),
+        ("ppo", "rndom", "server 'ppo': there is no checkpoint at"),
     ],
 )
 def test_replacements_that_are_not_there(
-    tmp_path: Path, replace: Mapping[str, str], reason: str
+    tmp_path: Path, server: str, instead: str, reason: str
 ) -> None:
     config = learners()
     servers = {**config.servers, "shadow": ServerConfig("DQN", shadow="ppo")}
     run = new_run(tmp_path, dataclasses.replace(config, servers=servers))
-    with pytest.raises(CannotEvaluate) as refusal:
-        evaluate_run(run.path, replace=replace)
-    assert reason in str(refusal.value)
+    with pytest.raises(CannotEvaluate, match=re.escape(reason)):
+        evaluate_run(run.path, replace={server: instead})
 
 
 def test_an_external_simulation_is_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -228,7 +220,6 @@ def test_a_run_is_evaluated_the_same_way_every_time_and_nothing_changes(
     )
     assert {p: p.read_bytes() for p in before} == before
 
-    assert result.path is not None
     written = json.loads(result.path.read_text())
     assert written["format"] == 2
     assert written["versions"]["ray"]

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image, ImageSequence
 from tests.client.scripted_servers import CountingSimulation
 from tests.orchestrator.commanded import Muxrl
+from tests.orchestrator.records.recorded import play
 
 from muxrl.client.adapters import make_simulation
 from muxrl.experiments.simulations.torus_chase import TorusChase
@@ -91,9 +92,7 @@ def recorded(run: Path, simulation: SimulationConfig, seed: int) -> None:
     """Has a run record an episode, as its simulations do."""
     made = make_simulation(simulation.env, simulation.kwargs)
     kept = keep_share(made, run / "episodes" / "simulation-0", 1.0)
-    observations, _ = kept.reset(seed)
-    while observations:
-        observations = kept.step(dict.fromkeys(observations, 1)).observations
+    play(kept, seed, lambda *_: 1)
     kept.close()
 
 
@@ -137,26 +136,12 @@ def test_a_long_episode_is_filmed_with_one_look_at_each_row(
 
     played = CountingSimulation(num_steps=300)
     rows: list[dict[str, Any]] = []
-    simulation = Recorded(played, lambda of_one, _: rows.extend(map(Counted, of_one)))
-    observations, _ = simulation.reset(3)
-    while observations:
-        observations = simulation.step(dict.fromkeys(observations, len(rows))).observations
+    recorded = Recorded(played, lambda of_one, _: rows.extend(map(Counted, of_one)))
+    play(recorded, 3, lambda agent, t: t)
     monkeypatch.setattr(filming, "filmed_copy", lambda *_: CountingSimulation(num_steps=300))
     assert filming.film(run_of(tmp_path, TAG), rows, {}, tmp_path / "film") == ""
     assert len(rows) == 2 * 300
     assert looks.count("t") == len(rows)
-
-
-def test_a_row_is_also_of_who_only_earned_something() -> None:
-    rows: list[dict[str, Any]] = []
-    simulation = Recorded(CountingSimulation(num_steps=2), lambda of_one, _: rows.extend(of_one))
-    observations, _ = simulation.reset(3)
-    while observations:
-        result = simulation.step(dict.fromkeys(observations, 0))
-        observations = {} if result.is_over else result.observations
-    assert {row["agent"] for row in rows} == set(simulation.possible_agents)
-    assert [row["t"] for row in rows] == sorted(row["t"] for row in rows)
-    assert all(row["seed"] == 3 for row in rows)
 
 
 def test_each_episode_is_filmed_frame_by_frame(tmp_path: Path) -> None:
@@ -210,11 +195,7 @@ def test_a_picture_is_kept_though_the_environment_draws_over_it(tmp_path: Path) 
             self.canvas += 40
             return self.canvas
 
-    filmed = Filmed(Drawing(num_steps=2), tmp_path)
-    observations, _ = filmed.reset(1)
-    while observations:
-        result = filmed.step(dict.fromkeys(observations, 0))
-        observations = {} if result.is_over else result.observations
+    play(Filmed(Drawing(num_steps=2), tmp_path), 1, lambda *_: 0)
     with Image.open(tmp_path / "episode-1.gif") as picture:
         shades = [np.array(f.convert("L")).mean() for f in ImageSequence.Iterator(picture)]
     assert len(set(shades)) == len(shades) == 3

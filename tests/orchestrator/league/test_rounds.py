@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tests.orchestrator.league.conftest import play, train, tree
 
-from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.population import League
 from muxrl.orchestrator.league.rounds import explored, make_round, take_over
@@ -158,17 +157,6 @@ def test_sides_that_differ_are_drawn_by_their_own_weights(make: Make, folder: Fo
     second = make_round(league, place, 2)
     assert pool(second, "a") == pytest.approx({"c-1": 0.8, "d-1": 1.2})
     assert pool(second, "c", "left") == pytest.approx({"a-1": 0.8, "b-1": 1.2})
-
-
-def test_nash_weights_of_a_team_are_refused_once_its_games_are_known(
-    make: Make, folder: Folder
-) -> None:
-    league = make(opponents={"draw": "nash"}, interchangeable=SIDES)
-    place = folder(league, 1, lambda left, right: (1.0, float(left != right)))
-    with pytest.raises(ConfigError, match=r"opponents\.draw: nash: the roles' returns have no con"):
-        make_round(league, place, 2)
-    league.config.opponents.draw = "alpha_rank"
-    assert set(pool(make_round(league, place, 2), "a")) == {"a-1", "b-1"}
 
 
 TWO = {"a": {"role": "left"}, "z": {"role": "left"}, "b": {"role": "right"}}

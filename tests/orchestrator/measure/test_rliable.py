@@ -1,11 +1,9 @@
-"""What compares algorithms: hand-worked cases and properties."""
+"""What compares algorithms: hand-worked cases."""
 
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.stats import t
 
 from muxrl.orchestrator.measure.rliable import (
@@ -15,8 +13,6 @@ from muxrl.orchestrator.measure.rliable import (
     probability_of_improvement,
 )
 from muxrl.orchestrator.measure.statistics import Line, Variance
-
-scores = st.lists(st.integers(-50, 50).map(float), min_size=1, max_size=8)
 
 
 def test_interquartile_mean_by_hand() -> None:
@@ -104,29 +100,6 @@ def test_pairs_are_of_one_task() -> None:
         probability_of_improvement([], [])
 
 
-@given(scores, scores)
-@settings(max_examples=40)
-def test_both_probabilities_add_up_to_one(ours: list[float], theirs: list[float]) -> None:
-    first = probability_of_improvement([ours], [theirs])
-    second = probability_of_improvement([theirs], [ours])
-    assert first.mean + second.mean == pytest.approx(1.0)
-
-
-@given(scores, scores)
-@settings(max_examples=40)
-def test_only_the_order_of_scores_counts(ours: list[float], theirs: list[float]) -> None:
-    """Any rising function of the scores leaves all of it as it was."""
-
-    def risen(values: list[float]) -> list[float]:
-        return [math.exp(value / 10) for value in values]
-
-    here = probability_of_improvement([ours], [theirs])
-    there = probability_of_improvement([risen(ours)], [risen(theirs)])
-    assert (here.mean, here.low, here.high) == pytest.approx(
-        (there.mean, there.low, there.high), nan_ok=True
-    )
-
-
 def fractions_of(profile: Line) -> list[float]:
     return [part.mean for _, part in profile]
 
@@ -143,16 +116,6 @@ def test_a_profile_of_one_run_has_no_band() -> None:
     assert all(math.isnan(part.low) for _, part in found)
     with pytest.raises(ValueError, match="a profile needs"):
         performance_profile([], [0.0])
-
-
-@given(scores, st.lists(st.floats(-60, 60), min_size=2, max_size=6).map(sorted))
-@settings(max_examples=40)
-def test_profiles_fall_from_one_to_zero(values: list[float], places: list[float]) -> None:
-    found = performance_profile([values], [-100.0, *places, 100.0])
-    fractions = fractions_of(found)
-    assert fractions[0] == 1.0
-    assert fractions[-1] == 0.0
-    assert (np.diff(fractions) <= 0).all()
 
 
 def test_a_profile_s_area_is_the_mean_score() -> None:

@@ -1,6 +1,6 @@
 """Runs made up for the tests: a team of two against one prey."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -93,3 +93,13 @@ def whole_run(root: Path, seed: int = 1, shift: float = 0.0) -> RunDirectory:
     run = new_run(root, seed)
     write_whole_run(run, shift)
     return run
+
+
+def play(simulation: Any, seed: int, act: Callable[[str, int], Any], **options: float) -> list[Any]:
+    """Plays an episode, in which agents act by their name and the step; returns its steps."""
+    observations, _ = simulation.reset(seed, options or None)
+    steps: list[Any] = []
+    while observations:
+        steps.append(simulation.step({a: act(a, len(steps)) for a in observations}))
+        observations = {} if steps[-1].is_over else steps[-1].observations
+    return steps

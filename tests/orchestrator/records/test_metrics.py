@@ -42,13 +42,6 @@ def test_a_file_that_is_absent_or_empty_has_no_records(tmp_path: Path) -> None:
     assert read_metrics(tmp_path / "empty.jsonl") == []
 
 
-@pytest.mark.parametrize("torn", [b'{"a": 2', b'{"a": "\xc3', b"{", b'{"a": 2}, {'])
-def test_a_torn_last_line_is_passed_over(tmp_path: Path, torn: bytes) -> None:
-    path = tmp_path / "prey.jsonl"
-    path.write_bytes(b'{"a": 1}\n' + torn)
-    assert read_metrics(path) == [{"a": 1}]
-
-
 @pytest.mark.parametrize("piece", [1, 5, 1 << 20])
 def test_a_resumed_writer_does_not_append_to_a_torn_line(
     run: RunDirectory, piece: int, monkeypatch: pytest.MonkeyPatch

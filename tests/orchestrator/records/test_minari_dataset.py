@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from tests.orchestrator.commanded import Muxrl
+from tests.orchestrator.records.recorded import play
 from tests.orchestrator.records.test_played import Any2, a_value
 
 from muxrl.client.adapters import adapt
@@ -28,11 +29,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def record(simulation: Any, folder: Path, act: Any, num: int) -> list[Path]:
     recorded = keep_share(simulation, folder, 1.0)
     for seed in range(num):
-        observations, _ = recorded.reset(seed)
-        for t in range(100):
-            if not observations:
-                break
-            observations = recorded.step({a: act(a, t) for a in observations}).observations
+        play(recorded, seed, act)
     return sorted(folder.glob("*.parquet"))
 
 

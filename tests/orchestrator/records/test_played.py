@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.client.scripted_servers import CountingSimulation
+from tests.orchestrator.records.recorded import play
 
 from muxrl.client.adapters import adapt
 from muxrl.experiments.simulations.stairs import Stairs
@@ -104,18 +105,13 @@ def test_values_of_every_space_come_back_with_type_and_shape(
     ]
 
 
-def play(simulation: Any, seed: int, **options: float) -> float:
-    observations, _ = simulation.reset(seed, options or None)
-    rng, total = np.random.default_rng(seed), 0.0
-    while observations:
-        result = simulation.step({a: int(rng.integers(2)) for a in observations})
-        observations, total = result.observations, total + sum(result.rewards.values())
-    return total
-
-
 def test_a_share_of_the_episodes_is_kept_the_same_one_again(tmp_path: Path) -> None:
     simulation = keep_share(adapt(Stairs(height=4)), tmp_path, 0.3)
-    returns = {seed: play(simulation, seed, distance=1 + seed % 4) for seed in range(100)}
+    rng = np.random.default_rng(0)
+    returns = {}
+    for seed in range(100):
+        steps = play(simulation, seed, lambda *_: int(rng.integers(2)), distance=1 + seed % 4)
+        returns[seed] = sum(sum(step.rewards.values()) for step in steps)
     kept = {seed for seed in range(100) if share_of(seed, 0.3)}
     assert 15 < len(kept) < 45
     assert {path.name for path in tmp_path.iterdir()} == {f"{seed}.parquet" for seed in kept}
@@ -132,7 +128,7 @@ def test_a_disk_that_is_full_costs_the_record_alone(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(played.ParquetFile, "write", full)
-    play(keep_share(adapt(Stairs(height=4)), tmp_path, 1.0), 1)
+    play(keep_share(adapt(Stairs(height=4)), tmp_path, 1.0), 1, lambda *_: 1)
     assert "an episode is not recorded: [Errno 28]" in caplog.text
     assert not list(tmp_path.iterdir())
 

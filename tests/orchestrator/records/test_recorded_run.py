@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.orchestrator.records.recorded import evaluation, new_run, write_whole_run
+from tests.orchestrator.records.recorded import evaluation, new_run, whole_run
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.records.metrics import MetricsWriter
@@ -21,8 +21,7 @@ def record(run: RunDirectory, *evaluations: dict[str, object]) -> RecordedRun:
 
 
 def test_a_whole_run(tmp_path: Path) -> None:
-    run = new_run(tmp_path, seed=7)
-    write_whole_run(run)
+    run = whole_run(tmp_path, seed=7)
     read = RecordedRun.read(run.path)
     assert (read.name, read.seed, read.should_explore) == (run.name, 7, False)
     assert [point.env_steps for point in read.points] == [0, 1_000]

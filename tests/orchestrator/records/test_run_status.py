@@ -17,7 +17,7 @@ from tests.orchestrator.records.full_disk import with_little_room
 
 from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.records.run_status import RunStatus, StatusFile, read_status
+from muxrl.orchestrator.records.run_status import StatusFile, read_status
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.protocol.messages import ServerWarning
@@ -30,27 +30,20 @@ def run(tmp_path: Path) -> RunDirectory:
     return made
 
 
-def status_of(run: RunDirectory) -> RunStatus:
-    status = read_status(run)
-    assert status is not None
-    return status
-
-
 def test_each_state_is_written_whole(run: RunDirectory) -> None:
     assert read_status(run) is None
     file = StatusFile(run)
-    begun = status_of(run)
+    begun = read_status(run)
     assert (begun.state, begun.cause, begun.ended_at, begun.env_steps) == ("starting", "", None, 0)
     assert begun.pid == os.getpid()
     assert begun.host
     file.enter("running", 0)
     file.enter("evaluating", 2_000)
     file.enter("failed", 2_500, "server 'ppo' died")
-    ended = status_of(run)
+    ended = read_status(run)
     assert (ended.state, ended.cause) == ("failed", "server 'ppo' died")
     assert ended.env_steps == 2_500
     assert ended.started_at == begun.started_at
-    assert ended.ended_at is not None
     assert datetime.fromisoformat(ended.ended_at).tzinfo is not None
     assert not list(run.path.glob(".*"))
 
@@ -63,7 +56,7 @@ def test_a_run_that_is_resumed_keeps_its_beginning(run: RunDirectory) -> None:
     path.write_text(json.dumps(status | {"started_at": "2026-11-21T00:00:00+00:00"}))
     for num in (1, 2):
         StatusFile(run, read_status(run))
-        again = status_of(run)
+        again = read_status(run)
         assert (again.state, again.num_resumed, again.env_steps) == ("starting", num, 2_500)
         assert again.started_at == "2026-11-21T00:00:00+00:00"
 
@@ -76,8 +69,7 @@ def test_restarts_are_counted_by_process_and_kept_by_a_run_that_is_resumed(
         file.note_restart(name)
     file.enter("interrupted", 10, "Ctrl-C")
     StatusFile(run, read_status(run)).note_restart("ppo")
-    again = status_of(run)
-    assert again.num_restarts == {"ppo": 3, "simulation-0": 1}
+    assert read_status(run).num_restarts == {"ppo": 3, "simulation-0": 1}
 
 
 def test_warnings_are_written_when_there_are_new_ones_and_in_the_end(
@@ -93,7 +85,7 @@ def test_warnings_are_written_when_there_are_new_ones_and_in_the_end(
         return read()
 
     def read() -> tuple[int, str]:
-        status = status_of(run)
+        status = read_status(run)
         ((warning,),) = status.warnings.values()
         assert warning.env_steps == 40
         return warning.num, status.checkpoint_problem
@@ -122,8 +114,7 @@ file.enter("running", 0)
     done = with_little_room(run.path, program)
     assert done.returncode == 0, done.stderr
     assert "status.json cannot be written: [Errno 27] File too large" in done.stderr
-    status = status_of(run)
-    assert status.state == "starting"
+    assert read_status(run).state == "starting"
 
 
 def test_a_file_of_something_else_is_refused(run: RunDirectory) -> None:
@@ -174,11 +165,10 @@ def test_a_run_whose_process_is_gone_was_interrupted(
     run: RunDirectory, state: str, host: str | None, expected: str
 ) -> None:
     StatusFile(run)
-    status = status_of(run)
+    status = read_status(run)
     assert status.state_now == "starting", "this process lives"
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     changed = {"state": state, "pid": gone.pid, **({"host": host} if host else {})}
     write_json(run.path / "status.json", asdict(status) | changed)
-    status = status_of(run)
-    assert status.state_now == expected
+    assert read_status(run).state_now == expected

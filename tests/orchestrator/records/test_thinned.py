@@ -42,10 +42,3 @@ def test_points_that_are_merged_lose_nothing(size: int, most: int) -> None:
     assert points[-1][1] == size
     assert all(a[1] == b[0] for a, b in pairwise(points)), "no gap"
     assert all(point[2] == point[1] - point[0] for point in points)
-
-
-def test_what_is_said_again_replaces_what_was_said() -> None:
-    curve = Thinned()
-    for point in [(10, 1.0), (20, 2.0), (30, 3.0), (20, 5.0), (40, 6.0)]:
-        curve.add(point)
-    assert list(curve.points) == [(10, 1.0), (20, 5.0), (40, 6.0)]

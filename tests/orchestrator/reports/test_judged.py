@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.orchestrator.measure.test_against_random import LUCK
-from tests.orchestrator.records.recorded import evaluation, new_run, write_whole_run
+from tests.orchestrator.records.recorded import evaluation, new_run, whole_run, write_whole_run
 from tests.orchestrator.reports.test_report import printed
 
 from muxrl.orchestrator.measure.against_random import Verdict
@@ -39,8 +39,7 @@ def add_untrained(run: RunDirectory, wolves: Sequence[float], sheep: Sequence[fl
 @pytest.mark.usefixtures("undrawn")
 def test_the_issue_ppo_that_had_learned_nothing(tmp_path: Path) -> None:
     """Train 2.60, random 2.15: better than random, since it was greedy."""
-    run = new_run(tmp_path)
-    write_whole_run(run)
+    run = whole_run(tmp_path)
     add_untrained(run, wolves=[5.0, 6.0], sheep=[0.0, 0.0])
     report = write_report(run)
     wolves, sheep = report.servers
@@ -73,8 +72,7 @@ def test_the_issue_ppo_that_had_learned_nothing(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_terminal_has_room_for_it(tmp_path: Path, width: int) -> None:
-    run = new_run(tmp_path)
-    write_whole_run(run)
+    run = whole_run(tmp_path)
     add_untrained(run, wolves=[1.0, 2.0], sheep=[-2.0, -2.0])
     text = printed(write_report(run), width)
     lines = text.splitlines()
@@ -97,7 +95,6 @@ def test_seeds_are_compared_with_untrained_if_all_were(tmp_path: Path) -> None:
     add_untrained(runs[1], wolves=[1.0, 2.0], sheep=[-2.0, -2.0])
     report = combine_runs(paths, tmp_path / "all")
     assert report.servers[0].judgement is Verdict.BETTER_THAN_BOTH
-    assert report.servers[0].final is not None
     assert report.servers[0].final.num_untrained_episodes == 4
     text = (tmp_path / "all" / "summary.md").read_text()
     assert "| better than random and untrained (2 of 2 seeds above) |" in text
@@ -155,10 +152,7 @@ def test_a_server_on_both_sides_is_judged_side_by_side(tmp_path: Path) -> None:
     assert (server.plays_itself, server.judgement) == (True, "side by side")
     left, right = server.sides
     assert (left.name, left.agents) == ("left", ("left",))
-    assert left.final.advantage is not None
-    assert left.final.over_untrained is not None
     assert (left.final.advantage.mean, left.final.over_untrained.mean) == pytest.approx((2.0, 0.5))
-    assert right.final.advantage is not None
     assert right.final.advantage.mean == pytest.approx(1.0)
     assert left.final.verdict is Verdict.BETTER_THAN_BOTH
     assert right.final.verdict is Verdict.NOT_THAN_UNTRAINED

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from matplotlib.colors import to_hex
 from tests.orchestrator.measure.test_metric_results import write_run
-from tests.orchestrator.records.recorded import new_run, write_whole_run
+from tests.orchestrator.records.recorded import new_run, whole_run
 from tests.orchestrator.reports.test_judged import LUCK, SIDES, WHOLE, both_ways, self_play
 
 from muxrl.orchestrator.measure.results import results_of
@@ -16,8 +16,7 @@ from muxrl.orchestrator.reports.run_picture import _figure, _wrapped_assignment
 
 
 def test_every_server_has_a_panel_and_keeps_its_colour(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    write_whole_run(run)
+    run = whole_run(tmp_path)
     figure = _figure(results_of([RecordedRun.read(run.path)]))
     wolves, sheep, training = figure.axes
     assert wolves.get_title("left") == "wolves: QMIX, 2 agents"
@@ -30,11 +29,9 @@ def test_every_server_has_a_panel_and_keeps_its_colour(tmp_path: Path) -> None:
 
 
 def test_what_is_said_of_a_server_stays_above_its_panel(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    write_whole_run(run)
+    run = whole_run(tmp_path)
     report = results_of([RecordedRun.read(run.path)])
     (server, *_) = report.servers
-    assert server.final is not None
     final = replace(
         server.final,
         advantage=Estimate(12.34, 11.23, 23.45),
@@ -74,8 +71,7 @@ def test_a_server_that_plays_itself_has_a_panel_for_each_side(tmp_path: Path) ->
 
 
 def test_a_thin_line_and_a_note_where_a_run_was_resumed(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    write_whole_run(run)
+    run = whole_run(tmp_path)
     with MetricsWriter(run) as metrics:
         metrics.joint({"env_steps": 995, "resumed_from": 990})
     report = results_of([RecordedRun.read(run.path)])
@@ -86,8 +82,7 @@ def test_a_thin_line_and_a_note_where_a_run_was_resumed(tmp_path: Path) -> None:
 
 
 def test_a_thin_line_and_a_note_where_processes_were_started_again(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    write_whole_run(run)
+    run = whole_run(tmp_path)
     with MetricsWriter(run) as metrics:
         metrics.joint({"env_steps": 991, "restarted": ["sheep", "simulation-0"]})
         metrics.joint({"env_steps": 995, "restarted": ["sheep"], "num_lost_episodes": 4})

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from rich.console import Console
-from tests.orchestrator.records.recorded import ASSIGNMENT, evaluation, new_run, write_whole_run
+from tests.orchestrator.records.recorded import (
+    ASSIGNMENT,
+    evaluation,
+    new_run,
+    whole_run,
+    write_whole_run,
+)
 
 from muxrl.orchestrator.config import load_config, to_yaml
 from muxrl.orchestrator.errors import DifferentRuns
@@ -66,7 +72,6 @@ def test_fixed_policies_are_shown_and_not_judged(tmp_path: Path) -> None:
     report = write_report(run)
     wolves, sheep = report.servers
     assert (wolves.learns, sheep.learns) == (True, False)
-    assert sheep.final is not None
     assert sheep.final.learned.mean == -1.5
     assert report.notes == ()  # not "never measured with random in its place"
     summary, markdown, _ = files(run)
@@ -102,8 +107,7 @@ def test_who_never_acted_is_not_credited_with_the_runs_env_steps(
 
 @pytest.mark.parametrize("num_updates", [0, 1])
 def test_who_made_no_update_is_not_judged(tmp_path: Path, num_updates: int) -> None:
-    run = new_run(tmp_path)
-    write_whole_run(run)
+    run = whole_run(tmp_path)
     with MetricsWriter(run) as metrics:
         of_server = {"wolves": {"weights_seq_no": 7}, "sheep": {"weights_seq_no": num_updates}}
         metrics.joint({"env_steps": 1_000, "servers": of_server})
@@ -142,8 +146,7 @@ def test_whose_actions_simulations_chose_is_not_said_to_be_their_algorithm(tmp_p
 
 @pytest.mark.usefixtures("undrawn")
 def test_an_evaluation_in_which_the_simulation_acted_is_not_judged(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    write_whole_run(run)
+    run = whole_run(tmp_path)
     with MetricsWriter(run) as metrics:
         row = evaluation(2_000, None, [9.0], [9.0], [1.0])
         metrics.evaluation({**row, "logged_agents": ["wolf_1"]})
@@ -158,8 +161,7 @@ def test_an_evaluation_in_which_the_simulation_acted_is_not_judged(tmp_path: Pat
 
 @pytest.mark.usefixtures("undrawn")
 def test_what_logs_warn_of_is_in_the_report(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    write_whole_run(run)
+    run = whole_run(tmp_path)
     text = "a reward of 'sheep_0' in episode e7 is 9e+11: is it a mistake?"
     warnings = {
         "": [
@@ -183,8 +185,7 @@ def test_what_logs_warn_of_is_in_the_report(tmp_path: Path) -> None:
 
 
 def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    write_whole_run(run)
+    run = whole_run(tmp_path)
     report = write_report(run)
     assert [comparison.env_steps for comparison in report.servers[0].curve] == [0, 1_000]
     (note,) = report.notes
@@ -211,14 +212,12 @@ def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
 
 
 def test_a_run_cut_short_reports_its_last_complete_evaluation(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    write_whole_run(run)
+    run = whole_run(tmp_path)
     with MetricsWriter(run) as metrics:
         metrics.evaluation(evaluation(2_000, None, [9.0, 9.0], [9.0, 9.0], [9.0, 9.0]))
     with (run.metrics / "evaluation.jsonl").open("a") as file:
         file.write('{"time_s": 21, "env_steps": 2000, "repl')  # killed while writing
     report = write_report(run)
-    assert report.servers[0].final is not None
     assert report.servers[0].final.env_steps == 1_000
     assert report.servers[0].curve[-1].env_steps == 2_000
     assert report.servers[0].curve[-1].random is None
@@ -246,7 +245,6 @@ def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
         metrics.evaluation(evaluation(50, None, [1.0], [3.0], [0.0]))
     report = write_report(run)
     final = report.servers[0].final
-    assert final is not None
     assert (final.learned.mean, final.verdict) == (2.0, None)
     assert report.notes == ("never measured with random in its place: wolves, sheep",)
     assert files(run)[0]["servers"]["wolves"]["final"]["learned"]["low"] is None  # type: ignore[index]
@@ -281,7 +279,6 @@ def test_seeds_are_combined(tmp_path: Path) -> None:
         "summary.md",
     ]
     final = report.servers[0].final
-    assert final is not None
     assert report.seeds == (1, 2, 3)
     assert "95 % over 3 seeds: they speak of training again" in report.caption
     assert [len(curve) for curve in report.servers[0].seed_curves] == [2, 2, 2]
@@ -290,7 +287,6 @@ def test_seeds_are_combined(tmp_path: Path) -> None:
     episodes = combine_runs([run.path for run in runs], out, over_episodes=True)
     assert "95 % over episodes" in episodes.caption
     over_episodes = episodes.servers[0].final
-    assert over_episodes is not None
     wider, width = (f.learned.high - f.learned.low for f in (final, over_episodes))
     assert width < wider
 

@@ -49,13 +49,8 @@ def folder(tmp_path):
 
 def test_trials_come_back_as_they_were(folder):
     records = [record(0, status="done", metric=1.5, run_dir="runs/0-x"), record(1)]
-    folder.write_trials(records)
-    assert SweepDirectory.open(folder.path).trials() == records
-
-
-def test_what_is_no_number_is_none(folder):
-    folder.write_trials([record(metric=float("nan"))])
-    assert folder.trials()[0].metric is None
+    folder.write_trials([*records, record(2, metric=float("nan"))])
+    assert SweepDirectory.open(folder.path).trials() == [*records, record(2)], "no number is none"
 
 
 def test_what_is_no_sweep_says_why(folder, tmp_path):
@@ -101,11 +96,8 @@ def begun(folder, state=None, cause=""):
 
 
 KNOWN = {
-    "metric": 3.0,
-    "metric_source": "evaluation",
-    "env_steps": 150,
-    "time_s": 2.0,
-    "cpu_s": 4.0,
+    **{"metric": 3.0, "metric_source": "evaluation"},
+    **{"env_steps": 150, "time_s": 2.0, "cpu_s": 4.0},
 }
 
 

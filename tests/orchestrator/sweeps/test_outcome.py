@@ -31,13 +31,13 @@ from muxrl.orchestrator.sweeps.dry_run import (
 from muxrl.orchestrator.sweeps.load import load_sweep
 from muxrl.orchestrator.sweeps.measure import Metric
 from muxrl.orchestrator.sweeps.plan import make_plan
-from muxrl.orchestrator.sweeps.result import SweepResult, print_result, print_trials
+from muxrl.orchestrator.sweeps.result import SweepResult, print_result
 from muxrl.orchestrator.sweeps.runner import local_num_cpus
 from muxrl.orchestrator.sweeps.schema import MetricConfig as M
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 from muxrl.orchestrator.sweeps.tuner import placement
 from muxrl.protocol.messages import Status
-from muxrl.servers.config import ServerConfig
+from muxrl.servers.config import ResourcesConfig, ServerConfig
 
 
 def trial(number, status="done", metric=None, seed=0, **values):
@@ -121,21 +121,9 @@ def test_a_notebook_shows_each_trial_and_the_causes_of_failures():
     assert "server &#39;prey&#39; died" in page
 
 
-def test_trials_to_come_are_printed():
-    console = Console(file=io.StringIO(), width=120)
-    rows = [
-        TrialRecord("0-a", "a:x", {"r": "a"}, {}, 0),
-        TrialRecord("1-b", "b:x", {"r": "b"}, {"algorithms.b.settings.lr": 0.00012345}, 7),
-    ]
-    print_trials(rows, console)
-    lines = [line.split() for line in console.file.getvalue().splitlines()]
-    assert ["2", "trials"] in lines
-    assert ["0", "a", "–", "0"] in lines
-    assert ["1", "b", "0.000123", "7"] in lines
-
-
 H_AND_P = {"h": [1.0, 3.0], "p": [4.0, 6.0]}
 MEANS = {"episode_return_mean": {"p": 2.0}}
+BY_AGENT = {"episode_return_mean": {"h": 1.0, "p": 3.0}}
 RETURNS = {"returns": {"prey": 1.5, "total": 7.0}}
 NAN = {"episode_return_mean": {"h": float("nan"), "p": 1.0}}
 WIN = {"win": {"__common__": [1.0, None, 0.0]}, "hits": {"h": [9.0], "p": [1.0], "q": [3.0]}}
@@ -153,6 +141,9 @@ EVALUATED, TRAINED = ("evaluation", 300), ("training", 500)
         (M("prey", "training"), "p", ({"p": [9.0]}, {}), MEANS, (2.0, *TRAINED)),
         (M("prey"), "p", None, RETURNS, (1.5, *TRAINED)),
         (M("total", "training"), "", None, RETURNS, (7.0, *TRAINED)),
+        # Older runs say it of agents alone.
+        (M("total"), "", None, BY_AGENT, (4.0, *TRAINED)),
+        (M("prey"), "hp", None, BY_AGENT, (2.0, *TRAINED)),
         # What is no number is no metric.
         (M("prey"), "p", None, {}, None),
         (M("total"), "", None, {}, None),
@@ -182,9 +173,6 @@ def test_a_metric_is_one_number_of_evaluations_or_of_training(
 
 
 def test_a_placement_group_has_a_bundle_for_each_process():
-    from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
-    from muxrl.servers.config import ResourcesConfig, ServerConfig
-
     config = ExperimentConfig(
         simulation=SimulationConfig(num_processes=2, num_cpus=0.25),
         servers={

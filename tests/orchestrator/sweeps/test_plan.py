@@ -313,6 +313,13 @@ def test_a_base_server_that_is_only_in_part_in_roles(problems_of):
     assert "the base's server 'old' serves agent_1, in no role" in problem
 
 
+@pytest.mark.parametrize(("name", "num_trials"), [("chase", 18), ("chase_lr", 8)])
+def test_a_packaged_sweep_has_its_trials(name, num_trials):
+    plan = make_plan(load_sweep(name))
+    assert len(plan.trials) == num_trials
+    assert {spec.seed for spec in plan.trials} == set(plan.config.seeds or [0])
+
+
 def test_what_is_wrong_with_some_trials_says_with_which(problems_of):
     one, other = problems_of("algorithms.team.settings.mixr=qmix")
     assert one.endswith("(in 3 of 9 settings, such as {left: random, right: team})")

@@ -17,13 +17,9 @@ from muxrl.orchestrator.sweeps.trial import METRIC, METRIC_ENV_STEPS, Trial
 from muxrl.orchestrator.sweeps.tuner import _scheduler
 
 
-def evaluation(returns: dict[str, list[float]], env_steps: int = 300) -> EvaluationRow:
-    return EvaluationRow(env_steps=env_steps, replaced=None, returns=returns)
-
-
-def run(training: dict[str, float] | None = None) -> Any:
+def run() -> Any:
     """A stand-in for what a trial reads of its run."""
-    trained = JointRow(env_steps=500, episode_return_mean=training or {})
+    trained = JointRow(env_steps=500, episode_return_mean={"p": 0.0})
     times = {"env_steps_per_s": 0.0, "time_s": 0.0, "cpu": SimpleNamespace(now=0.0)}
     tally = SimpleNamespace(env_steps=500, row=lambda: trained, **times)
     servers = {"prey": SimpleNamespace(agents={"p": None, "q": None})}
@@ -50,7 +46,7 @@ class Told(Trial):
         self._plan: Any = SimpleNamespace(config=config)
         self._is_over, self._reported = False, None
         self._queued: deque[EvaluationRow] = deque()
-        self._run = run(training={"p": 0.0})
+        self._run = run()
         self._rounds = self._look(looks)
 
     def _look(self, looks: list[list[EvaluationRow]]) -> Iterator[None]:
@@ -70,7 +66,9 @@ def results(looks: list[list[EvaluationRow]], report_interval_s: float) -> list[
     return found
 
 
-ROWS = [evaluation({"p": [float(n)]}, 100 * n) for n in range(1, 6)]
+ROWS = [
+    EvaluationRow(env_steps=100 * n, replaced=None, returns={"p": [float(n)]}) for n in range(1, 6)
+]
 
 
 @pytest.mark.parametrize(

@@ -156,11 +156,10 @@ def test_one_that_blocks_is_not_waited_for(
 def test_it_ends_when_the_run_is_killed(run: RunDirectory) -> None:
     program = f"""
 import sys, time
+from contextlib import closing
 from pathlib import Path
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from contextlib import closing
-from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.trackers.tracking import Tracking
 run = RunDirectory(Path(sys.argv[1]))
 trackers = Tracking(run, ["{HERE}:Notes"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import itertools
 import json
@@ -94,13 +93,6 @@ class Browser:
             **{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600},
         )
         self.wait(f"innerWidth === {width}")
-
-    def screenshot(self, path: Path) -> None:
-        """Writes the whole page as a PNG."""
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        answer = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
-        path.write_bytes(base64.b64decode(answer["data"]))
 
 
 @contextlib.contextmanager

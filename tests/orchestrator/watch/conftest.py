@@ -34,7 +34,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     command = [*MUXRL, "watch", root]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
             yield Site(root, process.stdout.readline().strip(), process)
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 0, "Ctrl-C is how it ends"

@@ -8,7 +8,7 @@ import subprocess
 from urllib.parse import quote, urlsplit
 
 import pytest
-from tests.orchestrator.records.recorded import new_run, write_whole_run
+from tests.orchestrator.records.recorded import whole_run
 from tests.orchestrator.watch.conftest import MUXRL, Site
 
 
@@ -43,8 +43,7 @@ def test_foreign_pages_are_refused(site: Site, path: str, headers: dict[str, str
 
 
 def test_only_what_lies_in_the_folder_is_shown(site: Site) -> None:
-    run = new_run(site.root)
-    write_whole_run(run)
+    run = whole_run(site.root)
     status, text = ask(site, f"/events?of={quote(run.name)}")
     assert status == 200
     assert '"kind":"run"' in text

@@ -16,6 +16,7 @@ from tests.orchestrator.reports.test_judged import add_untrained
 from tests.orchestrator.watch.browser import Browser
 from tests.orchestrator.watch.conftest import Site
 
+from muxrl.orchestrator.measure.number_text import interval_lines, signed_lines
 from muxrl.orchestrator.measure.results import results_of
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -142,23 +143,17 @@ def test_the_labels_of_an_axis_differ_whatever_its_scale(
 
 def test_numbers_and_names_are_those_of_the_report(tab: Browser, site: Site) -> None:
     run = long_run(site.root)
+    add_untrained(run, wolves=[5.0, 6.0], sheep=[0.0, 0.0])
     show(tab, site, run)
+    tab.wait("document.querySelector('td[data-name=untrained]')")
     rows = tab.evaluate("[...document.querySelectorAll('tbody tr')].map((row) => row.innerText)")
     for row, server in zip(rows, results_of([RecordedRun.read(run.path)]).servers, strict=True):
-        final = server.final
-        assert final is not None
-        assert final.advantage is not None
-        cells = row.replace("\u2212", "-").split("\t")
-        assert cells[0].strip() == server.server_id
-        assert cells[1] == server.algorithm
-        for cell, estimate in zip(
-            cells[3:6], (final.learned, final.random, final.advantage), strict=True
-        ):
-            assert estimate is not None
-            sign = "+" if estimate is final.advantage and estimate.mean > 0 else ""
-            shown = f"{sign}{estimate.mean:.2f} [{estimate.low:.2f},\u00a0{estimate.high:.2f}]"
-            assert cell == shown
-        assert cells[6] == final.verdict
+        final: Any = server.final
+        shown = map(interval_lines, (final.learned, final.random, final.untrained))
+        name, algorithm, _, *cells = row.replace("\u00a0", " ").split("\t")
+        assert (name.strip(), algorithm) == (server.server_id, server.algorithm)
+        assert cells == [*map(" ".join, (*shown, signed_lines(final.advantage))), final.verdict]
+    assert rows[0].endswith("better than random, not than untrained")
     text = tab.evaluate("document.body.innerText")
     assert "1,200" in text, "env steps"
     assert "0:01:00" in text, "seconds of training"
@@ -182,24 +177,6 @@ def test_a_refused_checkpoint_and_warnings_stand_above_all(tab: Browser, site: S
     assert f"sheep: far rewards 1,212×, first at 40 env steps: {text}" in notes
     file.warn(warnings, "")
     tab.wait(f"!{alarm}")
-
-
-def test_untrained_agents_stand_beside_random_ones(tab: Browser, site: Site) -> None:
-    run = long_run(site.root)
-    add_untrained(run, wolves=[5.0, 6.0], sheep=[0.0, 0.0])
-    show(tab, site, run)
-    tab.wait("document.querySelector('td[data-name=untrained]')")
-    heads = tab.evaluate("[...document.querySelectorAll('thead th')].map((th) => th.innerText)")
-    at = heads.index("untrained in its place")
-    rows = tab.evaluate("[...document.querySelectorAll('tbody tr')].map((row) => row.innerText)")
-    finals = [server.final for server in results_of([RecordedRun.read(run.path)]).servers]
-    for row, final in zip(rows, finals, strict=True):
-        assert final is not None
-        assert final.untrained is not None
-        mean, low, high = final.untrained.mean, final.untrained.low, final.untrained.high
-        said = f"{mean:.2f} [{low:.2f},\u00a0{high:.2f}]"
-        assert row.split("\t")[at] == said.replace("-", "−")
-    assert rows[0].endswith("better than random, not than untrained")
 
 
 def test_strips_show_for_how_long_a_server_learned_and_held(tab: Browser, site: Site) -> None:
@@ -302,15 +279,8 @@ def test_names_and_logs_are_text_and_never_markup(tab: Browser, site: Site) -> N
     run.write_plan({"servers": servers, "assignment": f"a:{HOSTILE}", "seed": 0})
     StatusFile(run).enter("failed", 0, HOSTILE)
     with MetricsWriter(run) as metrics:
-        metrics.joint(
-            {
-                "time_s": 1.0,
-                "env_steps": 5,
-                "env_steps_per_s": 1.0,
-                "restarted": [HOSTILE],
-                "episode_return_mean": {HOSTILE: 1.0},
-            }
-        )
+        row = joint(1.0, 5, 1.0) | {"restarted": [HOSTILE], "episode_return_mean": {HOSTILE: 1.0}}
+        metrics.joint(row)
     run.log("a").write_text("</pre><script>hacked=3</script>\n\x00\xff\n")
     tab.complaints.clear()
     show(tab, site, run)

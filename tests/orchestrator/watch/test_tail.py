@@ -16,23 +16,10 @@ from muxrl.orchestrator.watch import tail as tail_module
 from muxrl.orchestrator.watch.tail import Tail
 
 
-class Records:
-    def __init__(self) -> None:
-        self.records: list[Any] = []
-
-    def add(self, row: Any) -> None:
-        self.records.append(row)
-
-
-class Taken:
+class Records(list[Any]):
     """What a tail has handed on since it last began."""
 
-    def __init__(self, path: Path) -> None:
-        self.tail = Tail(path, Records)
-
-    @property
-    def records(self) -> list[Any]:
-        return self.tail.rows.records
+    add = list.append
 
 
 def lines(numbers: list[int]) -> bytes:
@@ -44,14 +31,14 @@ def test_each_record_comes_once_in_whatever_pieces_it_is_written(
     tmp_path_factory: pytest.TempPathFactory, cuts: list[int], size: int
 ) -> None:
     path = tmp_path_factory.mktemp("tail") / "joint.jsonl"
-    taken, content = Taken(path), lines(list(range(size)))
-    taken.tail.read()
+    tail, content = Tail(path, Records), lines(list(range(size)))
+    tail.read()
     for begin, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(content)], strict=True):
         with path.open("ab") as file:
             file.write(content[begin:end])
-        taken.tail.read()
-    assert taken.records == [{"n": n} for n in range(size)]
-    assert taken.tail.problem == ""
+        tail.read()
+    assert tail.rows == [{"n": n} for n in range(size)]
+    assert tail.problem == ""
 
 
 @given(
@@ -71,13 +58,13 @@ def test_all_readers_find_the_same_rows_of_any_length(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(metrics_module, "_CHUNK_BYTES", size)
         patch.setattr(tail_module, "_CHUNK_BYTES", size)
-        taken = Taken(path)
+        tail = Tail(path, Records)
         num_reads = 1
-        while taken.tail.read():
+        while tail.read():
             num_reads += 1
-        assert list(iter_rows(path, dict)) == taken.records == rows
+        assert list(iter_rows(path, dict)) == tail.rows == rows
         assert list(last_rows(path, dict)) == rows[::-1]
-    assert taken.tail.problem == ""
+    assert tail.problem == ""
     assert num_reads <= 1 + path.stat().st_size // size
 
 
@@ -87,21 +74,21 @@ def test_a_file_that_was_cut_back_is_read_anew(tmp_path: Path, kept: int, again:
     """As a resumed run does it; afterwards it may be shorter than before, or longer."""
     path = tmp_path / "joint.jsonl"
     path.write_bytes(lines([0, 1, 2, 3, 4]))
-    taken = Taken(path)
-    taken.tail.read()
+    tail = Tail(path, Records)
+    tail.read()
     path.write_bytes(lines([*range(kept), *again]))
-    taken.tail.read()
-    assert taken.records == [{"n": n} for n in [*range(kept), *again]]
+    tail.read()
+    assert tail.rows == [{"n": n} for n in [*range(kept), *again]]
     path.unlink()
-    taken.tail.read()
-    assert taken.records == []
+    tail.read()
+    assert tail.rows == []
 
 
 @pytest.mark.parametrize("broken", [b"{", b"[]", b'"n"', b"\xff\xfe", b"\x00\x00"])
 def test_a_broken_line_is_named_and_left_out(tmp_path: Path, broken: bytes) -> None:
     path = tmp_path / "joint.jsonl"
     path.write_bytes(lines([1]) + broken + b"\n" + lines([2]))
-    taken = Taken(path)
-    taken.tail.read()
-    assert taken.records == [{"n": 1}, {"n": 2}]
-    assert f"{path}, line 2, is not a JSON object" in taken.tail.problem
+    tail = Tail(path, Records)
+    tail.read()
+    assert tail.rows == [{"n": 1}, {"n": 2}]
+    assert f"{path}, line 2, is not a JSON object" in tail.problem

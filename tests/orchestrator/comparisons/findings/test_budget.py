@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.orchestrator.comparisons.compared_runs import made_up_run, made_up_runs, rows
+from tests.orchestrator.comparisons.compared_runs import made_up_run, rows
 
 from muxrl.orchestrator.comparisons.compare import compare_runs
 from muxrl.orchestrator.comparisons.findings.compared_runs import find_budget, read_compared_runs
@@ -13,13 +13,6 @@ from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.storage.checkpoints import Manifest
 
 QMIX_PPO = "qmix hunters | ppo prey"
-
-
-def test_equal_budgets_are_taken_as_they_are(tmp_path: Path) -> None:
-    runs = read_compared_runs(made_up_runs(tmp_path)[:2]).runs
-    budget = find_budget(runs)
-    assert (budget.env_steps, budget.longest, budget.is_cut) == (1_000, 1_000, False)
-    assert find_budget(runs, 500).is_cut
 
 
 def test_unequal_budgets_are_cut_to_what_all_have(tmp_path: Path) -> None:

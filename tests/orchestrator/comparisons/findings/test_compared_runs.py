@@ -22,29 +22,12 @@ from muxrl.orchestrator.comparisons.findings.compared_runs import read_compared_
 from muxrl.orchestrator.comparisons.findings.contestants import (
     find_contestants,
     find_roles,
-    find_subjects,
     is_cooperative,
 )
 from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
-
-
-def test_runs_are_grouped_by_who_plays_what(tmp_path: Path) -> None:
-    sources = read_compared_runs(made_up_runs(tmp_path))
-    roles = find_roles(sources.runs, {})
-    assert roles == {"hunters": tuple(HUNTERS), "prey": tuple(PREY)}
-    contestants = find_contestants(sources.runs, roles)
-    assert [c.name for c in contestants] == [
-        "qmix hunters | ppo prey",
-        "qmix hunters | a2c prey",
-        "ppo hunters | ppo prey",
-        "ppo hunters | a2c prey",
-    ]
-    assert all(contestant.seeds == (1, 2, 3) for contestant in contestants)
-    assert contestants[1].others("prey") == contestants[0].others("prey") == "qmix hunters"
-    assert contestants[0].assignment == "qmix:agent_0,agent_1|ppo:agent_2"
 
 
 def test_a_run_in_which_a_shadow_was_promoted_says_who_acted_till_when(tmp_path: Path) -> None:
@@ -208,18 +191,6 @@ def test_roles_may_be_named_and_are_checked(tmp_path: Path) -> None:
         find_roles(runs, {"all": ["agent_*"]})
     with pytest.raises(CannotCompare, match="in the roles 'a' and 'b'"):
         find_roles(runs, {"a": ["agent_0"], "b": ["agent_0"]})
-
-
-def test_everybody_is_measured_once(tmp_path: Path) -> None:
-    runs = read_compared_runs([made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)]).runs
-    subjects = find_subjects(runs, find_roles(runs, {}))
-    assert [s.key for s in subjects] == [
-        "role:hunters",
-        "role:prey",
-        "total",
-        "agent:agent_0",
-        "agent:agent_1",
-    ]  # the prey is one agent: its role says it all
 
 
 def sweep(root: Path, *changed: Mapping[str, Any]) -> Path:

@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from muxrl.orchestrator.comparisons.findings.scores import Curve, band, common_variance
 from muxrl.orchestrator.measure.statistics import NO_VARIANCE
@@ -34,15 +32,6 @@ def test_a_curve_that_does_not_reach_has_no_area() -> None:
     assert math.isnan(curve((0, 0), (10, 4)).area(0, 11))
     assert math.isnan(curve((5, 0), (10, 4)).area(0, 10))
     assert math.isnan(curve((10, 4)).area(10, 10))
-
-
-@given(st.floats(-100, 100), st.lists(st.floats(-10, 10), min_size=2, max_size=6))
-def test_lifting_a_curve_lifts_its_area(shift: float, heights: list[float]) -> None:
-    points = list(enumerate(heights))
-    last = len(heights) - 1
-    here = curve(*points).area(0, last)
-    there = curve(*[(x, y + shift) for x, y in points]).area(0, last)
-    assert there == pytest.approx(here + shift, abs=1e-9)
 
 
 def test_a_threshold_is_reached_where_an_evaluation_saw_it() -> None:

@@ -4,6 +4,7 @@ import base64
 import csv
 import html
 import importlib.metadata
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -205,6 +206,8 @@ def test_files_hold_what_the_frames_hold(comparison: Comparison, written: Path) 
     assert list(frame.columns) == list(rows[0])
     assert float(rows[0]["return"]) == pytest.approx(frame["return"][0])
     assert set(frame["seed"]) == {1, 2, 3}
+    about = json.loads((written / "comparison.json").read_text())["contestants"][QMIX_PPO]
+    assert about["assignment"] == frame["assignment"][0] == "qmix:agent_0,agent_1|ppo:agent_2"
     # Files name a run by where it lies from them: a report says nothing of the machine.
     assert not any(Path(row["run"]).is_absolute() for row in rows)
     assert [(written / row["run"]).resolve() for row in rows] == [Path(p) for p in frame["run"]]
