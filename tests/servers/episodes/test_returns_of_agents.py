@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 
 from muxrl.protocol.errors import ValueMismatch
@@ -41,17 +40,6 @@ def test_refused_unless_the_config_says_so() -> None:
     assert "simulation.respawn" in refusal.message
 
 
-def test_a_refused_return_changes_nothing() -> None:
-    store = open_store()
-    store.step(0)
-    store.refused(  # it acted now, and what its value is bootstrapped from is missing
-        Step("e", 1, {a: seen(a, 1) for a in "ab"}, truncations={"b": True}), ValueMismatch
-    )
-    store.step(1, terminations={"b": True})
-    store.end(2)
-    assert store.recorded("b") == ([0.0, 0.0], [0], [0.0])
-
-
 def test_measured_too() -> None:
     store = ScriptedStore(replace(make_plan(), agents_return=True), seating=Seating())
     store.start(mode="eval")
@@ -69,14 +57,3 @@ def test_without_a_group_each_life_is_one_of_its_own_to_a_central_critic_too() -
     store.step(1, terminations={"b": True})
     store.end(2, is_truncated=True, final_observations={a: seen(a, 99) for a in "ab"})
     assert store.flags() == {"": TRUNCATED, "a": TRUNCATED, "b": TERMINATED, "b~2": TRUNCATED}
-
-
-@pytest.mark.parametrize("comes", ["a", "ab"])
-def test_a_team_of_which_nobody_was_left_begins_anew(comes: str) -> None:
-    store = ScriptedStore(replace(make_plan(groups={"team": ("a", "b")}), agents_return=True))
-    store.start()
-    store.step(0)
-    store.step(1, "", terminations={"a": True, "b": True})
-    assert store.step(2, comes).actions.keys() == {*comes}
-    store.end(3)
-    assert store.flags() == {"": TERMINATED, "team": TERMINATED, "team~2": TERMINATED}

@@ -13,7 +13,7 @@ from muxrl.protocol.errors import OutOfOrder, UnsoundValue, ValueMismatch
 from muxrl.protocol.messages import EndEpisode, Step
 from muxrl.servers.acting import Asked
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.episodes.blocks import AwaitedStep, Chosen
+from muxrl.servers.episodes.blocks import Chosen
 
 
 @pytest.fixture
@@ -24,54 +24,12 @@ def store() -> ScriptedStore:
 # --- one transition a step ------------------------------------------------------------------
 
 
-def test_one_transition_a_step(store: ScriptedStore) -> None:
-    for t in range(4):
-        reply = store.step(t, rewards={"a": float(t), "b": 1.0} if t else {})
-        assert (reply.t, reply.actions) == (t, {"a": t % 3, "b": t % 3})
-    ended = store.end(4, rewards={"a": 4.0})
-    assert (ended.num_steps, ended.returns) == (4, {"a": 10.0, "b": 3.0})
-    assert store.recorded("a")[1:] == ([0, 1, 2, 0], [1.0, 2.0, 3.0, 4.0])
-    assert store.recorded("b")[1:] == ([0, 1, 2, 0], [1.0, 1.0, 1.0, 0.0])
-    assert store.store.counts.num_env_steps == 4
-    assert store.store.counts.num_agent_steps == 8
-    assert store.store.counts.num_episodes == 1
-    assert store.store.counts.episode_return_mean == 6.5
-
-
-def test_the_same_step_twice_is_recorded_once_and_answered_alike(store: ScriptedStore) -> None:
-    for t in range(3):
-        first = store.step(t, rewards={"a": 1.0} if t else {})
-        store.weights_seq_no += 1
-        assert store.step(t, rewards={"a": 1.0} if t else {}) == first
-    assert store.end(3).returns == {"a": 2.0, "b": 0.0}
-    assert store.recorded("a")[1:] == ([0, 1, 2], [1.0, 1.0, 0.0])
-    assert store.store.counts.num_env_steps == 3
-    assert store.store.counts.num_agent_steps == 6
-
-
-def test_a_repeat_of_what_is_still_pending_waits_for_the_same_answer(store: ScriptedStore) -> None:
-    item = Step("e", 0, {"a": seen("a", 0)})
-    pending, again = (store.store.accept(item, 0.0) for _ in range(2))
-    assert isinstance(pending, AwaitedStep)
-    assert isinstance(again, AwaitedStep)
-    assert again.block is pending.block
-    reply = store.act(pending)
-    assert store.store.accept(item, 0.0) == reply
-
-
 def test_the_next_step_before_the_answer_to_the_last(store: ScriptedStore) -> None:
     store.store.accept(Step("e", 0, {"a": seen("a", 0)}), 0.0)
     error = store.refused(Step("e", 1, {"a": seen("a", 1)}), OutOfOrder)
     assert "awaiting action" in error.message
     error = store.refused(EndEpisode("e", 1), OutOfOrder)
     assert "awaiting action" in error.message
-
-
-def test_an_end_with_another_count(store: ScriptedStore) -> None:
-    store.step(0)
-    error = store.refused(EndEpisode("e", 2), OutOfOrder)
-    assert (error.expected, error.got) == ("t=1", "t=2")
-    assert store.end(1).num_steps == 1
 
 
 GOOD = {"a": seen("a", 1), "b": seen("b", 1)}
@@ -130,23 +88,6 @@ def test_a_refused_step_leaves_the_episode_as_it_was(store: ScriptedStore, name:
     assert store.recorded("a") == ([0.0, 1.0, 1.0], [0, 1], [5.0, 0.0])
 
 
-def test_a_first_step_that_is_refused_can_be_mended(store: ScriptedStore) -> None:
-    store.refused(Step("e", 0, {"a": [1]}), ValueMismatch)
-    store.step(0)
-    assert store.end(1).num_steps == 1
-
-
-def test_a_refused_end_can_be_mended(store: ScriptedStore) -> None:
-    store.step(0)
-    item = EndEpisode("e", 1, is_truncated=True, rewards={"a": 1.0})
-    error = store.refused(item, ValueMismatch)
-    assert error.agent_id == "a"
-    assert error.expected == "final_observations['a']"
-    item.final_observations = {"a": seen("a", 1), "b": seen("b", 1)}
-    reply = store.store.accept(item, 0.0)
-    assert reply.returns == {"a": 1.0, "b": 0.0}  # type: ignore[union-attr]
-
-
 def test_a_reward_that_makes_the_return_infinite_is_refused() -> None:
     store = ScriptedStore(make_plan(max_abs_reward=None))
     store.start()
@@ -184,23 +125,6 @@ def test_a_number_beyond_the_limits_is_refused_by_name(value: float) -> None:
     assert "the global state" in str(error)
     assert "max_abs_observation" in str(error)
     store.step(1, rewards={"a": 1e12}, state=[1e15])
-
-
-def test_json_lists_are_recorded_as_arrays(store: ScriptedStore) -> None:
-    store.step(0, observations={"a": [97, 0], "b": [98, 0]})
-    store.step(1, observations={"a": [97, 1], "b": [98, 1]})
-    store.end(2)
-    assert store.recorded("a")[0][:2] == [0.0, 1.0]
-
-
-def test_logged_actions_reach_inference() -> None:
-    store = ScriptedStore(make_plan("a"))
-    store.start()
-    pending = store.store.accept(Step("e", 0, {"a": seen("a", 0)}, logged_actions={"a": 2}), 0.0)
-    assert isinstance(pending, AwaitedStep)
-    ((actions, is_given, log_probs),) = pending.block.logged or ()
-    assert (actions, is_given, log_probs) == ([[2]], [[True]], None)
-    assert store.store.counts.num_logged_actions == 1
 
 
 # --- rewards --------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from tests.servers.episodes.test_rows import EPISODES, played, step_of
 from tests.servers.scripted_store import ScriptedStore, make_plan, open_store, seen
@@ -12,8 +10,6 @@ from muxrl.protocol.errors import EpisodeGone, NotServing, OutOfOrder, TooManyEp
 from muxrl.protocol.messages import Aborted, EndEpisode, Started, StartEpisode, Step
 from muxrl.servers.episodes.blocks import AwaitedStep
 from muxrl.servers.episodes.store import BROKEN
-
-FIRST_SEEN = {"a": seen("a", 0), "b": seen("b", 0)}
 
 
 @pytest.fixture
@@ -182,34 +178,3 @@ def test_the_oldest_of_too_many_ends_is_forgotten(
 
 
 # --- evaluation -----------------------------------------------------------------------------
-
-
-def test_evaluation_is_measured_and_never_fed() -> None:
-    store = ScriptedStore(make_plan(), batch_env_steps=1)
-    for episode_id in "ef":
-        store.start(episode_id, mode="eval")
-        pending = store.store.accept(Step(episode_id, 0, FIRST_SEEN), 0.0)
-        assert isinstance(pending, AwaitedStep)
-        assert not pending.block.is_training
-        assert not pending.block.should_explore
-        store.act(pending)
-        store.step(1, episode_id=episode_id, rewards={"a": 1.0})
-    ended = store.end(2, "e", rewards={"a": 1.0}, is_truncated=True)
-    assert (ended.num_steps, ended.returns) == (2, {"a": 2.0, "b": 0.0})
-    store.abort("f")
-    assert store.feed.batches == []
-    assert store.chunks == []
-    counts = store.store.counts
-    assert (counts.num_env_steps, counts.num_agent_steps, counts.num_episodes) == (0, 0, 0)
-    assert counts.episode_return_mean is None
-
-
-@pytest.mark.parametrize(("mode", "asked", "explores"), [
-    ("train", None, True), ("train", False, False), ("eval", None, False), ("eval", True, True),
-])  # fmt: skip
-def test_exploration(mode: Any, asked: bool | None, explores: bool) -> None:
-    store = ScriptedStore(make_plan())
-    store.start(mode=mode, should_explore=asked)
-    pending = store.store.accept(Step("e", 0, FIRST_SEEN), 0.0)
-    assert isinstance(pending, AwaitedStep)
-    assert pending.block.should_explore is explores
