@@ -15,10 +15,8 @@ from muxrl.protocol.messages import (
     AbortEpisode,
     ActionRows,
     Actions,
-    AgentInfo,
     Ended,
     EndEpisode,
-    ServerSpec,
     Started,
     StartEpisode,
     Step,
@@ -79,14 +77,6 @@ def masked_space(sees: Space, acts: Space) -> Space:
     mask = MultiBinary(flat_size(acts))
     agent = AgentPlan("p", DictSpace({"x": sees, "action_mask": mask}), acts)
     return seat_of(agent, MASKED_AGENTS).observation_space
-
-
-def spec_of(plan: ServerPlan) -> ServerSpec:
-    infos = {
-        a: AgentInfo(p.policy_id, p.observation_space, p.action_space, p.group)
-        for a, p in plan.agents.items()
-    }
-    return ServerSpec(1, "s", "PPO", infos, state_size=plan.state_size, takes_rows=True)
 
 
 class KeptFeed(Feed):

@@ -15,7 +15,6 @@ from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB, log_probs_of
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import AgentPlan
 from muxrl.servers.lookup import find
-from muxrl.servers.setting_values import AlgorithmProblem
 
 LIGHTS = MultiBinary(3)
 TAKING = ["PPO", "A2C", "IMPALA", "APPO"]
@@ -58,21 +57,3 @@ def test_a_central_critic_records_them_alike() -> None:
     agents = {a: replace(agent, action_space=LIGHTS) for a, agent in plan.agents.items()}
     seats: dict[str, Seat] = find("MAPPO").seating.make_seats(replace(plan, agents=agents))
     assert seats["a"].action_space == MultiDiscrete((2, 2, 2))
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("DQN", r"DQN cannot do the action space MultiBinary\(3\) .* takes Discrete$"),
-        ("SAC", r"SAC cannot do the action space MultiBinary\(3\) .* it takes Discrete"),
-        ("QMIX", r"QMIX cannot do the action space MultiBinary\(3\) .* one value per discrete"),
-        ("VDN", r"VDN cannot do .*MultiBinary"),
-        ("IQL", r"IQL cannot do .*MultiBinary"),
-    ],
-)
-def test_elsewhere_they_are_refused_by_name(name: str, message: str) -> None:
-    sees = Box((3,), "float32", -1.0, 1.0)
-    with pytest.raises(AlgorithmProblem, match=message):
-        find(name).check_spaces("x", sees, LIGHTS, "a")
-    for taking in (*TAKING, "MAPPO"):
-        find(taking).check_spaces("x", sees, LIGHTS, "a")

@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -118,6 +118,18 @@ def test_the_address_of_a_server_is_one_that_clients_understand(host: str) -> No
         server.stop()
 
 
+def thread_of(train: Callable[[], dict[str, Any]]) -> LearningThread:
+    """Returns a thread that has begun to learn."""
+    acting = SimpleNamespace(weights_seq_no=0)
+    policies: Any = SimpleNamespace(train=train, policy_lag=PolicyLag(), acting=acting)
+    counts = EpisodeCounts()
+    thread = LearningThread(
+        policies, make_plan(), Feed(max_ahead=0), counts, on_failure=pytest.fail
+    )
+    thread.start()
+    return thread
+
+
 def test_records_that_nobody_reads_do_not_fill_the_memory() -> None:
     num = _MAX_RECORDS + 5
     left = iter(range(num))
@@ -127,16 +139,7 @@ def test_records_that_nobody_reads_do_not_fill_the_memory() -> None:
             raise FeedClosed
         return {}
 
-    trainer = LearningThread(
-        SimpleNamespace(
-            train=train, policy_lag=PolicyLag(), acting=SimpleNamespace(weights_seq_no=0)
-        ),  # type: ignore[arg-type]
-        make_plan(),
-        Feed(max_ahead=0),
-        EpisodeCounts(),
-        on_failure=pytest.fail,
-    )
-    trainer.start()
+    trainer = thread_of(train)
     trainer._thread.join(30.0)
     assert [r["iteration"] for r in trainer.drain_records()] == list(range(6, num + 1))
     assert trainer.drain_records() == []
@@ -158,14 +161,7 @@ def test_nothing_is_saved_in_the_middle_of_an_update() -> None:
         may_end.wait()
         raise FeedClosed
 
-    trainer = LearningThread(
-        SimpleNamespace(train=train),  # type: ignore[arg-type]
-        make_plan(),
-        Feed(max_ahead=0),
-        EpisodeCounts(),
-        on_failure=pytest.fail,
-    )
-    trainer.start()
+    trainer = thread_of(train)
     assert is_in_update.wait(5.0)
     assert not trainer.stop(0.01)
     saved = []

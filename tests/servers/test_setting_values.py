@@ -13,13 +13,14 @@ from ray.rllib.algorithms.algorithm_config import NotProvided
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from tests.servers.scripted_store import make_plan
+from tests.servers.test_lookup import made as set_in
 from tests.servers.trainers.brought import Counting
 
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.declared import bare
 from muxrl.servers.fixed_policies.entry import PoolAlgorithm
-from muxrl.servers.lookup import find, own_algorithms
+from muxrl.servers.lookup import own_algorithms
 from muxrl.servers.setting_values import AlgorithmProblem, kind_of, read_as
 from muxrl.servers.trainers.lookup import find_trainer, registered
 
@@ -136,12 +137,6 @@ def some_mapping_or_text(kind: Any) -> Any:
     return "fast" if (get_origin(kind) or kind) is dict else {"of": 5}
 
 
-def set_in(name: str, settings: Any = (), model: Any = ()) -> Any:
-    """Returns an algorithm's settings with what a user gave."""
-    entry: Any = find(name)
-    return entry.make_settings(ServerConfig(name, settings=dict(settings), model=dict(model)))
-
-
 @pytest.mark.parametrize("entry", own_algorithms(), ids=lambda entry: entry.name)
 def test_every_setting_of_every_algorithm_is_judged(entry: Any) -> None:
     declared = entry.kinds()
@@ -210,9 +205,7 @@ def made(name: str, **settings: Any) -> Any:
     problems = list(entry.find_config_problems(ServerConfig(algorithm=name, settings=settings)))
     if problems:
         raise AlgorithmProblem("\n".join(problems))
-    plan = make_plan("ab")
-    plan = type(plan)(**{**{f: getattr(plan, f) for f in plan.__dataclass_fields__},
-                         "algorithm": name, "settings": settings})  # fmt: skip
+    plan = dataclasses.replace(make_plan("ab"), algorithm=name, settings=settings)
     seats = entry.seating.make_seats(plan, Observing.of(plan))
     return entry.make_actors(plan, seats).learners["default"]
 

@@ -254,6 +254,7 @@ def test_it_is_what_a_loop_says(
         store.store.finish_frame()
     sizes = [sum(chunk.num_env_steps for chunk in batch) for batch in store.feed.batches]
     assert all(n >= size if whole else n == size for n in sizes)
+    assert not whole or max((c.num_env_steps for c in store.chunks), default=0) <= 2
     assert sum(c.num_env_steps for c in store.chunks) == store.store.counts.num_env_steps
     for name, (items, loop) in played.items():
         chunks = [chunk for chunk in store.chunks if chunk.episode_id == name]

@@ -6,8 +6,8 @@ import pytest
 from tests.servers.episodes.test_rows import EPISODES, played, step_of
 from tests.servers.scripted_store import ScriptedStore, make_plan, open_store, seen
 
-from muxrl.protocol.errors import EpisodeGone, NotServing, OutOfOrder, TooManyEpisodes
-from muxrl.protocol.messages import Aborted, EndEpisode, Started, StartEpisode, Step
+from muxrl.protocol.errors import EpisodeGone, NotServing, TooManyEpisodes
+from muxrl.protocol.messages import Aborted, EndEpisode, StartEpisode, Step
 from muxrl.servers.episodes.blocks import AwaitedStep
 from muxrl.servers.episodes.store import BROKEN
 
@@ -18,19 +18,6 @@ def store() -> ScriptedStore:
 
 
 # --- ids and limits -------------------------------------------------------------------------
-
-
-def test_an_id_is_used_once(store: ScriptedStore) -> None:
-    assert isinstance(store.start(), Started)  # its answer may have been lost
-    answer = store.step(0)
-    # With the first step in its frame, it is sent again with it.
-    assert isinstance(store.start(), Started)
-    assert store.step(0) == answer
-    store.refused(StartEpisode("e", mode="eval"), OutOfOrder)
-    store.step(1)
-    assert "already open" in store.refused(StartEpisode("e"), OutOfOrder).message
-    store.end(2)
-    assert "already over" in store.refused(StartEpisode("e"), OutOfOrder).message
 
 
 def test_a_server_that_stops_starts_nothing(store: ScriptedStore) -> None:

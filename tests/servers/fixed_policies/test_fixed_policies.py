@@ -226,14 +226,6 @@ def test_a_wrong_action_is_named(acts: Space, action: Any, reason: str) -> None:
         play(policies, [{"b": SEEN}])
 
 
-def test_an_action_that_the_mask_forbids_is_named() -> None:
-    sees = DictSpace({"observation": Box((2,)), "action_mask": Box((3,), "int8", 0, 1)})
-    policies = make(scripted("make_constant", Discrete(3), sees, action=1))
-    seen = {"observation": SEEN, "action_mask": np.array([1, 0, 1], np.int8)}
-    with pytest.raises(PolicyFailed, match=r"one of \[0, 2\], got 1 \(its action mask"):
-        play(policies, [{"a": seen}])
-
-
 def test_a_policy_may_write_into_what_it_is_shown_and_the_mask_still_counts() -> None:
     sees = DictSpace({"observation": Box((2,)), "action_mask": Box((3,), "int8", 0, 1)})
     seen = {"observation": SEEN.copy(), "action_mask": np.array([1, 0, 1], np.int8)}
@@ -353,10 +345,3 @@ def test_a_fixed_policy_goes_on_with_its_own_checkpoint_only(tmp_path: Path) -> 
 def test_names_are_case_insensitive() -> None:
     assert [find_fixed(n.lower()) for n in ("RANDOM", "SCRIPTED", "FROZEN", "POOL")] == list(FIXED)
     assert find_fixed("PPO") is None
-
-
-def test_a_plan_is_not_changed() -> None:
-    its_plan = plan("RANDOM", Discrete(3))
-    before = dataclasses.asdict(its_plan)
-    make(its_plan)
-    assert dataclasses.asdict(its_plan) == before

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.servers.acted import act_on, actions_of, played
+from tests.servers.acted import actions_of, played
 from tests.servers.fixed_policies.test_fixed_policies import (
     FIVE,
     SEEN,
@@ -29,7 +29,6 @@ from muxrl.servers.fixed_policies.pool import (
     PoolMember,
     PoolPolicies,
     Result,
-    share_of,
     weigh,
 )
 from muxrl.servers.lookup import find
@@ -97,13 +96,6 @@ def test_members_are_drawn_by_their_weights() -> None:
     for action in (1, 2, 3):  # five deviations
         share = action / 6
         assert abs(counts[action] / 1_200 - share) < 5 * (share * (1 - share) / 1_200) ** 0.5
-
-
-def test_numbers_of_episodes_are_spread_evenly() -> None:
-    numbers = np.array([share_of(3, f"simulation-0-{i}") for i in range(4_000)])
-    counts, _ = np.histogram(numbers, bins=10, range=(0.0, 1.0))
-    assert counts.sum() == 4_000
-    assert ((counts - 400) ** 2 / 400).sum() < 27.9  # chi-squared, 9 degrees, 0.1 %
 
 
 @pytest.mark.parametrize(
@@ -181,24 +173,6 @@ def test_it_goes_on_with_the_same_rates(tmp_path: Path) -> None:
 
 
 # --- steps of several members at once -------------------------------------------------------
-
-
-def test_episodes_of_several_members_share_a_frame() -> None:
-    policies, _ = pool_of(pool_plan())
-    waiting = []
-    for i in range(30):
-        started = policies.store.accept(StartEpisode(f"e{i}"), 0.0)
-        assert isinstance(started, Started)
-        pending = policies.store.accept(Step(f"e{i}", 0, {"a": SEEN, "b": SEEN}), 0.0)
-        waiting.append((started.member, pending))
-    assert len({member for member, _ in waiting}) == 3
-    answers = act_on(policies.acting, *(pending for _, pending in waiting))
-    for (member, _), answer in zip(waiting, answers, strict=True):
-        assert [f"always_{action}" for action in answer.actions.values()] == [member, member]
-    # A start that is repeated has the same answer.
-    again = policies.store.accept(StartEpisode("e0"), 0.0)
-    assert isinstance(again, Started)
-    assert again.member == waiting[0][0]
 
 
 # --- what is refused ------------------------------------------------------------------------
