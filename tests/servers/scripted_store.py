@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,31 +44,51 @@ def make_plan(
     groups: dict[str, tuple[str, ...]] | None = None,
     team_reward: Any = "sum",
     state_size: int | None = None,
-    **limits: Any,
+    acts: Space | dict[str, Space] = ACTS,
+    *,
+    shares_policy: bool = True,
+    **fields: Any,
 ) -> ServerPlan:
-    """Returns the plan of a server for these agents; members of groups share the group's policy."""
+    """Returns the plan of a server for these agents; members of groups share the group's policy.
+
+    Args:
+        agents: their names, or what they observe.
+        groups: teams.
+        team_reward: see `ServerConfig`.
+        state_size: of the global state.
+        acts: how all act, or some.
+        shares_policy: whether agents in no group have one policy.
+        fields: others of the plan, or of its limits.
+    """
     sees = agents if isinstance(agents, dict) else dict.fromkeys(agents, SEES)
+    does = acts if isinstance(acts, dict) else dict.fromkeys(sees, acts)
     groups = groups or {}
     group_of = {member: group for group, members in groups.items() for member in members}
+    known = [field.name for field in dataclasses.fields(LimitsConfig)]
+    limits = LimitsConfig(**{name: fields.pop(name) for name in known if name in fields})
+    given = {"algorithm": "PPO", "while_learning": "wait", "host": "127.0.0.1", **fields}
     return ServerPlan(
         server_id="scripted",
-        algorithm="PPO",
         agents={
-            agent: AgentPlan(group_of.get(agent, "default"), space, ACTS, group_of.get(agent))
+            agent: AgentPlan(
+                group_of.get(agent, "default" if shares_policy else agent),
+                space,
+                does.get(agent, ACTS),
+                group_of.get(agent),
+            )
             for agent, space in sees.items()
         },
         groups=groups,
         state_size=state_size,
         team_reward=team_reward,
-        while_learning="wait",
-        host="127.0.0.1",
-        limits=LimitsConfig(**limits),
+        limits=limits,
+        **given,
     )
 
 
 def seat_of(agent: AgentPlan, seating: Seating | None = None) -> Seat:
     """Returns the seat of agent "a", which is alone on its server."""
-    plan = replace(make_plan("a"), agents={"a": agent})
+    plan = dataclasses.replace(make_plan("a"), agents={"a": agent})
     return (seating or Seating()).make_seats(plan)["a"]
 
 
@@ -131,9 +151,7 @@ class ScriptedStore:
     def step(self, t: int, agents: str = "ab", episode_id: str = "e", **kwargs: Any) -> Actions:
         """Sends the observations of these agents, and acts."""
         observations = {agent: seen(agent, t) for agent in agents}
-        item = Step(episode_id, t, **{"observations": observations, **kwargs})
-        outcome = self.store.accept(item, self.now)
-        return self.act(outcome) if isinstance(outcome, AwaitedStep) else answered(outcome)
+        return self.send(Step(episode_id, t, **{"observations": observations, **kwargs}))
 
     def rows(self, item: StepRows) -> ActionRows:
         """Sends a step of several episodes, and acts."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from tests.servers.scripted_store import make_plan, seat_of
@@ -53,7 +51,6 @@ def test_an_action_chosen_elsewhere_is_recorded_as_it_is() -> None:
 
 
 def test_a_central_critic_records_them_alike() -> None:
-    plan = make_plan("ab", {"team": ("a", "b")})
-    agents = {a: replace(agent, action_space=LIGHTS) for a, agent in plan.agents.items()}
-    seats: dict[str, Seat] = find("MAPPO").seating.make_seats(replace(plan, agents=agents))
+    plan = make_plan("ab", {"team": ("a", "b")}, acts=LIGHTS)
+    seats: dict[str, Seat] = find("MAPPO").seating.make_seats(plan)
     assert seats["a"].action_space == MultiDiscrete((2, 2, 2))

@@ -48,8 +48,8 @@ def policies_of(
     name: str, model: dict[str, Any] | None = None, **settings: Any
 ) -> Iterator[TrainerPolicies]:
     is_team = find(name).seating.forms_teams
-    plan = replace(
-        make_plan("ab", {"team": ("a", "b")} if is_team else None),
+    plan = make_plan(
+        groups={"team": ("a", "b")} if is_team else None,
         algorithm=name,
         settings={**SETTINGS.get(name, {}), **settings},
         model={} if is_team else {"fcnet_hiddens": [8], **(model or {})},
@@ -257,8 +257,7 @@ TUPLE = TupleSpace((Discrete(2, start=4),))
     [("MASAC", FROM_5), *((n, s) for n in ("PPO", "DQN") for s in (FROM_5, INTEGERS, TUPLE))],
 )
 def test_who_has_none_logged_does_not_need_one_to_be_0(name: str, space: Space) -> None:
-    plan = make_plan("ab", {"team": ("a", "b")} if name == "MASAC" else None)
-    agents = {a: replace(agent, action_space=space) for a, agent in plan.agents.items()}
-    for seat in find(name).seating.make_seats(replace(plan, agents=agents)).values():
+    plan = make_plan("ab", {"team": ("a", "b")} if name == "MASAC" else None, acts=space)
+    for seat in find(name).seating.make_seats(plan).values():
         logged = read_logged(seat, {})
         assert not logged.is_given.any()

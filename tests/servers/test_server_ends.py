@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import pickle
 import subprocess
 import sys
@@ -35,7 +34,7 @@ print("serving", server.address, flush=True)
 
 
 def test_a_process_ends_with_its_main_thread_if_nobody_stops_its_server() -> None:
-    plan = dataclasses.replace(make_plan(), algorithm="RANDOM")
+    plan = make_plan(algorithm="RANDOM")
     # It raises `TimeoutExpired`, and kills it, if it serves on.
     ended = subprocess.run(
         [sys.executable, "-c", _SERVE], input=pickle.dumps(plan), capture_output=True, timeout=80
@@ -46,7 +45,7 @@ def test_a_process_ends_with_its_main_thread_if_nobody_stops_its_server() -> Non
 
 @pytest.fixture
 def server() -> Iterator[PolicyServer]:
-    server = PolicyServer(dataclasses.replace(make_plan(), algorithm="random"))
+    server = PolicyServer(make_plan(algorithm="random"))
     server.start()
     yield server
     server.stop()
@@ -109,7 +108,7 @@ def test_episodes_expire_after_one_that_could_not_be_closed(
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_the_address_of_a_server_is_one_that_clients_understand(host: str) -> None:
-    server = PolicyServer(dataclasses.replace(make_plan(), algorithm="random", host=host))
+    server = PolicyServer(make_plan(algorithm="random", host=host))
     server.start()
     try:
         with MultiplexingClient({"scripted": server.address}) as client:

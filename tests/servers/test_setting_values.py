@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections.abc
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Optional, Union, get_origin
@@ -162,7 +161,7 @@ ODD = ("500", "0.5", -1, 0, 1.5, True, None, float("nan"), [], [[0]], [[0, 1], [
 def test_no_value_of_a_setting_is_a_traceback(entry: Any) -> None:
     for name in entry.settings():
         for value in ODD:
-            plan = dataclasses.replace(make_plan("ab"), settings={name: value})
+            plan = make_plan("ab", settings={name: value})
             for problem in (*entry.find_config_problems(plan), *entry.find_problems(plan)):
                 assert len(problem.splitlines()) == 1, problem
 
@@ -205,7 +204,7 @@ def made(name: str, **settings: Any) -> Any:
     problems = list(entry.find_config_problems(ServerConfig(algorithm=name, settings=settings)))
     if problems:
         raise AlgorithmProblem("\n".join(problems))
-    plan = dataclasses.replace(make_plan("ab"), algorithm=name, settings=settings)
+    plan = make_plan("ab", algorithm=name, settings=settings)
     seats = entry.seating.make_seats(plan, Observing.of(plan))
     return entry.make_actors(plan, seats).learners["default"]
 

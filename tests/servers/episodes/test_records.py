@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -227,10 +227,9 @@ def test_it_is_what_a_loop_says(
     num_frames: int,
 ) -> None:
     groups = None if seating == Seating() else {"team": ("a", "b")}
-    plan = make_plan(AGENTS, groups, "mean" if is_mean else "sum")
-    agents = {a: replace(p, policy_id=p.group or a) for a, p in plan.agents.items()}
-    plan = replace(plan, agents=agents, agents_return=agents_return, late_members="allow")
-    plan = replace(plan, frame_stack=num_frames)
+    fields = {"agents_return": agents_return, "late_members": "allow", "frame_stack": num_frames}
+    team_reward = "mean" if is_mean else "sum"
+    plan = make_plan(AGENTS, groups, team_reward, shares_policy=False, **fields)
     store = ScriptedStore(plan, size, whole, 2 if whole else None, seating)
     played: dict[str, tuple[list[Any], Loop]] = {}
     for name in "efg"[: data.draw(st.integers(1, 3))]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from tests.servers.scripted_store import ScriptedStore, make_plan, seen
@@ -17,8 +16,7 @@ TERMINATED, TRUNCATED, GOES_ON = (True, False), (False, True), (False, False)
 
 
 def open_store(*, agents_return: bool = True, **kwargs: Any) -> ScriptedStore:
-    plan = replace(make_plan(), agents_return=agents_return)
-    store = ScriptedStore(plan, seating=Seating(), **kwargs)
+    store = ScriptedStore(make_plan(agents_return=agents_return), seating=Seating(), **kwargs)
     store.start()
     return store
 
@@ -41,7 +39,7 @@ def test_refused_unless_the_config_says_so() -> None:
 
 
 def test_measured_too() -> None:
-    store = ScriptedStore(replace(make_plan(), agents_return=True), seating=Seating())
+    store = ScriptedStore(make_plan(agents_return=True), seating=Seating())
     store.start(mode="eval")
     store.step(0)
     store.step(1, terminations={"b": True}, rewards={"b": 5.0})
@@ -50,8 +48,7 @@ def test_measured_too() -> None:
 
 
 def test_without_a_group_each_life_is_one_of_its_own_to_a_central_critic_too() -> None:
-    plan = replace(make_plan(), agents_return=True)
-    store = ScriptedStore(plan, seating=CENTRAL)
+    store = ScriptedStore(make_plan(agents_return=True), seating=CENTRAL)
     store.start()
     store.step(0)
     store.step(1, terminations={"b": True})

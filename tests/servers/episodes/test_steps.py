@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -167,9 +166,7 @@ def test_what_happens_before_a_server_s_agents_first_act_is_counted(store: Scrip
 
 
 def test_actions_come_into_force_all_at_once_or_not_at_all() -> None:
-    plan = make_plan("ab")
-    agents = {a: replace(p, policy_id=a) for a, p in plan.agents.items()}
-    store = ScriptedStore(replace(plan, agents=agents), seating=Seating())
+    store = ScriptedStore(make_plan("ab", shares_policy=False), seating=Seating())
     store.start()
 
     def chosen(*names: str) -> list[Chosen]:

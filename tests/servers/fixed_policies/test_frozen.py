@@ -43,8 +43,8 @@ def live_plan(case: str) -> ServerPlan:
     if case == "A2C, two policies":
         return with_policies(plan_of("A2C"), a="one", b="two")
     if case == "QMIX, two teams":
-        plan = make_plan("abcd", {"pair": ("a", "b"), "rest": ("c", "d")})
-        return dataclasses.replace(plan, algorithm="QMIX", settings=CASES["QMIX"][1])
+        teams = {"pair": ("a", "b"), "rest": ("c", "d")}
+        return make_plan("abcd", teams, algorithm="QMIX", settings=CASES["QMIX"][1])
     if case == "QMIX, stacked":
         return plan_of("QMIX", frame_stack=2)
     if case == "QMIX, mlp":

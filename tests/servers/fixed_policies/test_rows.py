@@ -76,7 +76,8 @@ class Client:
         """Returns what each row is answered."""
         told = items if self.in_rows else unpacked(self.agents, items)
         replies: list[Any] = []
-        self._app.answer(told, replies.extend, is_alone=True)
+        for frame in [told] if self.in_rows else [[one] for one in told]:
+            self._app.answer(frame, replies.extend, is_alone=True)
         for item, reply in zip(told, replies, strict=True):
             if isinstance(item, StepRows) and isinstance(reply, ActionRows) and not reply.replies:
                 self.num_in_rows += len(item.episode_ids)
