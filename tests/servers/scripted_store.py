@@ -66,9 +66,8 @@ def make_plan(
     group_of = {member: group for group, members in groups.items() for member in members}
     known = [field.name for field in dataclasses.fields(LimitsConfig)]
     limits = LimitsConfig(**{name: fields.pop(name) for name in known if name in fields})
-    given = {"algorithm": "PPO", "while_learning": "wait", "host": "127.0.0.1", **fields}
+    given = {"server_id": "scripted", "algorithm": "PPO", "while_learning": "wait"}
     return ServerPlan(
-        server_id="scripted",
         agents={
             agent: AgentPlan(
                 group_of.get(agent, "default" if shares_policy else agent),
@@ -82,7 +81,7 @@ def make_plan(
         state_size=state_size,
         team_reward=team_reward,
         limits=limits,
-        **given,
+        **{"host": "127.0.0.1", **given, **fields},
     )
 
 
