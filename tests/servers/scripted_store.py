@@ -13,23 +13,20 @@ from muxrl.protocol.errors import ProtocolError
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
-    ActionRows,
     Actions,
     Ended,
     EndEpisode,
     Started,
     StartEpisode,
     Step,
-    StepRows,
 )
 from muxrl.protocol.rows import Layout, rows_of
-from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
+from muxrl.protocol.spaces import Box, Discrete, MultiDiscrete, Space
 from muxrl.servers.agents.observing import Observing
-from muxrl.servers.agents.seating import MASKED_AGENTS, TEAMS, Seating
+from muxrl.servers.agents.seating import TEAMS, Seating
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.agents.spaces import flat_size
 from muxrl.servers.config import AgentPlan, LimitsConfig, ServerPlan
-from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Chosen
+from muxrl.servers.episodes.blocks import AwaitedStep, Block, Chosen
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
@@ -91,13 +88,6 @@ def seat_of(agent: AgentPlan, seating: Seating | None = None) -> Seat:
     return (seating or Seating()).make_seats(plan)["a"]
 
 
-def masked_space(sees: Space, acts: Space) -> Space:
-    """Returns what a network reads of an agent that observes an action mask, too."""
-    mask = MultiBinary(flat_size(acts))
-    agent = AgentPlan("p", DictSpace({"x": sees, "action_mask": mask}), acts)
-    return seat_of(agent, MASKED_AGENTS).observation_space
-
-
 class KeptFeed(Feed):
     """A feed that keeps every batch put into it."""
 
@@ -151,15 +141,6 @@ class ScriptedStore:
         """Sends the observations of these agents, and acts."""
         observations = {agent: seen(agent, t) for agent in agents}
         return self.send(Step(episode_id, t, **{"observations": observations, **kwargs}))
-
-    def rows(self, item: StepRows) -> ActionRows:
-        """Sends a step of several episodes, and acts."""
-        outcome = self.store.accept_rows(item, self.now)
-        if isinstance(outcome, AwaitedRows):
-            for block in outcome.blocks:
-                block.finish(self.choose(block), self.weights_seq_no)
-            return outcome.answer()
-        return ActionRows(replies=[self.send(step) for step in outcome])
 
     def send(self, item: Step) -> Actions:
         """Sends a step, and acts."""

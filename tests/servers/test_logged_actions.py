@@ -12,14 +12,12 @@ import pytest
 import torch
 from tests.servers.acted import act_on, actions_of
 from tests.servers.packing import answers_of, rows_of
-from tests.servers.scripted_store import ScriptedStore, make_plan, seat_of, seen
+from tests.servers.scripted_store import make_plan, seat_of, seen
 from tests.servers.untrained import read_logged
 
-from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import AnyItem, EndEpisode, StartEpisode, Step, StepRows
-from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space, TupleSpace
+from muxrl.protocol.spaces import Box, Discrete, Space, TupleSpace
 from muxrl.servers.agents.log_probs import LOG_PROB
-from muxrl.servers.episodes.blocks import AwaitedStep
 from muxrl.servers.episodes.trajectories import separated
 from muxrl.servers.lookup import find
 from muxrl.servers.server import make_policies
@@ -217,23 +215,6 @@ def test_to_a_replay_logged_actions_are_ordinary_data(name: str) -> None:
 
 
 # --- what is refused --------------------------------------------------------------------------
-
-MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
-
-
-@pytest.mark.parametrize("groups", [None, {"team": ("a", "b")}])
-@pytest.mark.parametrize("name", ["PPO", "MAPPO", "DQN", "QMIX"])
-def test_a_logged_action_that_the_mask_forbids_is_refused(name: str, groups: Any) -> None:
-    plan = make_plan(dict.fromkeys("ab", MASKED), groups)
-    store = ScriptedStore(plan, seating=find(name).seating)
-    store.start()
-    value = {"observation": np.zeros(2, np.float32), "action_mask": np.array([1, 0, 1])}
-    item = Step("e", 0, {"a": value, "b": value}, logged_actions={"a": 2, "b": 1})
-    error = store.refused(item, ValueMismatch)
-    assert "mask forbids 1" in error.message
-    assert (error.agent_id, error.expected, error.got) == ("b", "one of [0, 2]", "1")
-    item.logged_actions["b"] = 0
-    assert isinstance(store.store.accept(item, 0.0), AwaitedStep)
 
 
 def test_a_density_is_recorded_in_the_policys_scale() -> None:

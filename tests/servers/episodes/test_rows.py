@@ -362,8 +362,10 @@ def test_logged_actions_that_nobody_can_have_chosen_are_refused_alone(
         item.logged_log_probs = np.array(logged["logged_log_probs"])
     first, second = player.store.store.accept_rows(item, 0.0)  # type: ignore[misc]
     player.accept(first)
-    with pytest.raises(ValueMismatch, match=words):
+    with pytest.raises(ValueMismatch, match=words) as refused:
         player.accept(second)
+    assert refused.value.agent_id == "a"
+    assert space is not MASKED or refused.value.expected == "one of [0, 2]"
     if "logged_actions" in logged:
         item = rows_of(player, [Step(e, t, {"a": value}) for e, t in (("e0", 1), ("e1", 0))])
         item.logged_actions = [np.array([[2], [0]])]

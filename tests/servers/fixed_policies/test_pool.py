@@ -17,7 +17,7 @@ from tests.servers.fixed_policies.test_fixed_policies import (
     plan,
     resumed,
 )
-from tests.servers.scripted_store import count
+from tests.servers.scripted_store import count, make_plan
 
 from muxrl.protocol.errors import NotServing
 from muxrl.protocol.messages import EndEpisode, Started, StartEpisode, Step
@@ -229,12 +229,8 @@ def test_no_episode_begins_without_a_member() -> None:
 
 @pytest.fixture(scope="module")
 def main(rllib: None) -> Any:
-    ppo = plan("PPO", FIVE)
-    ppo = dataclasses.replace(
-        ppo, server_id="main", settings={}, model={"fcnet_hiddens": [4]},
-        normalize_observations=True,
-    )  # fmt: skip
-    policies: Any = make_policies(ppo, pytest.fail)
+    given = {"model": {"fcnet_hiddens": [4]}, "normalize_observations": True}
+    policies: Any = make_policies(make_plan(acts=FIVE, server_id="main", **given), pytest.fail)
     return policies
 
 
@@ -320,27 +316,20 @@ def test_statistics_come_with_the_weights(main: Any) -> None:
 def test_live_weights_act_as_a_checkpoint_of_the_same_moment(
     algorithm: str, more: dict[str, Any], rllib: None, tmp_path: Path
 ) -> None:
-    entry = find(algorithm)
-    own = entry.seating.with_groups(dataclasses.replace(plan(algorithm, FIVE), settings={}, **more))
+    seating = find(algorithm).seating
+    own = seating.with_groups(make_plan(acts=FIVE, algorithm=algorithm, **more))
     learner: Any = make_policies(own, pytest.fail)
     learner.save(tmp_path / "learner")
-    live = learner.live()
-    shape: dict[str, Any] = {"groups": more.get("groups", {})}
-    frozen = make(
-        entry.seating.with_groups(
-            dataclasses.replace(plan("FROZEN", FIVE, checkpoint=str(tmp_path / "learner")), **shape)
-        )
-    )
-    policies, _ = pool_of(
-        dataclasses.replace(
-            pool_plan(members={"now": {"live": "main"}}, should_explore=False), **shape
-        )
-    )
-    policies.sync("main", {}, live)
-    policies.sync("main", {}, live)  # once more, into what is there
+    groups = more.get("groups", {})
+    frozen = plan("FROZEN", FIVE, checkpoint=str(tmp_path / "learner"))
+    frozen = seating.with_groups(dataclasses.replace(frozen, groups=groups))
+    pool = pool_plan(members={"now": {"live": "main"}}, should_explore=False)
+    policies, _ = pool_of(dataclasses.replace(pool, groups=groups))
+    for _ in range(2):  # the second time into what is there
+        policies.sync("main", {}, learner.live())
     rng = np.random.default_rng(0)
     observations = [{a: rng.normal(size=2).astype(np.float32) for a in "ab"} for _ in range(12)]
-    assert answers_of(policies, observations) == answers_of(frozen, observations)
+    assert answers_of(policies, observations) == answers_of(make(frozen), observations)
 
 
 SB3 = {"batch_env_steps": 8, "total_timesteps": 100}
@@ -361,9 +350,8 @@ def test_weights_of_trainers_of_one_s_own_are_followed_and_frozen(
     algorithm: str, settings: dict[str, Any], rllib: None, tmp_path: Path
 ) -> None:
     """Live, and as snapshots; statistics of observations come with them."""
-    own = dataclasses.replace(
-        plan(algorithm, FIVE), server_id="main", settings=settings, normalize_observations=True
-    )
+    given = {"algorithm": algorithm, "settings": settings, "normalize_observations": True}
+    own = make_plan(acts=FIVE, server_id="main", **given)
     learner: Any = make_policies(own, pytest.fail)
     members = {"now": {"live": "main"}, "past": {"snapshots": "main", "last": 1}}
     policies, pool = pool_of(pool_plan(members=members, should_explore=False))
@@ -396,7 +384,7 @@ def test_weights_of_trainers_of_one_s_own_are_followed_and_frozen(
 
 def test_a_member_that_acts_for_training_does_not_train(rllib: None) -> None:
     """Stable-Baselines3's DQN explores less the more it acts; a live one as much as its server."""
-    own = dataclasses.replace(plan("SB3_DQN", FIVE), server_id="main", settings=SB3)
+    own = make_plan(acts=FIVE, algorithm="SB3_DQN", server_id="main", settings=SB3)
     learner: Any = make_policies(own, pytest.fail)
     trainer = learner.acting.learners["default"]
     trainer._model.exploration_rate = 1.0

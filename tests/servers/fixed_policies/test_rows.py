@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from tests.servers.fixed_policies.test_fixed_policies import FIVE, SEEN, SEES, m
 from tests.servers.fixed_policies.test_pool import certain
 from tests.servers.packing import answers_of, rows_of, unpacked
 from tests.servers.resumable import assert_same
+from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.messages import (
     ActionRows,
@@ -138,14 +138,10 @@ SPACES: dict[str, tuple[str, tuple[Space, Space], tuple[Space, Space]]] = {
 @pytest.mark.parametrize("name", SPACES)
 def test_plain_policies_act_in_rows_as_one_by_one(name: str) -> None:
     what, *spaces = SPACES[name]
-    given = plan("RANDOM", FIVE)
-    if what != "RANDOM":
-        given = plan("SCRIPTED", FIVE, policy=f"{__name__}:{what}")
-    agents = {
-        agent: dataclasses.replace(one, observation_space=sees, action_space=acts)
-        for (agent, one), (sees, acts) in zip(given.agents.items(), spaces, strict=True)
-    }
-    given = dataclasses.replace(given, agents=agents)
+    sees, acts = ({a: both[i] for a, both in zip("ab", spaces, strict=True)} for i in range(2))
+    settings = {} if what == "RANDOM" else {"policy": f"{__name__}:{what}"}
+    algorithm = "SCRIPTED" if settings else "RANDOM"
+    given = make_plan(sees, acts=acts, algorithm=algorithm, settings=settings)
     clients = [Client(given, in_rows=in_rows) for in_rows in (False, True)]
     play(clients, frames(given, 40))
     assert clients[1].num_in_rows > 20
@@ -163,8 +159,8 @@ def learners(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("members")
     found = []
     for seed in range(3):
-        ppo = dataclasses.replace(
-            plan("PPO", FIVE, MASKED), server_id="main", settings={}, seed=seed,
+        ppo = make_plan(
+            dict.fromkeys("ab", MASKED), acts=FIVE, server_id="main", seed=seed,
             model={"fcnet_hiddens": [8]}, normalize_observations=seed == 2,
         )  # fmt: skip
         policies: Any = make_policies(ppo, pytest.fail)
