@@ -12,7 +12,9 @@ from muxrl.protocol.errors import OutOfOrder, UnsoundValue, ValueMismatch
 from muxrl.protocol.messages import EndEpisode, Step
 from muxrl.servers.acting import Asked
 from muxrl.servers.agents.seating import Seating
+from muxrl.servers.algorithms.settings.actor_critic import CENTRAL
 from muxrl.servers.episodes.blocks import Chosen
+from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
 
 
 @pytest.fixture
@@ -195,3 +197,43 @@ def test_actions_come_into_force_all_at_once_or_not_at_all() -> None:
     following.block.finish(chosen("b's next"), 3)
     last = store.store.accept(Step("e", 2, {agent: seen(agent, 2) for agent in "ab"}), 0.0)
     assert states_of(last) == ["a's", "b's next"]
+
+
+# --- agents that come back --------------------------------------------------------------------
+
+
+def returning_store(seating: Any = None, *, agents_return: bool = True, **start: Any) -> Any:
+    store = ScriptedStore(make_plan(agents_return=agents_return), seating=seating or Seating())
+    store.start(**start)
+    store.step(0)
+    return store
+
+
+def test_a_saved_chunk_keeps_the_lives_apart() -> None:
+    store = returning_store()
+    store.step(1, terminations={"b": True})
+    store.end(2)
+    (chunk,) = unpack_chunks(pack_chunks(store.chunks))
+    assert [one.key for one in chunk.trajectories] == ["a", "b", "b~2"]
+
+
+def test_a_return_is_refused_unless_the_config_says_so() -> None:
+    store = returning_store(agents_return=False)
+    observations = {a: seen(a, 1) for a in "ab"}
+    refusal = store.refused(Step("e", 1, observations, terminations={"b": True}), ValueMismatch)
+    assert "simulation.respawn" in refusal.message
+
+
+def test_lives_are_measured_too() -> None:
+    store = returning_store(mode="eval")
+    store.step(1, terminations={"b": True}, rewards={"b": 5.0})
+    assert store.step(2, rewards={"b": 7.0}).actions.keys() == {"a", "b"}
+    assert store.end(3).returns == {"a": 0.0, "b": 12.0}
+
+
+def test_without_a_group_each_life_is_one_of_its_own_to_a_central_critic_too() -> None:
+    store = returning_store(CENTRAL)
+    store.step(1, terminations={"b": True})
+    store.end(2, is_truncated=True, final_observations={a: seen(a, 99) for a in "ab"})
+    cut_short = dict.fromkeys(("", "a", "b~2"), (False, True))
+    assert store.flags() == {**cut_short, "b": (True, False)}
