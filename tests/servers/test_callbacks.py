@@ -15,6 +15,8 @@ from muxrl.orchestrator.errors import ConfigError
 from muxrl.servers.training.policies import ServerProblem
 
 HERE = "tests.servers.training_callbacks"
+REWARDS = "4 finite rewards of 'a', one for each action"
+NANS = "array([nan, nan, nan, nan])"
 
 
 def wait_until(is_there: Callable[[], object]) -> None:
@@ -85,16 +87,8 @@ def test_built_in_algorithms_learn_what_the_callbacks_pay() -> None:
     [
         ("OnEpisodeAlone", "OnEpisodeAlone.on_episode: KeyError: 'no such page'"),
         ("ReturnsText", "ReturnsText.on_update: expected figures by name or None, got str"),
-        (
-            "OneReward",
-            "OneReward.shape_rewards: expected 4 finite rewards of 'a', one for each action, "
-            "got [1.0]",
-        ),
-        (
-            "NoReward",
-            "NoReward.shape_rewards: expected 4 finite rewards of 'a', one for each action, "
-            "got array([nan, nan, nan, nan])",
-        ),
+        ("OneReward", f"OneReward.shape_rewards: expected {REWARDS}, got [1.0]"),
+        ("NoReward", f"NoReward.shape_rewards: expected {REWARDS}, got {NANS}"),
     ],
 )
 def test_one_that_fails_ends_training_with_its_sentence(name: str, story: str) -> None:

@@ -1,4 +1,4 @@
-"""Actions of a Box, recorded in the policy's scale, and of MultiBinary, as a MultiDiscrete of twos."""
+"""Actions of a Box in the policy's scale, and of MultiBinary as a MultiDiscrete of twos."""
 
 from __future__ import annotations
 

@@ -21,6 +21,8 @@ from muxrl.servers.trainers.lookup import registered
 BOX = Box((4,), "float32", -1.0, 1.0)
 DISCRETE = Discrete(3)
 LIGHTS = MultiBinary(3)
+BUFFER = "replay_buffer_config"
+PRIORITIZED = "MultiAgentPrioritizedEpisodeReplayBuffer"
 
 
 def made(name: str, settings: Any = (), model: Any = ()) -> Any:
@@ -67,22 +69,20 @@ def test_what_an_algorithm_takes_is_said_in_a_word(name: str, actions: str, memo
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "likely"),
     [
-        ("QMX", "unknown algorithm 'QMX'; did you mean 'QMIX'?; known: "),
-        ("a3c", "unknown algorithm 'a3c'; did you mean 'A2C' or 'SAC'?; known: "),
-        (
-            "impalla",
-            "unknown algorithm 'impalla'; did you mean 'IMPALA' or 'RLLIB_IMPALA'?; known: ",
-        ),
-        ("TD3", "unknown algorithm 'TD3'; did you mean 'SB3_TD3'?; known: "),
+        ("QMX", "'QMIX'"),
+        ("a3c", "'A2C' or 'SAC'"),
+        ("impalla", "'IMPALA' or 'RLLIB_IMPALA'"),
+        ("TD3", "'SB3_TD3'"),
     ],
 )
-def test_an_unknown_name_is_answered_with_a_known_one(name: str, message: str) -> None:
+def test_an_unknown_name_is_answered_with_a_known_one(name: str, likely: str) -> None:
     with pytest.raises(AlgorithmProblem) as caught:
         find(name)
     known = ", ".join([*registered(), *FIXED_NAMES])
-    assert str(caught.value) == message + known
+    told = f"unknown algorithm {name!r}; did you mean {likely}?; known: {known}"
+    assert str(caught.value) == told
 
 
 @pytest.mark.parametrize(
@@ -101,44 +101,24 @@ def test_rllib_algorithms_that_servers_cannot_use_are_refused_with_the_reason(
     [
         ("DQN", {"noisy": True}, "DQN makes no use of 'noisy'"),
         ("DQN", {"target_update": 9}, r"no setting 'target_update'; did you mean 'target_net"),
-        (
-            "QMIX",
-            {"prioritized_replay_alpha": 1.5},
-            r"QMIX: prioritized_replay_alpha=1.5 must lie in \[0, 1\]; 0 draws",
-        ),
+        ("QMIX", {"prioritized_replay_alpha": 1.5}, r"QMIX: .*alpha=1.5 must lie in \[0, 1\]; 0 d"),
         ("VDN", {"prioritized_replay_beta": -0.1}, r"replay_beta=-0.1 must lie in \[0, 1\]"),
         ("SAC", {"lr": 0.1}, "SAC has no setting 'lr'; it is 'actor_lr' here"),
         ("SAC", {"q_model_config": {}}, "SAC makes no use of 'q_model_config'"),
         ("IMPALA", {"broadcast_interval": 2}, "IMPALA makes no use of 'broadcast_interval'"),
         ("APPO", {"use_circular_buffer": False}, "APPO makes no use of 'use_circular_buffer'"),
         ("APPO", {"num_aggregator_actors_per_learner": 2}, "APPO makes no use of 'num_aggregator_"),
-        (
-            "DQN",
-            {"replay_buffer_config": {"type": "PrioritizedEpisodeReplayBuffer"}},
-            "several agents; use MultiAgentPrioritizedEpisodeReplayBuffer",
-        ),
-        (
-            "SAC",
-            {"replay_buffer_config": {"type": "Reservoir"}},
-            "several agents; known: MultiAgentEpisodeReplayBuffer, MultiAgentPrioritized",
-        ),
-        ("DQN", {"replay_buffer_config": {"capcity": 9}}, "no key 'capcity' .*mean 'capacity'"),
-        ("DQN", {"replay_buffer_config": {"capacity": 0}}, "'capacity', must not be 0"),
-        ("DQN", {"replay_buffer_config": {"alpha": 0.5}}, "'alpha' .* which MultiAgentPriorit"),
+        ("DQN", {BUFFER: {"type": PRIORITIZED[10:]}}, f"several agents; use {PRIORITIZED}"),
+        ("SAC", {BUFFER: {"type": "Reservoir"}}, f"several agents; known: .*, {PRIORITIZED}"),
+        ("DQN", {BUFFER: {"capcity": 9}}, "no key 'capcity' .*mean 'capacity'"),
+        ("DQN", {BUFFER: {"capacity": 0}}, "'capacity', must not be 0"),
+        ("DQN", {BUFFER: {"alpha": 0.5}}, f"'alpha' .* which {PRIORITIZED}"),
         ("A2C", {"learning_rate": 1}, "A2C has no setting 'learning_rate'; it is 'lr' here"),
-        (
-            "PPO",
-            {"entropy_coef": 1},
-            r"PPO has no setting 'entropy_coef'; it is 'entropy_coeff' here",
-        ),
+        ("PPO", {"entropy_coef": 1}, "no setting 'entropy_coef'; it is 'entropy_coeff' here"),
         ("QMIX", {"_env": 1}, "QMIX has no setting '_env'"),
         ("QMIX", {"num_learners": 2}, "QMIX makes no use of 'num_learners'"),
         ("PPO", {"log_gradients": True}, "PPO makes no use of 'log_gradients'"),
-        (
-            "DQN",
-            {"metrics_num_episodes_for_smoothing": 9},
-            "DQN makes no use of 'metrics_num_episodes_for_smoothing'",
-        ),
+        ("DQN", {"metrics_num_episodes_for_smoothing": 9}, "DQN makes no use of 'metrics_num_"),
         ("A2C", {"clip_param": 0.1}, "A2C makes no use of 'clip_param'"),
         ("QMIX", {"train_batch_size": 9}, "'train_batch_size'; it is 'batch_size_episodes' here"),
         ("VDN", {"mixer": "qmix"}, "VDN is QMIXSettings with mixer='vdn'.* use QMIX"),
@@ -249,16 +229,11 @@ def test_model_settings_are_checked() -> None:
 
 def test_replay_buffer_settings_are_completed_with_defaults() -> None:
     def completed(config: Any) -> Any:
-        return made("DQN", {"replay_buffer_config": config}).replay_buffer_config
+        return made("DQN", {BUFFER: config}).replay_buffer_config
 
-    prioritized = "MultiAgentPrioritizedEpisodeReplayBuffer"
     assert completed({"capacity": 70}) == {"type": "MultiAgentEpisodeReplayBuffer", "capacity": 70}
-    assert completed({"type": prioritized, "beta": 0.9}) == {
-        "type": prioritized,
-        "capacity": 50_000,
-        "alpha": 0.6,
-        "beta": 0.9,
-    }
+    given = {"type": PRIORITIZED, "beta": 0.9}
+    assert completed(given) == {**given, "capacity": 50_000, "alpha": 0.6}
 
 
 def test_which_draw_their_actions_from_a_distribution() -> None:

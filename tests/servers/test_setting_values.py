@@ -23,6 +23,7 @@ from muxrl.servers.lookup import own_algorithms
 from muxrl.servers.setting_values import AlgorithmProblem, kind_of, read_as
 from muxrl.servers.trainers.lookup import find_trainer, registered
 
+PAIRS = "[an integer, a number]"
 Schedule = Annotated[float | list[tuple[int, float]], "checked elsewhere"]
 Brought = Optional[Union[float, list[list[Union[int, float]]], Callable[[float], float]]]  # noqa: UP007, UP045, as RLlib writes
 
@@ -75,11 +76,7 @@ def test_a_value_is_read_as_its_type_has_it(value: Any, kind: Any, read: Any) ->
         ("1e-3", float, "a number, but '1e-3' is text; leave out the quotes: 1e-3"),
         ("+.5", float, "a number, but '+.5' is text; leave out the quotes: .5"),
         ("True", bool, "true or false, but 'True' is text; leave out the quotes: True"),
-        (
-            "[[0, 1]]",
-            list[tuple[int, float]],
-            "a list of [an integer, a number], but '[[0, 1]]' is text; leave out the quotes: [[0, ",
-        ),
+        ("[[0, 1]]", list[tuple[int, float]], f"a list of {PAIRS}, but '[[0, 1]]' is text; leave"),
         ("500", int | None, "an integer or null, but '500' is text; leave out the quotes: 500"),
         ("fast", float, "a number, got the text 'fast'"),
         ("0.5", int, "an integer, got the text '0.5'"),
@@ -88,17 +85,8 @@ def test_a_value_is_read_as_its_type_has_it(value: Any, kind: Any, read: Any) ->
         ([1, 2, 3], tuple[int, int], "[an integer, an integer], got the list [1, 2, 3]"),
         (["a"], list[int], "a list of integers, got the list ['a']"),
         ({"a": "x"}, dict[str, int], "a mapping of keys, got a mapping with the keys a"),
-        (
-            [[0, 1.0], [5.5, 0.1]],
-            Schedule,
-            "a number or a list of [an integer, a number], got the list [[0, 1.0], [5.5, 0.1]]",
-        ),
-        (
-            [[0, "1e-3"]],
-            Schedule,
-            "a number or a list of [an integer, a number], but '1e-3' is text; leave out the "
-            "quotes: 1e-3",
-        ),
+        ([[0, 1], [5.5, 1]], Schedule, f"a number or a list of {PAIRS}, got the list [[0, 1], [5."),
+        ([[0, "1e-3"]], Schedule, f"a number or a list of {PAIRS}, but '1e-3' is text; leave out"),
         ("fast", Brought, "a number or a list of lists or a function or null, got the text 'fast'"),
         ("adm", Literal["adam", "sgd"], "one of 'adam', 'sgd', got the text 'adm'; did you mean"),
     ],

@@ -36,6 +36,7 @@ from muxrl.servers.server import make_policies
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.plain_state import from_plain, to_plain
 
+FROZEN = {"algorithm": "FROZEN"}
 CONSTANT = "tests.servers.fixed_policies.test_fixed_policies:make_constant"
 
 
@@ -198,10 +199,10 @@ def test_it_goes_on_with_the_same_rates(tmp_path: Path) -> None:
         ({"members": {"a": {"live": "x", "weight": "much"}}}, "weight must be a number"),
         ({"members": {"a": {"algorithm": "PPO"}}}, "'PPO' is not FROZEN, SCRIPTED or RANDOM"),
         ({"members": {"a": {"algorithm": "POOL"}}}, "'POOL' is not FROZEN"),
-        ({"members": {"a": {"algorithm": "FROZEN"}}}, "member 'a': FROZEN needs the setting"),
+        ({"members": {"a": FROZEN}}, "member 'a': FROZEN needs the setting"),
         (
-            {"members": {"a": {"algorithm": "FROZEN", "checkpoint": "/nowhere"}}},
-            "member 'a': there is no checkpoint at '/nowhere'",
+            {"members": {"a": {**FROZEN, "checkpoint": "/no"}}},
+            "'a': there is no checkpoint at '/no'",
         ),
     ],
 )
