@@ -29,14 +29,12 @@ from muxrl.protocol.messages import (
     StepRows,
 )
 from muxrl.protocol.spaces import (
-    Box,
     DictSpace,
     Discrete,
-    MultiBinary,
-    MultiDiscrete,
     Space,
     TupleSpace,
 )
+from muxrl.protocol.values import sample
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.server import PolicyServer
@@ -277,24 +275,11 @@ class Talk:
         return None if size is None else self.rng.random(size, np.float32)
 
     def _value(self, space: Space) -> Any:
-        rng = self.rng
-        if isinstance(space, DictSpace):
-            value = {key: self._value(sub) for key, sub in space.spaces.items()}
-            if "action_mask" in value:
-                value["action_mask"][int(rng.integers(len(value["action_mask"])))] = 1
-            return value
-        if isinstance(space, TupleSpace):
-            return tuple(self._value(sub) for sub in space.spaces)
-        if isinstance(space, Discrete):
-            return space.start + int(rng.integers(space.n))
-        if isinstance(space, MultiDiscrete):
-            return rng.integers(space.nvec)
-        if isinstance(space, MultiBinary):
-            return rng.integers(2, size=space.n)
-        assert isinstance(space, Box)
-        if np.dtype(space.dtype).kind in "iu":
-            return rng.integers(0, 2, space.shape).astype(space.dtype)
-        return rng.random(space.shape).astype(space.dtype)
+        value = sample(space, self.rng)
+        if isinstance(space, DictSpace) and "action_mask" in value:
+            mask = value["action_mask"]
+            mask[int(self.rng.integers(len(mask)))] = 1
+        return value
 
 
 def wrong_value(space: Space, value: Any) -> Any:
