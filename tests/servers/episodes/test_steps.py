@@ -139,11 +139,12 @@ def test_what_no_action_learns_from_is_said_once(
     store.step(1, "a", terminations={"b": True}, rewards={"b": 5.0}, late_rewards={"b": 0.0})
     store.end(2, rewards={"a": 1.0, "b": 0.0})
     assert not caplog.text, "all of it was for an action"
-    for episode_id in ("late", "later"):
+    for episode_id, at_step, at_end in (("late", 7.0, 0.0), ("later", 0.0, 7.0)):
         store.start(episode_id)
         store.step(0, episode_id=episode_id)
         store.step(1, "a", episode_id=episode_id, terminations={"b": True})
-        store.end(2, episode_id, **{how: {"b": 7.0}})
+        store.step(2, "a", episode_id=episode_id, **{how: {"b": at_step}})
+        store.end(3, episode_id, **{how: {"b": at_end}})
     assert caplog.text.count("'b' was paid after its end") == 1
     assert "in episode late for the first time" in caplog.text
 
