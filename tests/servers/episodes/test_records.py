@@ -230,17 +230,20 @@ def test_it_is_what_a_loop_says(
     fields = {"agents_return": agents_return, "late_members": "allow", "frame_stack": num_frames}
     team_reward = "mean" if is_mean else "sum"
     plan = make_plan(AGENTS, groups, team_reward, shares_policy=False, **fields)
-    store = ScriptedStore(plan, size, whole, 2 if whole else None, seating)
+    with pytest.MonkeyPatch.context() as patch:  # its table grows while episodes are open
+        patch.setattr("muxrl.servers.episodes.table._FIRST_SLOTS", 1)
+        store = ScriptedStore(plan, size, whole, 2 if whole else None, seating)
     played: dict[str, tuple[list[Any], Loop]] = {}
     for name in "efg"[: data.draw(st.integers(1, 3))]:
         items = data.draw(episodes(name, agents_return=agents_return))
         how: Any = {"agents_return": agents_return, "num_frames": num_frames}
         played[name] = items, Loop(seating, is_mean=is_mean, **how)
-        store.start(name)
     frames = list(zip_longest(*(items for items, _ in played.values())))
     for number, frame in enumerate([*frames, [None] * len(played)]):
         store.weights_seq_no = number
         for (name, (_, loop)), item in zip(played.items(), frame, strict=True):
+            if not number:
+                store.start(name)
             if item is None:
                 store.store.accept(AbortEpisode(name), 0.0)
                 continue
