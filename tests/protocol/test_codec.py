@@ -62,25 +62,18 @@ def travelled(value: Any) -> Any:
 
 
 @given(ARRAYS)
-def test_an_array_comes_back_bit_for_bit(array: NDArray[Any]) -> None:
-    back = travelled(array)
-    assert (back.dtype, back.shape) == (array.dtype, array.shape)
-    assert back.tobytes() == array.tobytes()
-    assert back.flags.aligned
-
-
-@given(ARRAYS)
-def test_byte_order_and_memory_layout_do_not_matter(array: NDArray[Any]) -> None:
-    big_endian = array.astype(array.dtype.newbyteorder(">"))
+def test_an_array_comes_back_bit_for_bit_whatever_its_memory_layout(array: NDArray[Any]) -> None:
     for version in (
-        big_endian,
+        array,
+        array.astype(array.dtype.newbyteorder(">")),
         np.asfortranarray(array),
         np.repeat(array[..., None], 2, -1)[..., 0],
         np.flip(np.flip(array[None]).copy())[0, ...],
     ):
         back = travelled(version)
-        assert back.dtype == array.dtype
-        np.testing.assert_array_equal(back, array)
+        assert (back.dtype, back.shape) == (array.dtype, version.shape)
+        assert back.tobytes() == array.tobytes()
+        assert back.flags.aligned
 
 
 def test_arrays_inside_dicts_and_lists() -> None:
@@ -131,14 +124,6 @@ def test_messages_are_the_same_in_both_forms(items: list[Any], replies: list[Any
     assert decode_batch_reply(encode_json(reply).decode()) == reply
 
 
-def test_json_arrays_are_nested_lists() -> None:
-    text = encode_json(
-        Batch([Step("e", 0, {"a": np.array([[1, 2], [3, 4]], np.float32)})])
-    ).decode()
-    assert '"a":[[1.0,2.0],[3.0,4.0]]' in text
-    assert '"type":"step"' in text
-
-
 def test_what_is_left_out_takes_no_bytes() -> None:
     assert (
         encode_json(Step("e", 0, {})) == b'{"type":"step","episode_id":"e","t":0,"observations":{}}'
@@ -162,28 +147,6 @@ def header(dtype: bytes, *dims: int) -> bytes:
     return dtype + struct.pack(f"<BB{len(dims)}I", 0, len(dims), *dims)
 
 
-@pytest.mark.parametrize(
-    ("extension", "story"),
-    [
-        (b"", "unknown dtype"),
-        (b"float32", "unknown dtype"),
-        (b"float32\0", "broken header"),
-        (header(b"float128", 1) + bytes(16), "unknown dtype 'float128'"),
-        (header(b"object", 1) + bytes(8), "unknown dtype 'object'"),
-        (header(b"\xff\xfe", 1), "unknown dtype"),
-        (b"float32\0\xff" + bytes(1020), "broken header"),
-        (b"float32\0\x02" + bytes(4), "cut short"),
-        (header(b"float32", 3) + bytes(11), "is 12 bytes, but 11 came"),
-        (header(b"float32", 3) + bytes(13), "is 12 bytes, but 13 came"),
-        (header(b"float32", 2**32 - 1, 2**32 - 1), "but 0 came"),
-        (header(b"float32", 0, 2**32 - 1, 2**32 - 1, 2**32 - 1), "too big"),
-    ],
-)
-def test_a_broken_array(extension: bytes, story: str) -> None:
-    with pytest.raises(MalformedMessage, match=story):
-        decode_batch(framed(extension))
-
-
 ITEMS = {
     StartEpisode: {"episode_id": "e"},
     Step: {"episode_id": "e", "t": 0, "observations": {}},
@@ -204,20 +167,22 @@ def test_an_array_in_the_place_of_something_else_is_refused(kind: Any, name: str
         decode_batch(frame)
 
 
-def test_an_unknown_extension() -> None:
-    with pytest.raises(MalformedMessage, match="unknown extension 7"):
-        decode_batch(framed(header(b"float32", 0), code=7))
-
-
-@pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", "nan", "1e999"])
-def test_json_has_no_nan(literal: str) -> None:
-    with pytest.raises(MalformedMessage, match="not a batch"):
-        decode_batch(BEFORE + literal + AFTER)
-
-
 @pytest.mark.parametrize(
-    ("text", "path"),
+    ("frame", "story"),
     [
+        (framed(b""), "unknown dtype"),
+        (framed(b"float32\0"), "broken header"),
+        (framed(header(b"float128", 1) + bytes(16)), "unknown dtype 'float128'"),
+        (framed(header(b"object", 1) + bytes(8)), "unknown dtype 'object'"),
+        (framed(header(b"\xff\xfe", 1)), "unknown dtype"),
+        (framed(b"float32\0\xff" + bytes(1020)), "broken header"),
+        (framed(b"float32\0\x02" + bytes(4)), "cut short"),
+        (framed(header(b"float32", 3) + bytes(11)), "is 12 bytes, but 11 came"),
+        (framed(header(b"float32", 3) + bytes(13)), "is 12 bytes, but 13 came"),
+        (framed(header(b"float32", 2**32 - 1, 2**32 - 1)), "but 0 came"),
+        (framed(header(b"float32", 0, 2**32 - 1, 2**32 - 1, 2**32 - 1)), "too big"),
+        (framed(header(b"float32", 0), code=7), "unknown extension 7"),
+        (b"", "it is empty"),
         ("", "truncated"),
         ("[]", "Expected `object`"),
         ("{}", "missing required field `items`"),
@@ -234,11 +199,13 @@ def test_json_has_no_nan(literal: str) -> None:
         ("[" * 100_000, "Expected `object`"),
         (BEFORE + "[" * 50_000 + "]" * 50_000 + AFTER, "recursion"),
         (BEFORE + "9" * 10_000 + AFTER, "out of range"),
+        *((BEFORE + nan + AFTER, "not a batch") for nan in ("NaN", "-Infinity", "nan", "1e999")),
+        ('{"items":[{"type":"abort","episode_id":"e","reward":1},}', "unknown field `reward`"),
     ],
 )  # fmt: skip
-def test_the_refusal_names_the_path(text: str, path: str) -> None:
-    with pytest.raises(MalformedMessage, match=path):
-        decode_batch(text)
+def test_the_refusal_names_what_is_wrong_and_where(frame: bytes | str, story: str) -> None:
+    with pytest.raises(MalformedMessage, match=story):
+        decode_batch(frame)
 
 
 STEP = {"type": "step", "episode_id": "e", "t": 0, "observations": {}}
@@ -278,16 +245,6 @@ def test_what_json_has_no_number_for_is_named(number: str) -> None:
         decode_json(body, EndEpisode)
 
 
-def test_a_misspelt_field_before_what_is_no_json() -> None:
-    with pytest.raises(MalformedMessage, match="unknown field `reward`"):
-        decode_batch('{"items":[{"type":"abort","episode_id":"e","reward":1},}')
-
-
-def test_an_empty_message_is_said_to_be_empty() -> None:
-    with pytest.raises(MalformedMessage, match="it is empty"):
-        decode_batch(b"")
-
-
 def test_other_messages_are_refused_by_their_own_name() -> None:
     with pytest.raises(MalformedMessage, match=r"not a ServerSpec: .*protocol_version"):
         decode_json(b"{}", ServerSpec)
@@ -308,15 +265,10 @@ WHOLE = encode(
 )
 
 
-@pytest.mark.parametrize("length", range(len(WHOLE)))
-def test_a_frame_cut_short(length: int) -> None:
+@pytest.mark.parametrize("length", [*range(len(WHOLE)), len(WHOLE) + 1])
+def test_a_frame_cut_short_or_with_more_behind_it(length: int) -> None:
     with pytest.raises(MalformedMessage):
-        decode_batch(WHOLE[:length])
-
-
-def test_a_frame_with_more_behind_it() -> None:
-    with pytest.raises(MalformedMessage):
-        decode_batch(WHOLE + b"\0")
+        decode_batch((WHOLE + b"\0")[:length])
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60))

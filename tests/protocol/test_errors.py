@@ -25,9 +25,3 @@ def test_each_is_found_by_its_code_and_drawn_in_the_tree(cls: type[ProtocolError
 
 def test_an_unknown_code_is_a_protocol_error() -> None:
     assert error_for_code(418) is ProtocolError
-
-
-def test_a_refusal_carries_its_story() -> None:
-    error = errors.ValueMismatch("wrong", agent_id="a", expected="Box(4,)", got="shape (5,)")
-    assert str(error) == error.message == "wrong"
-    assert (error.agent_id, error.expected, error.got) == ("a", "Box(4,)", "shape (5,)")

@@ -54,13 +54,6 @@ def test_the_longest_number_and_the_longest_id_fit() -> None:
     assert len(encode(whole)) <= limit
 
 
-def test_images_of_many_agents_and_environments_fit() -> None:
-    image = np.zeros((84, 84, 4), np.uint8)
-    there = agents(20, IMAGE)
-    step = Step("e", 0, dict.fromkeys(there, image))
-    assert len(encode(Batch([step] * 64))) <= needed_bytes(there, None, 64)
-
-
 def test_the_default_is_bounded_unless_one_item_is_longer() -> None:
     assert needed_bytes(agents(1, Discrete(2)), None, 1) == 1 << 20
     assert needed_bytes(agents(20, IMAGE), None, 1024) == 64 << 20

@@ -1,34 +1,21 @@
-"""Conversations with servers of every kind, to compare what two checkouts make of the same bytes.
+"""Conversations with servers of every kind, drawn from a seed.
 
-A conversation is a list of frames, drawn from a seed: episodes that begin, go on, end, are aborted
-or forgotten; agents that end, come late, pause or come back; steps alone and in rows, packed or
-not; repeats, and messages that have to be refused. `play` gives them to a server in this process,
-as a client's bytes, and returns its answers and what it recorded for its learner, which does not
-run. So two checkouts are compared::
-
-    python -m tests.servers.conversations old     # in one checkout: folder "old" is written
-    python -m tests.servers.conversations new --compare old    # in the other
-
-says for each kind of server how many answers and trajectories are equal to the last bit. Networks
-are as their seed makes them; an answer of a policy that draws is equal where both draw alike.
+A conversation is a list of frames: episodes that begin, go on, end, are aborted or forgotten;
+agents that end, come late, pause or come back; steps alone and in rows, packed or not; repeats, and
+messages that have to be refused. `play` gives them to a server in this process, as a client's
+bytes, and returns its answers and what it recorded for its learner, which does not run.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import pickle
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
-import yaml
-from tests.servers.packing import answers_of
+from tests.servers.packing import answers_of, rows_of
 
-from muxrl.orchestrator.config import from_yaml, probe, resolve
+from muxrl.orchestrator.config import load_config, probe, resolve
 from muxrl.protocol.codec import decode_batch, decode_batch_reply, encode, encode_batch
 from muxrl.protocol.messages import (
     AbortEpisode,
@@ -41,16 +28,13 @@ from muxrl.protocol.messages import (
     Step,
     StepRows,
 )
-from muxrl.protocol.rows import Layout, stack
 from muxrl.protocol.spaces import (
-    Box,
     DictSpace,
     Discrete,
-    MultiBinary,
-    MultiDiscrete,
     Space,
     TupleSpace,
 )
+from muxrl.protocol.values import sample
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.server import PolicyServer
@@ -116,9 +100,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def plan_of(config: Mapping[str, Any]) -> ServerPlan:
     """Returns the plan of a config's only server."""
-    experiment = from_yaml(
-        yaml.safe_dump({"name": "talk", **config, "stop": {"env_steps": 100_000}})
-    )
+    experiment = load_config({"name": "talk", **config, "stop": {"env_steps": 100_000}})
     resolved = resolve(experiment, probe(experiment.simulation))
     return dataclasses.replace(resolved.servers["one"], seed=3)
 
@@ -243,30 +225,27 @@ class Talk:
         )
 
     def _rows(self, agents: tuple[str, ...], episode_ids: list[str]) -> StepRows:
-        layout = Layout(agents, self.plan.agents)
-        t = np.array([self.t[episode_id] for episode_id in episode_ids], np.int64)
+        steps = []
         for episode_id in episode_ids:
+            t = self.t[episode_id]
             self.t[episode_id] += 1
-        lead = len(episode_ids)
-        rewards = self.rng.normal(size=(lead, len(agents))) * (t > 0)[:, None]
-        states = None
-        if self.plan.state_size is not None:
-            states = self.rng.random((lead, self.plan.state_size), np.float32)
-        return StepRows(
-            episode_ids=episode_ids,
-            t=t,
-            agents=[] if agents == tuple(self.plan.agents) else list(agents),
-            observations=[
-                stack(
-                    kind.space,
-                    [self._value(kind.space) for _ in range(lead * len(kind.agents))],
-                    (lead, len(kind.agents)),
-                )
-                for kind in layout.observed
-            ],
-            rewards=rewards,
-            state=states,
-        )
+            seen = {a: self._value(self._sees(a)) for a in agents}
+            rewards = self._rewards([*agents]) if t else {}
+            steps.append(Step(episode_id, t, seen, rewards, state=self._state()))
+        wrong, last = int(self.rng.integers(12)), steps[-1]
+        if wrong == 0:
+            steps.append(last)
+        elif wrong < 4:
+            self.t[last.episode_id] -= 1
+            if wrong == 1:
+                last.episode_id = "nobody"
+            elif wrong == 2:
+                last.t = max(last.t - 1, 0)
+            else:
+                agent_id = agents[-1]
+                value = last.observations[agent_id]
+                last.observations[agent_id] = wrong_value(self._sees(agent_id), value)
+        return rows_of(self.plan.agents, steps)
 
     def _wrong(self) -> AnyItem:
         """Returns what has to be refused."""
@@ -296,24 +275,22 @@ class Talk:
         return None if size is None else self.rng.random(size, np.float32)
 
     def _value(self, space: Space) -> Any:
-        rng = self.rng
-        if isinstance(space, DictSpace):
-            value = {key: self._value(sub) for key, sub in space.spaces.items()}
-            if "action_mask" in value:
-                value["action_mask"][int(rng.integers(len(value["action_mask"])))] = 1
-            return value
-        if isinstance(space, TupleSpace):
-            return tuple(self._value(sub) for sub in space.spaces)
-        if isinstance(space, Discrete):
-            return space.start + int(rng.integers(space.n))
-        if isinstance(space, MultiDiscrete):
-            return rng.integers(space.nvec)
-        if isinstance(space, MultiBinary):
-            return rng.integers(2, size=space.n)
-        assert isinstance(space, Box)
-        if np.dtype(space.dtype).kind in "iu":
-            return rng.integers(0, 2, space.shape).astype(space.dtype)
-        return rng.random(space.shape).astype(space.dtype)
+        value = sample(space, self.rng)
+        if isinstance(space, DictSpace) and "action_mask" in value:
+            mask = value["action_mask"]
+            mask[int(self.rng.integers(len(mask)))] = 1
+        return value
+
+
+def wrong_value(space: Space, value: Any) -> Any:
+    """Returns a value like this one that is none of the space, or has a mask of zeros."""
+    if isinstance(space, DictSpace):
+        return {key: wrong_value(sub, value[key]) for key, sub in space.spaces.items()}
+    if isinstance(space, TupleSpace):
+        return tuple(wrong_value(s, part) for s, part in zip(space.spaces, value, strict=True))
+    if isinstance(space, Discrete):
+        return value + space.n
+    return value * (np.nan if value.dtype.kind == "f" else 0)
 
 
 def frames_of(name: str, plan: ServerPlan, seed: int, num_frames: int) -> list[bytes]:
@@ -322,23 +299,20 @@ def frames_of(name: str, plan: ServerPlan, seed: int, num_frames: int) -> list[b
     return [encode_batch(Batch(items), as_json=False) for items in talk.frames()]
 
 
-def play(
-    plan: ServerPlan, frames: list[bytes], batch_env_steps: int = 40
-) -> tuple[list[AnyReply], list[dict[str, Any]]]:
-    """Returns a server's answers to some frames, step by step, and the trajectories it recorded.
+def play(plan: ServerPlan, frames: list[bytes]) -> tuple[list[AnyReply], list[Chunk]]:
+    """Returns a server's answers to some frames, step by step, and what it recorded.
 
     Args:
         plan: the server; it neither listens nor learns.
         frames: one after another, each alone on the connection.
-        batch_env_steps: after so many, what is open is cut.
     """
     server = PolicyServer(plan)
     replies: list[AnyReply] = []
-    recorded: list[dict[str, Any]] = []
+    recorded: list[Chunk] = []
     try:
         policies = server.policies
-        policies.store._batches._env_steps = batch_env_steps
-        policies.feed.put = lambda batch: recorded.extend(map(plain_chunk, batch))  # type: ignore[method-assign]
+        policies.store._batches._env_steps = 40
+        policies.feed.put = recorded.extend  # type: ignore[method-assign]
         for frame in frames:
             answer: list[AnyReply] = []
             items = decode_batch(frame).items
@@ -348,81 +322,3 @@ def play(
     finally:
         server.stop()
     return replies, recorded
-
-
-def as_dicts(answer: Any) -> Any:
-    """Returns answers as dicts."""
-    if isinstance(answer, list):
-        return [as_dicts(one) for one in answer]
-    if isinstance(answer, msgspec.Struct):
-        return {"type": type(answer).__name__, **as_dicts(msgspec.structs.asdict(answer))}
-    if isinstance(answer, dict):
-        return {key: as_dicts(one) for key, one in answer.items()}
-    return answer
-
-
-def plain_chunk(chunk: Chunk) -> dict[str, Any]:
-    """Returns a chunk as dicts and arrays."""
-    trajectories = [dict(each_field(one)) for one in chunk.trajectories]
-    return {"episode": chunk.episode_id, "trajectories": trajectories}
-
-
-def each_field(one: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the fields of a dataclass that are there."""
-    for field in dataclasses.fields(one):
-        if getattr(one, field.name) is not None:
-            yield field.name, getattr(one, field.name)
-
-
-def differences(a: Any, b: Any, at: str = "") -> Iterator[str]:
-    """Yields where two answers or trajectories differ, to the last bit."""
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        for key in a.keys() | b.keys():
-            if key in a and key in b:
-                yield from differences(a[key], b[key], f"{at}.{key}")
-            else:
-                yield f"{at}.{key}: only in one"
-    elif isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
-        for i, (one, other) in enumerate(zip(a, b, strict=True)):
-            yield from differences(one, other, f"{at}[{i}]")
-    elif isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        if not np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True):
-            yield f"{at}: {a!r} is {b!r}"
-    elif a != b and not (a != a and b != b):
-        yield f"{at}: {a!r} is {b!r}"
-
-
-def _main() -> int:
-    parser = argparse.ArgumentParser(description="Compares two checkouts on the same bytes.")
-    parser.add_argument("folder", type=Path, help="where answers and trajectories are written")
-    parser.add_argument("--compare", type=Path, help="a folder that another checkout wrote")
-    parser.add_argument("--frames", type=int, default=300)
-    args = parser.parse_args()
-    args.folder.mkdir(parents=True, exist_ok=True)
-    num_different = 0
-    for name, config in KINDS.items():
-        file = f"{name.replace(', ', '-').replace(' ', '-')}.pickle"
-        plan = plan_of(config)
-        if args.compare:
-            then = pickle.loads((args.compare / file).read_bytes())
-            frames = then["frames"]
-        else:
-            frames = frames_of(name, plan, 1, args.frames)
-        replies, recorded = play(plan, frames)
-        answers = as_dicts(replies)
-        now = {"frames": frames, "answers": answers, "recorded": recorded}
-        (args.folder / file).write_bytes(pickle.dumps(now))
-        said = f"{name}: {len(answers)} answers, {len(recorded)} pieces of episodes"
-        if args.compare:
-            for what in ("answers", "recorded"):
-                found = list(differences(then[what], now[what], what))
-                num_different += len(found)
-                said += f"; {len(found)} differences in {what}" + "".join(
-                    f"\n    {one[:200]}" for one in found[:5]
-                )
-        print(said, flush=True)  # noqa: T201
-    return 1 if num_different else 0
-
-
-if __name__ == "__main__":
-    sys.exit(_main())

@@ -15,7 +15,7 @@ import pytest
 import torch
 import tree
 from tests.servers.acted import actions_of
-from tests.servers.scripted_store import make_plan
+from tests.servers.scripted_store import ACTS, make_plan
 
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box
@@ -117,17 +117,14 @@ _CONTINUOUS = {"MASAC", "MADDPG"}
 
 def plan_of(case: str, **fields: Any) -> ServerPlan:
     algorithm, settings, model = CASES[case]
+    given = {"algorithm": algorithm, "settings": settings, "model": model}
     groups = {"team": ("a", "b")} if algorithm in _IN_TEAMS else {}
-    plan = make_plan(groups=groups)
-    plan = dataclasses.replace(plan, algorithm=algorithm, settings=settings, model=model)
+    acts = Box((1,), "float32", -1.0, 2.0) if algorithm in _CONTINUOUS else ACTS
+    plan = make_plan("ab", groups, acts=acts, **{**given, **FIELDS.get(case, {}), **fields})
     if algorithm == "HAPPO":  # whose agents share no policy
-        agents = {a: dataclasses.replace(p, policy_id=a) for a, p in plan.agents.items()}
-        plan = dataclasses.replace(plan, agents=agents)
-    if algorithm in _CONTINUOUS:
-        box = Box((1,), "float32", -1.0, 2.0)
-        agents = {a: dataclasses.replace(p, action_space=box) for a, p in plan.agents.items()}
-        plan = dataclasses.replace(plan, agents=agents)
-    return dataclasses.replace(plan, **{**FIELDS.get(case, {}), **fields})
+        for agent_id, agent in plan.agents.items():
+            plan.agents[agent_id] = dataclasses.replace(agent, policy_id=agent_id)
+    return plan
 
 
 class Served:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,25 +13,20 @@ from muxrl.protocol.errors import ProtocolError
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
-    ActionRows,
     Actions,
-    AgentInfo,
     Ended,
     EndEpisode,
-    ServerSpec,
     Started,
     StartEpisode,
     Step,
-    StepRows,
 )
 from muxrl.protocol.rows import Layout, rows_of
-from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
+from muxrl.protocol.spaces import Box, Discrete, MultiDiscrete, Space
 from muxrl.servers.agents.observing import Observing
-from muxrl.servers.agents.seating import MASKED_AGENTS, TEAMS, Seating
+from muxrl.servers.agents.seating import TEAMS, Seating
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.agents.spaces import flat_size
 from muxrl.servers.config import AgentPlan, LimitsConfig, ServerPlan
-from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Chosen
+from muxrl.servers.episodes.blocks import AwaitedStep, Block, Chosen
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
@@ -46,47 +41,51 @@ def make_plan(
     groups: dict[str, tuple[str, ...]] | None = None,
     team_reward: Any = "sum",
     state_size: int | None = None,
-    **limits: Any,
+    acts: Space | dict[str, Space] = ACTS,
+    *,
+    shares_policy: bool = True,
+    **fields: Any,
 ) -> ServerPlan:
-    """Returns the plan of a server for these agents; members of groups share the group's policy."""
+    """Returns the plan of a server for these agents; members of groups share the group's policy.
+
+    Args:
+        agents: their names, or what they observe.
+        groups: teams.
+        team_reward: see `ServerConfig`.
+        state_size: of the global state.
+        acts: how all act, or some.
+        shares_policy: whether agents in no group have one policy.
+        fields: others of the plan, or of its limits.
+    """
     sees = agents if isinstance(agents, dict) else dict.fromkeys(agents, SEES)
+    does = acts if isinstance(acts, dict) else dict.fromkeys(sees, acts)
     groups = groups or {}
     group_of = {member: group for group, members in groups.items() for member in members}
+    known = [field.name for field in dataclasses.fields(LimitsConfig)]
+    limits = LimitsConfig(**{name: fields.pop(name) for name in known if name in fields})
+    given = {"server_id": "scripted", "algorithm": "PPO", "while_learning": "wait"}
     return ServerPlan(
-        server_id="scripted",
-        algorithm="PPO",
         agents={
-            agent: AgentPlan(group_of.get(agent, "default"), space, ACTS, group_of.get(agent))
+            agent: AgentPlan(
+                group_of.get(agent, "default" if shares_policy else agent),
+                space,
+                does.get(agent, ACTS),
+                group_of.get(agent),
+            )
             for agent, space in sees.items()
         },
         groups=groups,
         state_size=state_size,
         team_reward=team_reward,
-        while_learning="wait",
-        host="127.0.0.1",
-        limits=LimitsConfig(**limits),
+        limits=limits,
+        **{"host": "127.0.0.1", **given, **fields},
     )
 
 
 def seat_of(agent: AgentPlan, seating: Seating | None = None) -> Seat:
     """Returns the seat of agent "a", which is alone on its server."""
-    plan = replace(make_plan("a"), agents={"a": agent})
+    plan = dataclasses.replace(make_plan("a"), agents={"a": agent})
     return (seating or Seating()).make_seats(plan)["a"]
-
-
-def masked_space(sees: Space, acts: Space) -> Space:
-    """Returns what a network reads of an agent that observes an action mask, too."""
-    mask = MultiBinary(flat_size(acts))
-    agent = AgentPlan("p", DictSpace({"x": sees, "action_mask": mask}), acts)
-    return seat_of(agent, MASKED_AGENTS).observation_space
-
-
-def spec_of(plan: ServerPlan) -> ServerSpec:
-    infos = {
-        a: AgentInfo(p.policy_id, p.observation_space, p.action_space, p.group)
-        for a, p in plan.agents.items()
-    }
-    return ServerSpec(1, "s", "PPO", infos, state_size=plan.state_size, takes_rows=True)
 
 
 class KeptFeed(Feed):
@@ -141,18 +140,7 @@ class ScriptedStore:
     def step(self, t: int, agents: str = "ab", episode_id: str = "e", **kwargs: Any) -> Actions:
         """Sends the observations of these agents, and acts."""
         observations = {agent: seen(agent, t) for agent in agents}
-        item = Step(episode_id, t, **{"observations": observations, **kwargs})
-        outcome = self.store.accept(item, self.now)
-        return self.act(outcome) if isinstance(outcome, AwaitedStep) else answered(outcome)
-
-    def rows(self, item: StepRows) -> ActionRows:
-        """Sends a step of several episodes, and acts."""
-        outcome = self.store.accept_rows(item, self.now)
-        if isinstance(outcome, AwaitedRows):
-            for block in outcome.blocks:
-                block.finish(self.choose(block), self.weights_seq_no)
-            return outcome.answer()
-        return ActionRows(replies=[self.send(step) for step in outcome])
+        return self.send(Step(episode_id, t, **{"observations": observations, **kwargs}))
 
     def send(self, item: Step) -> Actions:
         """Sends a step, and acts."""

@@ -59,14 +59,6 @@ def submit(batcher: Batcher, pending: list[BlockToAct], done: list[Any], *, is_a
     batcher.submit(cast(Frame, FrameToAct(pending, done, is_alone=is_alone)))
 
 
-def test_a_frame_alone_is_computed_at_once() -> None:
-    acting = Counting()
-    (step,) = frame = steps(1)
-    done: list[Any] = []
-    submit(batcher_of(acting), frame, done, is_alone=True)
-    assert (acting.passes, done, step.chosen) == ([1], [None], "left with weights 7")
-
-
 def test_each_pass_is_measured_once() -> None:
     acting = Counting()
     batcher = batcher_of(acting)

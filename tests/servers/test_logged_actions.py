@@ -12,14 +12,12 @@ import pytest
 import torch
 from tests.servers.acted import act_on, actions_of
 from tests.servers.packing import answers_of, rows_of
-from tests.servers.scripted_store import ScriptedStore, make_plan, seat_of, seen
+from tests.servers.scripted_store import make_plan, seat_of, seen
 from tests.servers.untrained import read_logged
 
-from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import AnyItem, EndEpisode, StartEpisode, Step, StepRows
-from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space, TupleSpace
+from muxrl.protocol.spaces import Box, Discrete, Space, TupleSpace
 from muxrl.servers.agents.log_probs import LOG_PROB
-from muxrl.servers.episodes.blocks import AwaitedStep
 from muxrl.servers.episodes.trajectories import separated
 from muxrl.servers.lookup import find
 from muxrl.servers.server import make_policies
@@ -48,8 +46,8 @@ def policies_of(
     name: str, model: dict[str, Any] | None = None, **settings: Any
 ) -> Iterator[TrainerPolicies]:
     is_team = find(name).seating.forms_teams
-    plan = replace(
-        make_plan("ab", {"team": ("a", "b")} if is_team else None),
+    plan = make_plan(
+        groups={"team": ("a", "b")} if is_team else None,
         algorithm=name,
         settings={**SETTINGS.get(name, {}), **settings},
         model={} if is_team else {"fcnet_hiddens": [8], **(model or {})},
@@ -218,23 +216,6 @@ def test_to_a_replay_logged_actions_are_ordinary_data(name: str) -> None:
 
 # --- what is refused --------------------------------------------------------------------------
 
-MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
-
-
-@pytest.mark.parametrize("groups", [None, {"team": ("a", "b")}])
-@pytest.mark.parametrize("name", ["PPO", "MAPPO", "DQN", "QMIX"])
-def test_a_logged_action_that_the_mask_forbids_is_refused(name: str, groups: Any) -> None:
-    plan = make_plan(dict.fromkeys("ab", MASKED), groups)
-    store = ScriptedStore(plan, seating=find(name).seating)
-    store.start()
-    value = {"observation": np.zeros(2, np.float32), "action_mask": np.array([1, 0, 1])}
-    item = Step("e", 0, {"a": value, "b": value}, logged_actions={"a": 2, "b": 1})
-    error = store.refused(item, ValueMismatch)
-    assert "mask forbids 1" in error.message
-    assert (error.agent_id, error.expected, error.got) == ("b", "one of [0, 2]", "1")
-    item.logged_actions["b"] = 0
-    assert isinstance(store.store.accept(item, 0.0), AwaitedStep)
-
 
 def test_a_density_is_recorded_in_the_policys_scale() -> None:
     plan = make_plan("a").agents["a"]
@@ -257,8 +238,7 @@ TUPLE = TupleSpace((Discrete(2, start=4),))
     [("MASAC", FROM_5), *((n, s) for n in ("PPO", "DQN") for s in (FROM_5, INTEGERS, TUPLE))],
 )
 def test_who_has_none_logged_does_not_need_one_to_be_0(name: str, space: Space) -> None:
-    plan = make_plan("ab", {"team": ("a", "b")} if name == "MASAC" else None)
-    agents = {a: replace(agent, action_space=space) for a, agent in plan.agents.items()}
-    for seat in find(name).seating.make_seats(replace(plan, agents=agents)).values():
+    plan = make_plan("ab", {"team": ("a", "b")} if name == "MASAC" else None, acts=space)
+    for seat in find(name).seating.make_seats(plan).values():
         logged = read_logged(seat, {})
         assert not logged.is_given.any()

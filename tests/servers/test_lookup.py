@@ -9,7 +9,7 @@ import pytest
 from tests.servers.scripted_store import make_plan
 
 from muxrl.orchestrator.config.schema import ExperimentConfig
-from muxrl.protocol.spaces import Box, Discrete, MultiDiscrete, TupleSpace
+from muxrl.protocol.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, TupleSpace
 from muxrl.servers.config import AgentPlan, ServerConfig
 from muxrl.servers.fixed_names import FIXED_NAMES
 from muxrl.servers.gymnasium_spaces import to_gymnasium
@@ -20,6 +20,8 @@ from muxrl.servers.trainers.lookup import registered
 
 BOX = Box((4,), "float32", -1.0, 1.0)
 DISCRETE = Discrete(3)
+BUFFER = "replay_buffer_config"
+PRIORITIZED = "MultiAgentPrioritizedEpisodeReplayBuffer"
 
 
 def made(name: str, settings: Any = (), model: Any = ()) -> Any:
@@ -66,22 +68,20 @@ def test_what_an_algorithm_takes_is_said_in_a_word(name: str, actions: str, memo
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "likely"),
     [
-        ("QMX", "unknown algorithm 'QMX'; did you mean 'QMIX'?; known: "),
-        ("a3c", "unknown algorithm 'a3c'; did you mean 'A2C' or 'SAC'?; known: "),
-        (
-            "impalla",
-            "unknown algorithm 'impalla'; did you mean 'IMPALA' or 'RLLIB_IMPALA'?; known: ",
-        ),
-        ("TD3", "unknown algorithm 'TD3'; did you mean 'SB3_TD3'?; known: "),
+        ("QMX", "'QMIX'"),
+        ("a3c", "'A2C' or 'SAC'"),
+        ("impalla", "'IMPALA' or 'RLLIB_IMPALA'"),
+        ("TD3", "'SB3_TD3'"),
     ],
 )
-def test_an_unknown_name_is_answered_with_a_known_one(name: str, message: str) -> None:
+def test_an_unknown_name_is_answered_with_a_known_one(name: str, likely: str) -> None:
     with pytest.raises(AlgorithmProblem) as caught:
         find(name)
     known = ", ".join([*registered(), *FIXED_NAMES])
-    assert str(caught.value) == message + known
+    told = f"unknown algorithm {name!r}; did you mean {likely}?; known: {known}"
+    assert str(caught.value) == told
 
 
 @pytest.mark.parametrize(
@@ -95,72 +95,29 @@ def test_rllib_algorithms_that_servers_cannot_use_are_refused_with_the_reason(
         find(name)
 
 
-def test_settings_are_taken_as_they_are_given() -> None:
-    config = made(
-        "A2C",
-        {"lr": 0.01, "lambda_": 0.9, "train_batch_size_per_learner": 64},
-        {"fcnet_hiddens": [32], "use_lstm": True},
-    )
-    assert (config.lr, config.lambda_, config.train_batch_size_per_learner) == (0.01, 0.9, 64)
-    model = config.model
-    assert (model.fcnet_hiddens, model.use_lstm, model.fcnet_activation) == ([32], True, "tanh")
-
-
-def test_the_default_networks_are_small_and_separate() -> None:
-    model = made("ppo").model
-    assert (model.fcnet_hiddens, model.fcnet_activation) == ([64, 64], "tanh")
-    assert model.vf_share_layers is False
-
-
-def test_vdn_qplex_and_iql_are_qmix_with_another_mixer() -> None:
-    for name, mixer in (("QMIX", "qmix"), ("VDN", "vdn"), ("QPLEX", "qplex"), ("IQL", "none")):
-        config = made(name, {"hidden_dim": 32})
-        assert (config.mixer, config.hidden_dim) == (mixer, 32)
-
-
 @pytest.mark.parametrize(
     ("algorithm", "settings", "message"),
     [
         ("DQN", {"noisy": True}, "DQN makes no use of 'noisy'"),
         ("DQN", {"target_update": 9}, r"no setting 'target_update'; did you mean 'target_net"),
-        (
-            "QMIX",
-            {"prioritized_replay_alpha": 1.5},
-            r"QMIX: prioritized_replay_alpha=1.5 must lie in \[0, 1\]; 0 draws",
-        ),
+        ("QMIX", {"prioritized_replay_alpha": 1.5}, r"QMIX: .*alpha=1.5 must lie in \[0, 1\]; 0 d"),
         ("VDN", {"prioritized_replay_beta": -0.1}, r"replay_beta=-0.1 must lie in \[0, 1\]"),
         ("SAC", {"lr": 0.1}, "SAC has no setting 'lr'; it is 'actor_lr' here"),
         ("SAC", {"q_model_config": {}}, "SAC makes no use of 'q_model_config'"),
         ("IMPALA", {"broadcast_interval": 2}, "IMPALA makes no use of 'broadcast_interval'"),
         ("APPO", {"use_circular_buffer": False}, "APPO makes no use of 'use_circular_buffer'"),
         ("APPO", {"num_aggregator_actors_per_learner": 2}, "APPO makes no use of 'num_aggregator_"),
-        (
-            "DQN",
-            {"replay_buffer_config": {"type": "PrioritizedEpisodeReplayBuffer"}},
-            "several agents; use MultiAgentPrioritizedEpisodeReplayBuffer",
-        ),
-        (
-            "SAC",
-            {"replay_buffer_config": {"type": "Reservoir"}},
-            "several agents; known: MultiAgentEpisodeReplayBuffer, MultiAgentPrioritized",
-        ),
-        ("DQN", {"replay_buffer_config": {"capcity": 9}}, "no key 'capcity' .*mean 'capacity'"),
-        ("DQN", {"replay_buffer_config": {"capacity": 0}}, "'capacity', must not be 0"),
-        ("DQN", {"replay_buffer_config": {"alpha": 0.5}}, "'alpha' .* which MultiAgentPriorit"),
+        ("DQN", {BUFFER: {"type": PRIORITIZED[10:]}}, f"several agents; use {PRIORITIZED}"),
+        ("SAC", {BUFFER: {"type": "Reservoir"}}, f"several agents; known: .*, {PRIORITIZED}"),
+        ("DQN", {BUFFER: {"capcity": 9}}, "no key 'capcity' .*mean 'capacity'"),
+        ("DQN", {BUFFER: {"capacity": 0}}, "'capacity', must not be 0"),
+        ("DQN", {BUFFER: {"alpha": 0.5}}, f"'alpha' .* which {PRIORITIZED}"),
         ("A2C", {"learning_rate": 1}, "A2C has no setting 'learning_rate'; it is 'lr' here"),
-        (
-            "PPO",
-            {"entropy_coef": 1},
-            r"PPO has no setting 'entropy_coef'; it is 'entropy_coeff' here",
-        ),
+        ("PPO", {"entropy_coef": 1}, "no setting 'entropy_coef'; it is 'entropy_coeff' here"),
         ("QMIX", {"_env": 1}, "QMIX has no setting '_env'"),
         ("QMIX", {"num_learners": 2}, "QMIX makes no use of 'num_learners'"),
         ("PPO", {"log_gradients": True}, "PPO makes no use of 'log_gradients'"),
-        (
-            "DQN",
-            {"metrics_num_episodes_for_smoothing": 9},
-            "DQN makes no use of 'metrics_num_episodes_for_smoothing'",
-        ),
+        ("DQN", {"metrics_num_episodes_for_smoothing": 9}, "DQN makes no use of 'metrics_num_"),
         ("A2C", {"clip_param": 0.1}, "A2C makes no use of 'clip_param'"),
         ("QMIX", {"train_batch_size": 9}, "'train_batch_size'; it is 'batch_size_episodes' here"),
         ("VDN", {"mixer": "qmix"}, "VDN is QMIXSettings with mixer='vdn'.* use QMIX"),
@@ -271,16 +228,11 @@ def test_model_settings_are_checked() -> None:
 
 def test_replay_buffer_settings_are_completed_with_defaults() -> None:
     def completed(config: Any) -> Any:
-        return made("DQN", {"replay_buffer_config": config}).replay_buffer_config
+        return made("DQN", {BUFFER: config}).replay_buffer_config
 
-    prioritized = "MultiAgentPrioritizedEpisodeReplayBuffer"
     assert completed({"capacity": 70}) == {"type": "MultiAgentEpisodeReplayBuffer", "capacity": 70}
-    assert completed({"type": prioritized, "beta": 0.9}) == {
-        "type": prioritized,
-        "capacity": 50_000,
-        "alpha": 0.6,
-        "beta": 0.9,
-    }
+    given = {"type": PRIORITIZED, "beta": 0.9}
+    assert completed(given) == {**given, "capacity": 50_000, "alpha": 0.6}
 
 
 def test_which_draw_their_actions_from_a_distribution() -> None:
@@ -320,52 +272,45 @@ def test_a_module_s_algorithm_is_there() -> None:
         assert not named or named in registered()
 
 
-def test_spaces_that_fit() -> None:
-    image = Box((42, 42, 3), "uint8", 0, 255)
-    for name in ("PPO", "A2C"):
-        for observation_space in (BOX, image):
-            for action_space in (DISCRETE, BOX, MultiDiscrete((2, 3))):
-                find(name).check_agent("a", AgentPlan("x", observation_space, action_space))
-    for name in ("QMIX", "VDN", "QPLEX", "IQL"):
-        find(name).check_agent("a", AgentPlan("x", BOX, DISCRETE))
+@pytest.mark.parametrize(
+    ("name", "sees", "acts", "message"),
+    [
+        ("DQN", BOX, BOX, "DQN cannot do .* takes Discrete$"),
+        ("SAC", BOX, MultiDiscrete((40, 40)), "takes Discrete or a Box of one dim.*, or up to"),
+        ("A2C", BOX, TupleSpace((BOX,)), "A2C cannot do .* Tuple.*several agents.*'groups'"),
+        ("SAC", BOX, Box((2,)), "it has no bounds, and actions are scaled"),
+        ("PPO", BOX, Box((2,), "float32", 0.0), "it has bounds on some sides only"),
+        ("PPO", BOX, Box((2,), "int64", 0, 9_999), "out of at most 1024 each; give the Box bounds"),
+        (
+            "A2C",
+            BOX,
+            Box((2, 2), "int64", 0, 9_999),
+            "takes Discrete, MultiDiscrete, MultiBinary or",
+        ),
+        (
+            "DQN",
+            BOX,
+            MultiBinary(11),
+            r"action space MultiBinary\(11\), .* Discrete, or up to",
+        ),
+        ("SAC", BOX, MultiBinary(11), r"the action space MultiBinary\(11\), .* it takes Discrete"),
+        (
+            "IQL",
+            BOX,
+            MultiBinary(11),
+            r"action space MultiBinary\(11\), .* one value per",
+        ),
+    ],
+)
+def test_spaces_that_do_not_fit(name: str, sees: Space, acts: Space, message: str) -> None:
+    with pytest.raises(AlgorithmProblem, match=message):
+        find(name).check_agent("a", AgentPlan("x", sees, acts))
 
 
-def test_spaces_that_do_not_fit() -> None:
+def test_who_has_a_space_that_does_not_fit_is_named() -> None:
     with pytest.raises(AlgorithmProblem) as caught:
         find("QMIX").check_agent("red_1", AgentPlan("x", BOX, BOX))
     assert str(caught.value) == (
         f"policy 'x': QMIX cannot do the action space {to_gymnasium(BOX)} of agent 'red_1': it "
         "learns one value per discrete action, or per combination of several, up to 1024"
     )
-    with pytest.raises(AlgorithmProblem, match=r"DQN cannot do .* takes Discrete$"):
-        find("DQN").check_agent("a", AgentPlan("x", BOX, BOX))
-    many = MultiDiscrete((40, 40))
-    with pytest.raises(AlgorithmProblem, match=r"takes Discrete or a Box of one dim.*, or up to"):
-        find("SAC").check_agent("a", AgentPlan("x", BOX, many))
-    with pytest.raises(AlgorithmProblem, match=r"A2C cannot do .* Tuple.*several agents.*'groups'"):
-        find("A2C").check_agent("a", AgentPlan("x", BOX, TupleSpace((BOX,))))
-
-
-@pytest.mark.parametrize(
-    ("name", "box", "reason"),
-    [
-        ("SAC", Box((2,)), "it has no bounds, and actions are scaled"),
-        ("PPO", Box((2,), "float32", 0.0), "it has bounds on some sides only"),
-        ("PPO", Box((2,), "int64", 0, 9_999), "out of at most 1024 each; give the Box bounds"),
-        (
-            "A2C",
-            Box((2, 2), "int64", 0, 9_999),
-            "takes Discrete, MultiDiscrete, MultiBinary or a Box",
-        ),
-    ],
-)
-def test_box_actions_that_are_refused(name: str, box: Box, reason: str) -> None:
-    with pytest.raises(AlgorithmProblem, match=reason):
-        find(name).check_agent("a", AgentPlan("x", BOX, box))
-
-
-def test_box_actions_that_are_accepted() -> None:
-    for name in ("PPO", "A2C", "IMPALA", "APPO"):
-        find(name).check_agent("a", AgentPlan("x", BOX, Box((2,))))
-    for name in ("PPO", "SAC"):
-        find(name).check_agent("a", AgentPlan("x", BOX, Box((2,), "float32", 2.0, 10.0)))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +34,7 @@ print("serving", server.address, flush=True)
 
 
 def test_a_process_ends_with_its_main_thread_if_nobody_stops_its_server() -> None:
-    plan = dataclasses.replace(make_plan(), algorithm="RANDOM")
+    plan = make_plan(algorithm="RANDOM")
     # It raises `TimeoutExpired`, and kills it, if it serves on.
     ended = subprocess.run(
         [sys.executable, "-c", _SERVE], input=pickle.dumps(plan), capture_output=True, timeout=80
@@ -46,7 +45,7 @@ def test_a_process_ends_with_its_main_thread_if_nobody_stops_its_server() -> Non
 
 @pytest.fixture
 def server() -> Iterator[PolicyServer]:
-    server = PolicyServer(dataclasses.replace(make_plan(), algorithm="random"))
+    server = PolicyServer(make_plan(algorithm="random"))
     server.start()
     yield server
     server.stop()
@@ -109,13 +108,25 @@ def test_episodes_expire_after_one_that_could_not_be_closed(
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_the_address_of_a_server_is_one_that_clients_understand(host: str) -> None:
-    server = PolicyServer(dataclasses.replace(make_plan(), algorithm="random", host=host))
+    server = PolicyServer(make_plan(algorithm="random", host=host))
     server.start()
     try:
         with MultiplexingClient({"scripted": server.address}) as client:
             assert client.start_episode()
     finally:
         server.stop()
+
+
+def thread_of(train: Callable[[], dict[str, Any]]) -> LearningThread:
+    """Returns a thread that has begun to learn."""
+    acting = SimpleNamespace(weights_seq_no=0)
+    policies: Any = SimpleNamespace(train=train, policy_lag=PolicyLag(), acting=acting)
+    counts = EpisodeCounts()
+    thread = LearningThread(
+        policies, make_plan(), Feed(max_ahead=0), counts, on_failure=pytest.fail
+    )
+    thread.start()
+    return thread
 
 
 def test_records_that_nobody_reads_do_not_fill_the_memory() -> None:
@@ -127,16 +138,7 @@ def test_records_that_nobody_reads_do_not_fill_the_memory() -> None:
             raise FeedClosed
         return {}
 
-    trainer = LearningThread(
-        SimpleNamespace(
-            train=train, policy_lag=PolicyLag(), acting=SimpleNamespace(weights_seq_no=0)
-        ),  # type: ignore[arg-type]
-        make_plan(),
-        Feed(max_ahead=0),
-        EpisodeCounts(),
-        on_failure=pytest.fail,
-    )
-    trainer.start()
+    trainer = thread_of(train)
     trainer._thread.join(30.0)
     assert [r["iteration"] for r in trainer.drain_records()] == list(range(6, num + 1))
     assert trainer.drain_records() == []
@@ -158,14 +160,7 @@ def test_nothing_is_saved_in_the_middle_of_an_update() -> None:
         may_end.wait()
         raise FeedClosed
 
-    trainer = LearningThread(
-        SimpleNamespace(train=train),  # type: ignore[arg-type]
-        make_plan(),
-        Feed(max_ahead=0),
-        EpisodeCounts(),
-        on_failure=pytest.fail,
-    )
-    trainer.start()
+    trainer = thread_of(train)
     assert is_in_update.wait(5.0)
     assert not trainer.stop(0.01)
     saved = []

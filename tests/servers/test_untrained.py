@@ -133,15 +133,12 @@ def refusal(store: ScriptedStore, mode: Any, untrained: list[str]) -> str:
 
 
 def test_what_cannot_be_untrained_is_refused() -> None:
-    plan = make_plan("ab")
-    assert "has not kept the weights" in refusal(
-        ScriptedStore(plan, seating=Seating()), "eval", ["a"]
-    )
-    store = ScriptedStore(dataclasses.replace(plan, keeps_untrained=True), seating=Seating())
+    store = ScriptedStore(make_plan("ab"), seating=Seating())
+    assert "has not kept the weights" in refusal(store, "eval", ["a"])
+    store = ScriptedStore(make_plan("ab", keeps_untrained=True), seating=Seating())
     assert "would learn from agents that act untrained" in refusal(store, "train", ["a"])
     assert "agent 'c' is to act untrained" in refusal(store, "eval", ["a", "c"])
-    team = make_plan("abc", groups={"team": ("a", "b")})
-    store = ScriptedStore(dataclasses.replace(team, keeps_untrained=True))
+    store = ScriptedStore(make_plan("abc", {"team": ("a", "b")}, keeps_untrained=True))
     assert "members of group 'team' act together" in refusal(store, "eval", ["a"])
     store.store.accept(StartEpisode("e", "eval", None, ["a", "b"]), 0.0)
     assert store.store.num_open == 1

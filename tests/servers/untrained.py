@@ -27,20 +27,17 @@ def asked(seat: Seat, agents: Mapping[str, AgentPlan], rows: Any, **how: Any) ->
         seat: one seat.
         agents: of its server.
         rows: an array, or a dict of arrays.
-        how: see `Asked`; ``states``, a dict of arrays ``[B, ...]``; ``logged``, the policy's action
-            in all.
+        how: see `Asked`; ``logged``, the policy's action in all.
     """
-    states, logged = how.pop("states", None), how.pop("logged", None)
+    logged = how.pop("logged", None)
     num = len(next(iter(rows.values())) if isinstance(rows, dict) else rows)
     seats = Seats(agents, {seat.seat_id: seat}, num)
-    where = slice(0, num)
-    if states is not None:
-        seats.memory.put_states(seat.policy_id, where, slice(0, 1), _of_one(states))
     if logged is not None:
         how["logged"] = [(0, Logged(np.array([logged] * num), np.ones(num, bool), None))]
     slots, t = list(range(num)), [0] * num
+    seen = each_array(lambda one: one[:, None], rows)  # of one seat in each of so many episodes
     mode, ids = Mode(seats), [""] * num
-    block = Block(None, mode, seats.everybody, ids, slots, where, t, [_of_one(rows)])
+    block = Block(None, mode, seats.everybody, ids, slots, slice(0, num), t, [seen])
     return Asked(seat.policy_id, [block], [0], **how)
 
 
@@ -52,11 +49,6 @@ def read_logged(seat: Seat, given: Mapping[str, Any], **log_probs: float) -> Log
     served = Seats(agents, {seat.seat_id: replace(seat, inputs=())}).everybody
     (logged,) = served.read_logged(given, log_probs)
     return logged
-
-
-def _of_one(rows: Any) -> Any:
-    """Returns ``[B, ...]`` as ``[B, 1, ...]``: of one seat in each of so many episodes."""
-    return each_array(lambda one: one[:, None], rows)
 
 
 def actors_of(name: str, seats: Mapping[str, Seat], plan: ServerPlan) -> Actors:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -22,7 +21,6 @@ from muxrl.protocol.spaces import (
 )
 from muxrl.protocol.values import Mismatch, available_actions, conform, sample, sample_action
 from muxrl.servers.agents.action_forms import MAX_COMBINATIONS, action_form
-from muxrl.servers.config import ServerPlan
 from muxrl.servers.lookup import find
 
 DISCRETE = st.builds(Discrete, st.integers(1, 4), st.integers(-3, 3))
@@ -90,16 +88,10 @@ def test_a_network_may_choose_exactly_what_a_mask_allows(
         assert mask.sum() == np.prod([len(part) for part in allowed])
 
 
-def plan_of(name: str, actions: Space) -> ServerPlan:
-    plan = make_plan("a")
-    agent = dataclasses.replace(plan.agents["a"], action_space=actions)
-    return dataclasses.replace(plan, algorithm=name, agents={"a": agent})
-
-
 def test_too_many_combinations_stay_several_choices_and_are_refused_by_name() -> None:
     space = MultiDiscrete((40, 40))
     assert action_form(space, as_one_choice=True).space == space
     for name in ("DQN", "SAC"):
-        (problem,) = find(name).find_problems(plan_of(name, space))
+        (problem,) = find(name).find_problems(make_plan("a", acts=space, algorithm=name))
         assert f"up to {MAX_COMBINATIONS} combinations as one" in problem
-    assert not list(find("PPO").find_problems(plan_of("PPO", space)))
+    assert not list(find("PPO").find_problems(make_plan("a", acts=space)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from itertools import pairwise
 from typing import Any
 
@@ -16,14 +15,9 @@ from muxrl.protocol.spaces import Box, DictSpace
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import MASKED_AGENTS, Seating
 from muxrl.servers.algorithms.settings.actor_critic import CENTRAL
-from muxrl.servers.config import ServerPlan
 from muxrl.servers.trainers.budget import bytes_of
 
 AGENTS = "ab"
-
-
-def stacking(plan: ServerPlan, k: int) -> ServerPlan:
-    return dataclasses.replace(plan, frame_stack=k, late_members="allow")
 
 
 def recorded(store: ScriptedStore, seat_id: str) -> list[Any]:
@@ -36,7 +30,7 @@ def recorded(store: ScriptedStore, seat_id: str) -> list[Any]:
 
 def test_a_refused_step_leaves_no_frame_and_a_mask_is_not_stacked() -> None:
     masked = DictSpace({"action_mask": Box((3,), "int8", 0, 1), "seen": Box((2,))})
-    plan = stacking(make_plan({"a": masked, "b": masked}), 2)
+    plan = make_plan({"a": masked, "b": masked}, frame_stack=2)
     store = ScriptedStore(plan, seating=MASKED_AGENTS)
     store.start()
 
@@ -56,7 +50,7 @@ def test_a_refused_step_leaves_no_frame_and_a_mask_is_not_stacked() -> None:
 
 
 def test_evaluation_stacks_and_a_repeated_step_is_one_frame() -> None:
-    store = ScriptedStore(stacking(make_plan(AGENTS), 2), seating=Seating())
+    store = ScriptedStore(make_plan(AGENTS, frame_stack=2), seating=Seating())
     store.start(mode="eval")
     store.step(0)
     store.step(0)
@@ -66,7 +60,7 @@ def test_evaluation_stacks_and_a_repeated_step_is_one_frame() -> None:
 
 
 def test_the_state_that_a_simulation_sends_is_not_stacked() -> None:
-    plan = stacking(make_plan(AGENTS, {"team": ("a", "b")}, state_size=1), 3)
+    plan = make_plan(AGENTS, {"team": ("a", "b")}, state_size=1, frame_stack=3)
     for seating in (None, CENTRAL):
         store = ScriptedStore(plan, seating=seating)
         store.start()
@@ -80,8 +74,8 @@ def test_the_state_that_a_simulation_sends_is_not_stacked() -> None:
 
 def test_images_are_stacked_by_channel_and_scaled_once() -> None:
     space = Box((2, 2, 3), "uint8", 0, 255)
-    plan = stacking(make_plan({"a": space}), 2)
-    store = ScriptedStore(dataclasses.replace(plan, scale_observations="images"), seating=Seating())
+    plan = make_plan({"a": space}, frame_stack=2, scale_observations="images")
+    store = ScriptedStore(plan, seating=Seating())
     store.start()
     images = np.random.default_rng(0).integers(0, 256, (2, 2, 2, 3), np.uint8)
     for t, image in enumerate(images):
@@ -95,7 +89,7 @@ def test_images_are_stacked_by_channel_and_scaled_once() -> None:
 
 
 def test_statistics_are_of_single_observations_and_a_frame_keeps_its_units() -> None:
-    plan = dataclasses.replace(stacking(make_plan(AGENTS), 2), normalize_observations=True)
+    plan = make_plan(AGENTS, frame_stack=2, normalize_observations=True)
     store = ScriptedStore(plan, seating=Seating())
     store.start()
     for t in range(5):
@@ -111,5 +105,5 @@ def test_statistics_are_of_single_observations_and_a_frame_keeps_its_units() -> 
 @pytest.mark.parametrize("k", [1, 4])
 def test_a_replay_takes_so_many_times_the_memory_for_observations(k: int) -> None:
     image = Box((84, 84, 1), "uint8", 0, 255)
-    space = Observing(stacking(make_plan({"a": image}), k)).space(image)
+    space = Observing(make_plan({"a": image}, frame_stack=k)).space(image)
     assert bytes_of(space) == k * 84 * 84 * 4

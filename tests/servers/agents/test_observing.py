@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,12 @@ from muxrl.servers.alone import Alone
 from muxrl.servers.config import AgentPlan, ServerPlan
 
 
-def normalizing(plan: ServerPlan) -> ServerPlan:
-    return dataclasses.replace(plan, normalize_observations=True)
+def normalizing(*args: Any, **fields: Any) -> ServerPlan:
+    return make_plan(*args, normalize_observations=True, **fields)
 
 
 def observing_of(space: Space, **kwargs: Any) -> Observing:
-    return Observing(normalizing(dataclasses.replace(make_plan({"a": space}), **kwargs)))
+    return Observing(normalizing({"a": space}, **kwargs))
 
 
 def count_of(store: ScriptedStore) -> list[int]:
@@ -108,7 +108,7 @@ def test_images_are_scaled_and_then_normalised() -> None:
 
 
 def test_training_steps_are_counted_once_and_evaluation_never() -> None:
-    store = ScriptedStore(normalizing(make_plan("ab")), seating=Seating())
+    store = ScriptedStore(normalizing("ab"), seating=Seating())
     store.start("e")
     store.start("v", mode="evaluate")
     for t in range(3):
@@ -127,7 +127,7 @@ def test_training_steps_are_counted_once_and_evaluation_never() -> None:
 
 def test_a_refused_step_is_not_counted() -> None:
     masked = DictSpace({"action_mask": Box((3,), "int8", 0, 1), "seen": Box((2,))})
-    plan = normalizing(make_plan({"a": masked, "b": masked}))
+    plan = normalizing({"a": masked, "b": masked})
     store = ScriptedStore(plan, seating=MASKED_AGENTS)
     store.start()
 
@@ -142,7 +142,7 @@ def test_a_refused_step_is_not_counted() -> None:
 
 
 def test_all_parts_of_a_step_are_normalised_alike_and_recorded_as_acted_on() -> None:
-    store = ScriptedStore(normalizing(make_plan("ab")), seating=Seating())
+    store = ScriptedStore(normalizing("ab"), seating=Seating())
     store.start()
     for t in range(4):
         store.step(t, rewards={})
@@ -160,8 +160,8 @@ def test_all_parts_of_a_step_are_normalised_alike_and_recorded_as_acted_on() -> 
 
 
 def test_padding_and_absent_members_of_a_team_stay_zeros() -> None:
-    plan = make_plan({"a": Box((3,)), "b": Box((2,))}, {"team": ("a", "b")})
-    plan = dataclasses.replace(normalizing(plan), late_members="allow")
+    seen = {"a": Box((3,)), "b": Box((2,))}
+    plan = normalizing(seen, {"team": ("a", "b")}, late_members="allow")
     store = ScriptedStore(plan)
     store.start()
     rng = np.random.default_rng(0)
@@ -184,12 +184,12 @@ def test_padding_and_absent_members_of_a_team_stay_zeros() -> None:
 @pytest.mark.parametrize("is_observed", [False, True])
 def test_a_global_state_has_statistics_of_its_own(seating: Any, is_observed: bool) -> None:
     told = DictSpace({"seen": Box((2,)), "state": Box((1,))})
-    plan = make_plan(
+    plan = normalizing(
         dict.fromkeys("ab", told if is_observed else Box((2,))),
         {"team": ("a", "b")},
         state_size=None if is_observed else 1,
     )
-    store = ScriptedStore(normalizing(plan), seating=seating)
+    store = ScriptedStore(plan, seating=seating)
     store.start()
     states = np.random.default_rng(0).normal(1e4, 1.0, 50).astype(np.float32)
     for t, number in enumerate(states):
@@ -213,7 +213,7 @@ def test_statistics_of_other_observations_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"no statistics of Box\(3,\) float32 observations for"):
         other.set_state(one.get_state())
     agents = {"x": AgentPlan("q", Box((2,)), Discrete(2))}
-    third = Observing(normalizing(dataclasses.replace(make_plan(), agents=agents)))
+    third = Observing(replace(normalizing(), agents=agents))
     read = third.reader("x", Box((2,)))
     count(one, {"a": np.array([1.0, 2.0])})
     count(one, {"a": np.array([3.0, 6.0])})
@@ -226,7 +226,7 @@ def test_a_mask_beside_numbers_beside_a_state_is_not_counted(more: dict[str, Spa
     seen_alone = {"x": Box((2,)), **more}
     inner = DictSpace({**seen_alone, "action_mask": Box((3,), "int8", 0, 1)})
     told = DictSpace({"obs": inner, "state": Box((2,))})
-    plan = normalizing(make_plan(dict.fromkeys("ab", told), {"team": ("a", "b")}))
+    plan = normalizing(dict.fromkeys("ab", told), {"team": ("a", "b")})
     store = ScriptedStore(plan)
     store.start()
     for t in range(3):

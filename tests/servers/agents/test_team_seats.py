@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,6 @@ TOLD = {"obs": Box((2,)), "action_mask": MultiBinary(3), "state": Box((3,))}
 """The keys that RLlib's QMIX read: ``obs``, ``action_mask`` and ``state`` (its ENV_STATE)."""
 
 
-def team_store(late_members: Any = "allow", **kwargs: Any) -> ScriptedStore:
-    store = ScriptedStore(replace(make_plan("ab", TEAM, **kwargs), late_members=late_members))
-    store.start()
-    return store
-
-
 def team_steps(store: ScriptedStore) -> Trajectory:
     (team,) = store.trajectories("team")
     return separated(team)
@@ -38,7 +31,7 @@ def team_steps(store: ScriptedStore) -> Trajectory:
 
 
 def test_a_team_may_begin_when_all_missing_members_have_departed() -> None:
-    store = ScriptedStore(replace(make_plan("abc", TEAM), late_members="refuse"))
+    store = ScriptedStore(make_plan("abc", TEAM))
     store.start()
     store.step(0, "c")
     store.step(1, "c", terminations={"a": True})
@@ -48,11 +41,10 @@ def test_a_team_may_begin_when_all_missing_members_have_departed() -> None:
 def test_a_mask_is_read_by_its_own_members_choices() -> None:
     """Two members observe the same, and act by one of five, and by one of two and one of three."""
     sees = DictSpace({"obs": Box((2,)), "action_mask": MultiBinary(5)})
-    plan = make_plan({"a": sees, "b": sees}, TEAM)
-    agents = {**plan.agents, "b": replace(plan.agents["b"], action_space=MultiDiscrete((2, 3)))}
-    agents["a"] = replace(plan.agents["a"], action_space=Discrete(5))
+    acts: dict[str, Space] = {"a": Discrete(5), "b": MultiDiscrete((2, 3))}
+    plan = make_plan({"a": sees, "b": sees}, TEAM, acts=acts)
     mask = {"obs": np.zeros(2, np.float32), "action_mask": np.array([1, 0, 1, 1, 0], np.int8)}
-    played = Alone(agents, TEAMS.make_seats(replace(plan, agents=agents)))
+    played = Alone(plan.agents, TEAMS.make_seats(plan))
     (read,) = played.look({"a": mask, "b": mask}).block.observations
     assert read["action_mask"][0, 0].tolist() == [[1, 0, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0]]
 
@@ -61,8 +53,9 @@ def test_a_mask_is_read_by_its_own_members_choices() -> None:
 
 
 def told_store(state_size: int | None = None, use_global_state: bool = True) -> ScriptedStore:
-    plan = make_plan({"a": DictSpace(TOLD), "b": DictSpace(TOLD)}, TEAM, state_size=state_size)
-    store = ScriptedStore(replace(plan, use_global_state=use_global_state, late_members="allow"))
+    fields: dict[str, Any] = {"use_global_state": use_global_state, "late_members": "allow"}
+    sees = dict.fromkeys("ab", DictSpace(TOLD))
+    store = ScriptedStore(make_plan(sees, TEAM, state_size=state_size, **fields))
     store.start()
     return store
 

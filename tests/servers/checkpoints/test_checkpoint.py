@@ -51,10 +51,7 @@ def test_a_checkpoint_is_as_of_one_moment_and_free_of_our_pickles(saved: Path) -
     [
         ({"algorithm": "SAC", "settings": REPLAY}, "algorithm is DQN there and SAC here"),
         ({"model": {"fcnet_hiddens": [9]}}, "model.fcnet_hiddens is [8] there and [9] here"),
-        (
-            {"agents": {**make_plan("a").agents}},
-            'agents.b is {"policy": "default"',
-        ),
+        ({"agents": {**make_plan("a").agents}}, 'agents.b is {"policy": "default"'),
         (
             {"agents": make_plan({"a": Box((2,)), "b": Box((2,), "float32", 0, 1)}).agents},
             "agents.b.observation_space.low is",

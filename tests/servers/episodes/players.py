@@ -91,7 +91,7 @@ def plain(value: Any) -> Any:
     """Anything recorded or answered, in a form that compares equal."""
     if isinstance(value, Mapping):
         return {key: plain(part) for key, part in value.items()}
-    if isinstance(value, tuple):
+    if isinstance(value, list | tuple):
         return tuple(map(plain, value))
     array = np.asarray(value)
     return array.dtype.name, array.shape, array.tobytes()

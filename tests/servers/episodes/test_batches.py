@@ -30,23 +30,6 @@ def test_a_batch_may_hold_all_that_a_frame_brings() -> None:
     ]
 
 
-def test_a_long_episode_that_is_learned_whole_comes_in_pieces() -> None:
-    store = ScriptedStore(
-        make_plan(), batch_env_steps=4, needs_whole_episodes=True, max_sequence_steps=4
-    )
-    store.start()
-    for t in range(11):
-        store.step(t, rewards={"a": float(t), "b": 0.0} if t else {})
-    store.end(11, rewards={"a": 11.0, "b": 0.0})
-    assert [chunk.num_env_steps for chunk in store.chunks] == [4, 4, 3]
-    ends = [one.is_terminated for one in store.trajectories("a")]
-    assert ends == [False, False, True]
-    times, _, rewards = store.recorded("a")
-    assert times == [*map(float, range(11)), 10.0]  # terminated: no observation follows
-    assert rewards == [float(t) for t in range(1, 12)]
-    assert len(store.feed.batches) >= 1
-
-
 def far_value_said(
     caplog: pytest.LogCaptureFixture, what: str, usual: float, odd: float, *, at: int = 1_150
 ) -> list[str]:

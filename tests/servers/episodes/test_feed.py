@@ -20,6 +20,14 @@ def batch(name: str) -> list[Chunk]:
     return cast(list[Chunk], [name])
 
 
+def learning(max_ahead: int = 0) -> Feed:
+    """Returns a feed of which a batch is being learned."""
+    feed = Feed(max_ahead)
+    feed.put(batch("one"))
+    feed.take()
+    return feed
+
+
 async def wait_open(feed: Feed) -> None:
     gone = asyncio.Event()
     feed.when_open(gone.set)
@@ -30,20 +38,16 @@ def in_thread(call: Callable[[], Any]) -> Any:
     return ThreadPoolExecutor(1).submit(call)
 
 
-GATES: dict[str, tuple[int, str]] = {
-    "nothing ahead: shut from a complete batch to its weights": (
-        0,
-        "open put shut take shut done open",
-    ),
-    "one is collected while one is learned": (1, "put open take open put shut done open"),
-    "closed for good, and open": (0, "put close open"),
-    "what comes after a finished trainer": (0, "put take put discard open put open"),
-}
-
-
-@pytest.mark.parametrize("name", GATES)
-def test_when_the_gate_is_open(name: str) -> None:
-    max_ahead, moves = GATES[name]
+@pytest.mark.parametrize(
+    ("max_ahead", "moves"),
+    [
+        (0, "open put shut take shut done open"),  # from a complete batch to its weights
+        (1, "put open take open put shut done open"),  # one is collected while one is learned
+        (0, "put close open"),
+        (0, "put take put discard open put open"),  # what comes after a finished trainer
+    ],
+)
+def test_when_the_gate_is_open(max_ahead: int, moves: str) -> None:
     feed = Feed(max_ahead)
     do: dict[str, Callable[[], Any]] = {
         "put": lambda: feed.put(batch("one")),
@@ -60,9 +64,7 @@ def test_when_the_gate_is_open(name: str) -> None:
 
 
 def test_asking_for_the_next_batch_is_an_answer_too() -> None:
-    feed = Feed(max_ahead=0)
-    feed.put(batch("one"))
-    feed.take()
+    feed = learning()
     waiting = in_thread(feed.take)
     while not feed.is_open:  # opens when the thread has come to its second take
         threading.Event().wait(0.001)
@@ -90,9 +92,7 @@ def test_close_ends_a_take_and_every_later_one() -> None:
 
 
 def test_what_is_complete_before_the_last_update_ends_is_kept_for_the_checkpoint() -> None:
-    feed = Feed(max_ahead=0)
-    feed.put(batch("one"))
-    feed.take()
+    feed = learning()
     feed.close()
     feed.put(batch("two"))
     feed.discard()
@@ -205,11 +205,9 @@ def test_learning_and_holding_are_timed(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_next_batch_is_collected_as_the_update_goes_on() -> None:
-    feed = Feed(max_ahead=1)
+    feed = learning(1)
     collected = 0.0
     feed.share_collected = lambda: collected
-    feed.put(batch("one"))
-    feed.take()
     collected = 0.2  # before the learner says anything
     feed.note_progress(0.25)
     assert feed.is_open
@@ -231,21 +229,17 @@ def test_the_next_batch_is_collected_as_the_update_goes_on() -> None:
 
 @pytest.mark.parametrize("max_ahead", [0, 2])
 def test_progress_neither_opens_a_closed_gate_nor_closes_one_with_room(max_ahead: int) -> None:
-    feed = Feed(max_ahead)
+    feed = learning(max_ahead)
     feed.share_collected = lambda: 0.9
-    feed.put(batch("one"))
-    feed.take()
     feed.note_progress(0.1)
     assert feed.is_open == (max_ahead == 2)
 
 
 def test_progress_lets_through_who_waits() -> None:
-    feed = Feed(max_ahead=1)
+    feed = learning(1)
 
     async def wait() -> None:
         feed.bind(asyncio.get_running_loop())
-        feed.put(batch("one"))
-        feed.take()
         feed.note_progress(0.1)
         feed.share_collected = lambda: 0.2
         waiting = asyncio.create_task(wait_open(feed))

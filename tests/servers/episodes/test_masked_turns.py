@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from tests.servers.scripted_store import ScriptedStore, make_plan
 
 from muxrl.protocol.errors import ValueMismatch
-from muxrl.protocol.messages import EndEpisode, Step
+from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
 from muxrl.servers.lookup import find, own_algorithms
 
@@ -33,7 +32,7 @@ def test_a_final_observation_may_have_a_mask_of_zeros(
 ) -> None:
     seating = find(name).seating
     groups = seating.complete_groups(groups or {}, ["a", "b"])
-    plan = replace(make_plan(dict.fromkeys("ab", MASKED), groups), late_members="allow")
+    plan = make_plan(dict.fromkeys("ab", MASKED), groups, late_members="allow")
     store = ScriptedStore(plan, seating=seating)
     store.start()
     for t in range(4):
@@ -47,14 +46,3 @@ def test_a_final_observation_may_have_a_mask_of_zeros(
     for one in store.chunks[0].trajectories:
         # A value to bootstrap from needs an action.
         assert np.all(np.any(one.observations["action_mask"][-1], axis=-1))
-
-
-def test_the_last_move_of_another_ends_a_player_that_waits() -> None:
-    store = ScriptedStore(make_plan(dict.fromkeys("ab", MASKED)), seating=find("PPO").seating)
-    store.start()
-    store.step(0, observations={"a": shown(1, 1, 1)})
-    item = Step("e", 1, {"b": shown(0, 1, 0)}, terminations={"a": True},
-                final_observations={"a": shown(0, 0, 0)})  # fmt: skip
-    store.act(store.store.accept(item, 0.0))  # type: ignore[arg-type]
-    store.store.accept(EndEpisode("e", 2, final_observations={"b": shown(0, 0, 0)}), 0.0)
-    assert store.flags()["a"] == store.flags()["b"] == (True, False)

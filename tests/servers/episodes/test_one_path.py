@@ -68,22 +68,21 @@ CASES: dict[str, tuple[str, str, Seating, int | None]] = {
 def plan_of(case: str, **fields: Any) -> ServerPlan:
     agents, team, seating, state_size = CASES[case]
     groups = {"team": tuple(team)} if team else {}
-    plan = make_plan({a: KINDS[a] for a in agents}, groups, state_size=state_size)
-    found = dict(plan.agents)
+    acts: dict[str, dict[str, Space]] = {
+        "team of choices": {
+            "a": MultiDiscrete((2, 3)), "c": TupleSpace((Discrete(2), Discrete(2, start=1))),
+        },
+        "joint critics": {"c": Box((3,), low=-3.0, high=1.0)},
+        "alone": {"d": MultiBinary(2)},
+    }  # fmt: skip
+    sees, does = {a: KINDS[a] for a in agents}, acts.get(case, {})
+    plan = make_plan(sees, groups, state_size=state_size, acts=does, **fields)
     for a, own in plan.agents.items():
         if not (own.group and seating.forms_teams):
             # Agents that observe different things do not share a policy.
-            found[a] = dataclasses.replace(own, policy_id=str(own.observation_space))
-    acts: dict[str, Space] = {}
-    if case == "team of choices":
-        acts = {"a": MultiDiscrete((2, 3)), "c": TupleSpace((Discrete(2), Discrete(2, start=1)))}
-    elif case == "joint critics":
-        acts = {"c": Box((3,), low=-3.0, high=1.0)}
-    elif case == "alone":
-        acts = {"d": MultiBinary(2)}
-    for a, space in acts.items():
-        found[a] = dataclasses.replace(found[a], action_space=space)
-    return dataclasses.replace(plan, agents=found, **fields)
+            policy_id = str(own.observation_space)
+            plan.agents[a] = dataclasses.replace(own, policy_id=policy_id)
+    return plan
 
 
 def value_of(agent: str, number: int, t: int) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -227,21 +227,23 @@ def test_it_is_what_a_loop_says(
     num_frames: int,
 ) -> None:
     groups = None if seating == Seating() else {"team": ("a", "b")}
-    plan = make_plan(AGENTS, groups, "mean" if is_mean else "sum")
-    agents = {a: replace(p, policy_id=p.group or a) for a, p in plan.agents.items()}
-    plan = replace(plan, agents=agents, agents_return=agents_return, late_members="allow")
-    plan = replace(plan, frame_stack=num_frames)
-    store = ScriptedStore(plan, size, whole, 2 if whole else None, seating)
+    fields = {"agents_return": agents_return, "late_members": "allow", "frame_stack": num_frames}
+    team_reward = "mean" if is_mean else "sum"
+    plan = make_plan(AGENTS, groups, team_reward, shares_policy=False, **fields)
+    with pytest.MonkeyPatch.context() as patch:  # its table grows while episodes are open
+        patch.setattr("muxrl.servers.episodes.table._FIRST_SLOTS", 1)
+        store = ScriptedStore(plan, size, whole, 2 if whole else None, seating)
     played: dict[str, tuple[list[Any], Loop]] = {}
     for name in "efg"[: data.draw(st.integers(1, 3))]:
         items = data.draw(episodes(name, agents_return=agents_return))
         how: Any = {"agents_return": agents_return, "num_frames": num_frames}
         played[name] = items, Loop(seating, is_mean=is_mean, **how)
-        store.start(name)
     frames = list(zip_longest(*(items for items, _ in played.values())))
     for number, frame in enumerate([*frames, [None] * len(played)]):
         store.weights_seq_no = number
         for (name, (_, loop)), item in zip(played.items(), frame, strict=True):
+            if not number:
+                store.start(name)
             if item is None:
                 store.store.accept(AbortEpisode(name), 0.0)
                 continue
@@ -254,6 +256,7 @@ def test_it_is_what_a_loop_says(
         store.store.finish_frame()
     sizes = [sum(chunk.num_env_steps for chunk in batch) for batch in store.feed.batches]
     assert all(n >= size if whole else n == size for n in sizes)
+    assert not whole or max((c.num_env_steps for c in store.chunks), default=0) <= 2
     assert sum(c.num_env_steps for c in store.chunks) == store.store.counts.num_env_steps
     for name, (items, loop) in played.items():
         chunks = [chunk for chunk in store.chunks if chunk.episode_id == name]

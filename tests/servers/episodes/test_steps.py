@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,9 @@ from muxrl.protocol.errors import OutOfOrder, UnsoundValue, ValueMismatch
 from muxrl.protocol.messages import EndEpisode, Step
 from muxrl.servers.acting import Asked
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.episodes.blocks import AwaitedStep, Chosen
+from muxrl.servers.algorithms.settings.actor_critic import CENTRAL
+from muxrl.servers.episodes.blocks import Chosen
+from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
 
 
 @pytest.fixture
@@ -24,54 +25,12 @@ def store() -> ScriptedStore:
 # --- one transition a step ------------------------------------------------------------------
 
 
-def test_one_transition_a_step(store: ScriptedStore) -> None:
-    for t in range(4):
-        reply = store.step(t, rewards={"a": float(t), "b": 1.0} if t else {})
-        assert (reply.t, reply.actions) == (t, {"a": t % 3, "b": t % 3})
-    ended = store.end(4, rewards={"a": 4.0})
-    assert (ended.num_steps, ended.returns) == (4, {"a": 10.0, "b": 3.0})
-    assert store.recorded("a")[1:] == ([0, 1, 2, 0], [1.0, 2.0, 3.0, 4.0])
-    assert store.recorded("b")[1:] == ([0, 1, 2, 0], [1.0, 1.0, 1.0, 0.0])
-    assert store.store.counts.num_env_steps == 4
-    assert store.store.counts.num_agent_steps == 8
-    assert store.store.counts.num_episodes == 1
-    assert store.store.counts.episode_return_mean == 6.5
-
-
-def test_the_same_step_twice_is_recorded_once_and_answered_alike(store: ScriptedStore) -> None:
-    for t in range(3):
-        first = store.step(t, rewards={"a": 1.0} if t else {})
-        store.weights_seq_no += 1
-        assert store.step(t, rewards={"a": 1.0} if t else {}) == first
-    assert store.end(3).returns == {"a": 2.0, "b": 0.0}
-    assert store.recorded("a")[1:] == ([0, 1, 2], [1.0, 1.0, 0.0])
-    assert store.store.counts.num_env_steps == 3
-    assert store.store.counts.num_agent_steps == 6
-
-
-def test_a_repeat_of_what_is_still_pending_waits_for_the_same_answer(store: ScriptedStore) -> None:
-    item = Step("e", 0, {"a": seen("a", 0)})
-    pending, again = (store.store.accept(item, 0.0) for _ in range(2))
-    assert isinstance(pending, AwaitedStep)
-    assert isinstance(again, AwaitedStep)
-    assert again.block is pending.block
-    reply = store.act(pending)
-    assert store.store.accept(item, 0.0) == reply
-
-
 def test_the_next_step_before_the_answer_to_the_last(store: ScriptedStore) -> None:
     store.store.accept(Step("e", 0, {"a": seen("a", 0)}), 0.0)
     error = store.refused(Step("e", 1, {"a": seen("a", 1)}), OutOfOrder)
     assert "awaiting action" in error.message
     error = store.refused(EndEpisode("e", 1), OutOfOrder)
     assert "awaiting action" in error.message
-
-
-def test_an_end_with_another_count(store: ScriptedStore) -> None:
-    store.step(0)
-    error = store.refused(EndEpisode("e", 2), OutOfOrder)
-    assert (error.expected, error.got) == ("t=1", "t=2")
-    assert store.end(1).num_steps == 1
 
 
 GOOD = {"a": seen("a", 1), "b": seen("b", 1)}
@@ -130,23 +89,6 @@ def test_a_refused_step_leaves_the_episode_as_it_was(store: ScriptedStore, name:
     assert store.recorded("a") == ([0.0, 1.0, 1.0], [0, 1], [5.0, 0.0])
 
 
-def test_a_first_step_that_is_refused_can_be_mended(store: ScriptedStore) -> None:
-    store.refused(Step("e", 0, {"a": [1]}), ValueMismatch)
-    store.step(0)
-    assert store.end(1).num_steps == 1
-
-
-def test_a_refused_end_can_be_mended(store: ScriptedStore) -> None:
-    store.step(0)
-    item = EndEpisode("e", 1, is_truncated=True, rewards={"a": 1.0})
-    error = store.refused(item, ValueMismatch)
-    assert error.agent_id == "a"
-    assert error.expected == "final_observations['a']"
-    item.final_observations = {"a": seen("a", 1), "b": seen("b", 1)}
-    reply = store.store.accept(item, 0.0)
-    assert reply.returns == {"a": 1.0, "b": 0.0}  # type: ignore[union-attr]
-
-
 def test_a_reward_that_makes_the_return_infinite_is_refused() -> None:
     store = ScriptedStore(make_plan(max_abs_reward=None))
     store.start()
@@ -186,23 +128,6 @@ def test_a_number_beyond_the_limits_is_refused_by_name(value: float) -> None:
     store.step(1, rewards={"a": 1e12}, state=[1e15])
 
 
-def test_json_lists_are_recorded_as_arrays(store: ScriptedStore) -> None:
-    store.step(0, observations={"a": [97, 0], "b": [98, 0]})
-    store.step(1, observations={"a": [97, 1], "b": [98, 1]})
-    store.end(2)
-    assert store.recorded("a")[0][:2] == [0.0, 1.0]
-
-
-def test_logged_actions_reach_inference() -> None:
-    store = ScriptedStore(make_plan("a"))
-    store.start()
-    pending = store.store.accept(Step("e", 0, {"a": seen("a", 0)}, logged_actions={"a": 2}), 0.0)
-    assert isinstance(pending, AwaitedStep)
-    ((actions, is_given, log_probs),) = pending.block.logged or ()
-    assert (actions, is_given, log_probs) == ([[2]], [[True]], None)
-    assert store.store.counts.num_logged_actions == 1
-
-
 # --- rewards --------------------------------------------------------------------------------
 
 
@@ -214,11 +139,12 @@ def test_what_no_action_learns_from_is_said_once(
     store.step(1, "a", terminations={"b": True}, rewards={"b": 5.0}, late_rewards={"b": 0.0})
     store.end(2, rewards={"a": 1.0, "b": 0.0})
     assert not caplog.text, "all of it was for an action"
-    for episode_id in ("late", "later"):
+    for episode_id, at_step, at_end in (("late", 7.0, 0.0), ("later", 0.0, 7.0)):
         store.start(episode_id)
         store.step(0, episode_id=episode_id)
         store.step(1, "a", episode_id=episode_id, terminations={"b": True})
-        store.end(2, episode_id, **{how: {"b": 7.0}})
+        store.step(2, "a", episode_id=episode_id, **{how: {"b": at_step}})
+        store.end(3, episode_id, **{how: {"b": at_end}})
     assert caplog.text.count("'b' was paid after its end") == 1
     assert "in episode late for the first time" in caplog.text
 
@@ -243,9 +169,7 @@ def test_what_happens_before_a_server_s_agents_first_act_is_counted(store: Scrip
 
 
 def test_actions_come_into_force_all_at_once_or_not_at_all() -> None:
-    plan = make_plan("ab")
-    agents = {a: replace(p, policy_id=a) for a, p in plan.agents.items()}
-    store = ScriptedStore(replace(plan, agents=agents), seating=Seating())
+    store = ScriptedStore(make_plan("ab", shares_policy=False), seating=Seating())
     store.start()
 
     def chosen(*names: str) -> list[Chosen]:
@@ -274,3 +198,43 @@ def test_actions_come_into_force_all_at_once_or_not_at_all() -> None:
     following.block.finish(chosen("b's next"), 3)
     last = store.store.accept(Step("e", 2, {agent: seen(agent, 2) for agent in "ab"}), 0.0)
     assert states_of(last) == ["a's", "b's next"]
+
+
+# --- agents that come back --------------------------------------------------------------------
+
+
+def returning_store(seating: Any = None, *, agents_return: bool = True, **start: Any) -> Any:
+    store = ScriptedStore(make_plan(agents_return=agents_return), seating=seating or Seating())
+    store.start(**start)
+    store.step(0)
+    return store
+
+
+def test_a_saved_chunk_keeps_the_lives_apart() -> None:
+    store = returning_store()
+    store.step(1, terminations={"b": True})
+    store.end(2)
+    (chunk,) = unpack_chunks(pack_chunks(store.chunks))
+    assert [one.key for one in chunk.trajectories] == ["a", "b", "b~2"]
+
+
+def test_a_return_is_refused_unless_the_config_says_so() -> None:
+    store = returning_store(agents_return=False)
+    observations = {a: seen(a, 1) for a in "ab"}
+    refusal = store.refused(Step("e", 1, observations, terminations={"b": True}), ValueMismatch)
+    assert "simulation.respawn" in refusal.message
+
+
+def test_lives_are_measured_too() -> None:
+    store = returning_store(mode="eval")
+    store.step(1, terminations={"b": True}, rewards={"b": 5.0})
+    assert store.step(2, rewards={"b": 7.0}).actions.keys() == {"a", "b"}
+    assert store.end(3).returns == {"a": 0.0, "b": 12.0}
+
+
+def test_without_a_group_each_life_is_one_of_its_own_to_a_central_critic_too() -> None:
+    store = returning_store(CENTRAL)
+    store.step(1, terminations={"b": True})
+    store.end(2, is_truncated=True, final_observations={a: seen(a, 99) for a in "ab"})
+    cut_short = dict.fromkeys(("", "a", "b~2"), (False, True))
+    assert store.flags() == {**cut_short, "b": (True, False)}

@@ -8,12 +8,9 @@ import pytest
 from tests.servers.episodes.test_rows import EPISODES, played, step_of
 from tests.servers.scripted_store import ScriptedStore, make_plan, open_store, seen
 
-from muxrl.protocol.errors import EpisodeGone, NotServing, OutOfOrder, TooManyEpisodes
-from muxrl.protocol.messages import Aborted, EndEpisode, Started, StartEpisode, Step
-from muxrl.servers.episodes.blocks import AwaitedStep
+from muxrl.protocol.errors import EpisodeGone, NotServing, TooManyEpisodes
+from muxrl.protocol.messages import Aborted, AbortEpisode, EndEpisode, StartEpisode, Step
 from muxrl.servers.episodes.store import BROKEN
-
-FIRST_SEEN = {"a": seen("a", 0), "b": seen("b", 0)}
 
 
 @pytest.fixture
@@ -22,19 +19,6 @@ def store() -> ScriptedStore:
 
 
 # --- ids and limits -------------------------------------------------------------------------
-
-
-def test_an_id_is_used_once(store: ScriptedStore) -> None:
-    assert isinstance(store.start(), Started)  # its answer may have been lost
-    answer = store.step(0)
-    # With the first step in its frame, it is sent again with it.
-    assert isinstance(store.start(), Started)
-    assert store.step(0) == answer
-    store.refused(StartEpisode("e", mode="eval"), OutOfOrder)
-    store.step(1)
-    assert "already open" in store.refused(StartEpisode("e"), OutOfOrder).message
-    store.end(2)
-    assert "already over" in store.refused(StartEpisode("e"), OutOfOrder).message
 
 
 def test_a_server_that_stops_starts_nothing(store: ScriptedStore) -> None:
@@ -78,9 +62,8 @@ def test_an_idle_episode_is_closed_as_truncated() -> None:
 def test_who_waits_for_actions_is_not_idle() -> None:
     store = ScriptedStore(make_plan(episode_timeout_s=10.0))
     store.start()
-    pending = store.store.accept(Step("e", 0, {"a": seen("a", 0)}), 0.0)
+    pending: Any = store.store.accept(Step("e", 0, {"a": seen("a", 0)}), 0.0)
     assert store.store.expire(1e6) == []
-    assert isinstance(pending, AwaitedStep)
     store.act(pending)
     assert store.store.expire(1e6) == ["e"]
 
@@ -88,8 +71,7 @@ def test_who_waits_for_actions_is_not_idle() -> None:
 def test_a_step_that_could_not_be_answered_does_not_keep_its_episode_for_ever() -> None:
     store = ScriptedStore(make_plan(episode_timeout_s=10.0))
     store.start()
-    pending = store.store.accept(Step("e", 0, {"a": seen("a", 0)}), 0.0)
-    assert isinstance(pending, AwaitedStep)
+    pending: Any = store.store.accept(Step("e", 0, {"a": seen("a", 0)}), 0.0)
     pending.block.has_failed = True  # as the batcher says when the module has raised
     assert store.store.expire(9.0) == []
     assert store.store.expire(11.0) == ["e"]
@@ -101,8 +83,7 @@ def test_the_episodes_of_a_lost_simulation_are_closed_as_truncated_and_no_others
         store.start(episode_id)
         store.step(0, episode_id=episode_id)
     store.step(1, episode_id="simulation-1-ab-e", rewards={"a": 1.0})
-    waiting = store.store.accept(Step("simulation-1-ab-f", 1, {"a": seen("a", 1)}), 0.0)
-    assert isinstance(waiting, AwaitedStep)
+    waiting: Any = store.store.accept(Step("simulation-1-ab-f", 1, {"a": seen("a", 1)}), 0.0)
     assert store.store.abort_all("simulation-1-ab-", 0.0) == 2
     pieces = store.trajectories("a")
     assert [(one.is_terminated, one.is_truncated) for one in pieces] == [(False, True)] * 2
@@ -184,32 +165,54 @@ def test_the_oldest_of_too_many_ends_is_forgotten(
 # --- evaluation -----------------------------------------------------------------------------
 
 
-def test_evaluation_is_measured_and_never_fed() -> None:
-    store = ScriptedStore(make_plan(), batch_env_steps=1)
-    for episode_id in "ef":
-        store.start(episode_id, mode="eval")
-        pending = store.store.accept(Step(episode_id, 0, FIRST_SEEN), 0.0)
-        assert isinstance(pending, AwaitedStep)
-        assert not pending.block.mode.is_training
-        assert not pending.block.mode.should_explore
-        store.act(pending)
-        store.step(1, episode_id=episode_id, rewards={"a": 1.0})
-    ended = store.end(2, "e", rewards={"a": 1.0}, is_truncated=True)
-    assert (ended.num_steps, ended.returns) == (2, {"a": 2.0, "b": 0.0})
-    store.abort("f")
-    assert store.feed.batches == []
+FINALS = {"a": seen("a", 1), "b": seen("b", 1)}
+
+
+# --- ends -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_truncated", [False, True])
+def test_zero_steps_are_an_episode(store: ScriptedStore, is_truncated: bool) -> None:
+    ended = store.end(0, is_truncated=is_truncated, rewards={"a": 1.0})
+    assert (ended.num_steps, ended.returns) == (0, {"a": 1.0})
     assert store.chunks == []
+    assert store.store.counts.num_episodes == 1
+
+
+# --- ends that are said again, or aborted ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reason", "story"),
+    [
+        ("a\nwheel\N{BELL}", "it was aborted: a\nwheel\N{BELL}"),
+        ("x" * 10_000, "it was aborted: " + "x" * 200),
+        ("", "it was aborted"),
+        (None, "it has ended"),
+    ],
+)
+def test_why_an_episode_is_over_is_told_in_later_refusals_and_in_the_log(
+    store: ScriptedStore, caplog: pytest.LogCaptureFixture, reason: str | None, story: str
+) -> None:
+    caplog.set_level("INFO")
+    store.step(0)
+    if reason is None:
+        store.end(1)
+    else:
+        store.start("f")
+        for episode_id in "ef":
+            store.store.accept(AbortEpisode(episode_id, reason), store.now)
+    refusal = store.refused(Step("e", 1, {}), EpisodeGone)
+    assert refusal.message == f"episode e is over on server 'scripted': {story}"
+    told = [r.getMessage() for r in caplog.records if "is over" in r.getMessage()]
+    assert told == ([] if reason is None else [f"episode 'e' is over: {story!r}"]), "f is too soon"
+
+
+def test_abort_while_actions_are_awaited(store: ScriptedStore) -> None:
+    store.step(0)
+    pending: Any = store.store.accept(Step("e", 1, FINALS, {"a": 1.0}), 0.0)
+    store.abort()
+    assert store.act(pending).actions == {"a": 1, "b": 1}
+    assert store.recorded("a") == ([0.0, 1.0], [0], [1.0])
     counts = store.store.counts
-    assert (counts.num_env_steps, counts.num_agent_steps, counts.num_episodes) == (0, 0, 0)
-    assert counts.episode_return_mean is None
-
-
-@pytest.mark.parametrize(("mode", "asked", "explores"), [
-    ("train", None, True), ("train", False, False), ("eval", None, False), ("eval", True, True),
-])  # fmt: skip
-def test_exploration(mode: Any, asked: bool | None, explores: bool) -> None:
-    store = ScriptedStore(make_plan())
-    store.start(mode=mode, should_explore=asked)
-    pending = store.store.accept(Step("e", 0, FIRST_SEEN), 0.0)
-    assert isinstance(pending, AwaitedStep)
-    assert pending.block.mode.should_explore is explores
+    assert (counts.num_aborted, counts.num_episodes, counts.num_env_steps) == (1, 0, 1)

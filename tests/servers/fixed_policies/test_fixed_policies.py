@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,11 @@ import gymnasium
 import numpy as np
 import pytest
 from tests.servers.acted import played
+from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
-from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.config import ServerPlan
 from muxrl.servers.fixed_policies import FIXED, FixedAlgorithm, find_fixed
 from muxrl.servers.fixed_policies.plain import PolicyFailed
 from muxrl.servers.fixed_policies.policies import FixedPolicies
@@ -28,10 +28,9 @@ SEEN = np.zeros(2, np.float32)
 
 
 def plan(algorithm: str, acts: Space, sees: Space = SEES, **settings: Any) -> ServerPlan:
-    return ServerPlan(
-        "fixed", algorithm, {agent: AgentPlan("default", sees, acts) for agent in "ab"},
-        groups={}, state_size=None, settings=settings, host="127.0.0.1", seed=7,
-    )  # fmt: skip
+    given: dict[str, Any] = {"algorithm": algorithm, "settings": settings}
+    seen = dict.fromkeys("ab", sees)
+    return make_plan(seen, acts=acts, server_id="fixed", seed=7, **given)
 
 
 def resumed(plan: ServerPlan, checkpoint: Path) -> ServerPlan:
@@ -116,29 +115,18 @@ def scripted(name: str, acts: Space = FIVE, sees: Space = SEES, **kwargs: Any) -
 
 
 @pytest.mark.parametrize(
-    "acts",
-    [
-        Discrete(3, start=4),
-        MultiDiscrete((2, 3)),
-        MultiBinary(2),
-        Box((2,), "float32", -1, 3),
-    ],
+    ("acts", "num"), [(Discrete(3, start=4), 3), (MultiDiscrete((2, 3)), 6), (MultiBinary(2), 4)]
 )
-def test_random_covers_the_action_space(acts: Space) -> None:
-    policies = make(plan("RANDOM", acts))
-    actions = [a["a"] for a in play(policies, [{"a": SEEN, "b": SEEN}] * 400)]
-    if isinstance(acts, Discrete):
-        assert {4, 5, 6} == set(actions)
-        assert min(Counter(actions).values()) > 90  # 133 expected, 9.4 standard deviation
-    elif isinstance(acts, MultiDiscrete):
-        assert len({tuple(a.tolist()) for a in actions}) == 6
-    elif isinstance(acts, MultiBinary):
-        assert len({tuple(a.tolist()) for a in actions}) == 4
-    else:
-        table = np.stack(actions)
-        assert table.min() >= -1
-        assert table.max() <= 3
-        np.testing.assert_allclose(table.mean(axis=0), 1.0, atol=0.25)
+def test_random_covers_the_action_space(acts: Space, num: int) -> None:
+    actions = play(make(plan("RANDOM", acts)), [{"a": SEEN}] * 400)
+    assert len({tuple(np.ravel(one["a"])) for one in actions}) == num
+
+
+def test_random_covers_a_box() -> None:
+    actions = play(make(plan("RANDOM", Box((2,), "float32", -1, 3))), [{"a": SEEN}] * 400)
+    table = np.stack([one["a"] for one in actions])
+    assert -1 <= table.min() < table.max() <= 3
+    np.testing.assert_allclose(table.mean(axis=0), 1.0, atol=0.25)
 
 
 def test_random_follows_masks() -> None:
@@ -224,14 +212,6 @@ def test_a_wrong_action_is_named(acts: Space, action: Any, reason: str) -> None:
     told = f"agent 'b' gave no action of its space at t=0: .*{reason}"
     with pytest.raises(PolicyFailed, match=told):
         play(policies, [{"b": SEEN}])
-
-
-def test_an_action_that_the_mask_forbids_is_named() -> None:
-    sees = DictSpace({"observation": Box((2,)), "action_mask": Box((3,), "int8", 0, 1)})
-    policies = make(scripted("make_constant", Discrete(3), sees, action=1))
-    seen = {"observation": SEEN, "action_mask": np.array([1, 0, 1], np.int8)}
-    with pytest.raises(PolicyFailed, match=r"one of \[0, 2\], got 1 \(its action mask"):
-        play(policies, [{"a": seen}])
 
 
 def test_a_policy_may_write_into_what_it_is_shown_and_the_mask_still_counts() -> None:
@@ -353,10 +333,3 @@ def test_a_fixed_policy_goes_on_with_its_own_checkpoint_only(tmp_path: Path) -> 
 def test_names_are_case_insensitive() -> None:
     assert [find_fixed(n.lower()) for n in ("RANDOM", "SCRIPTED", "FROZEN", "POOL")] == list(FIXED)
     assert find_fixed("PPO") is None
-
-
-def test_a_plan_is_not_changed() -> None:
-    its_plan = plan("RANDOM", Discrete(3))
-    before = dataclasses.asdict(its_plan)
-    make(its_plan)
-    assert dataclasses.asdict(its_plan) == before

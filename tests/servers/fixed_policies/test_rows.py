@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.servers.conversations import Talk
+from tests.servers.episodes.players import plain
 from tests.servers.fixed_policies.test_fixed_policies import FIVE, SEEN, SEES, make, plan
 from tests.servers.fixed_policies.test_pool import certain
 from tests.servers.packing import answers_of, rows_of, unpacked
-from tests.servers.scripted_store import spec_of
+from tests.servers.resumable import assert_same
+from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.messages import (
     ActionRows,
     Actions,
+    ServerSpec,
     Started,
     StartEpisode,
     Status,
@@ -65,10 +67,8 @@ class Client:
     def __init__(self, given: ServerPlan, *, in_rows: bool) -> None:
         self.policies: Any = make(given)
         self.agents = given.agents
-        self._app = PolicyServerApp(
-            spec_of(given), "here", "",
-            policies=self.policies, status=lambda: Status("fixed", "ready"),
-        )  # fmt: skip
+        spec, status = ServerSpec(1, "fixed", "POOL", {}), Status("fixed", "ready")
+        self._app = PolicyServerApp(spec, "here", "", policies=self.policies, status=lambda: status)
         self.in_rows = in_rows
         self.num_in_rows = 0
 
@@ -76,22 +76,17 @@ class Client:
         """Returns what each row is answered."""
         told = items if self.in_rows else unpacked(self.agents, items)
         replies: list[Any] = []
-        self._app.answer(told, replies.extend, is_alone=True)
+        for frame in [told] if self.in_rows else [[one] for one in told]:
+            self._app.answer(frame, replies.extend, is_alone=True)
         for item, reply in zip(told, replies, strict=True):
             if isinstance(item, StepRows) and isinstance(reply, ActionRows) and not reply.replies:
                 self.num_in_rows += len(item.episode_ids)
         return answers_of(self.agents, told, replies)
 
 
-def game(given: ServerPlan, num: int, seed: int = 0, name: str = "") -> Iterator[list[Any]]:
-    """Yields so many messages, in rows and one by one, of episodes of several lengths."""
-    for items in Talk(given, seed, num, logs_actions=False).frames():
-        for item in items:
-            if isinstance(item, StepRows):
-                item.episode_ids = [name + e for e in item.episode_ids]
-            elif not item.episode_id.startswith(name):
-                item.episode_id = name + item.episode_id
-        yield items
+def frames(given: ServerPlan, num: int) -> Iterator[list[Any]]:
+    """Returns so many messages, in rows and one by one, of episodes of several lengths."""
+    return Talk(given, 0, num, logs_actions=False).frames()
 
 
 def lockstep(given: ServerPlan, t: int) -> list[Any]:
@@ -106,15 +101,6 @@ def lockstep(given: ServerPlan, t: int) -> list[Any]:
         steps.append(Step(e, t, seen, dict.fromkeys(seen, 0.5) if t else {}))
     starts = [StartEpisode(e, should_explore=True) for e in names] if t == 0 else []
     return [*starts, rows_of(given.agents, steps)]
-
-
-def plain(value: Any) -> Any:
-    """A value in a form that compares equal."""
-    if isinstance(value, dict):
-        return {key: plain(part) for key, part in value.items()}
-    if isinstance(value, tuple):
-        return tuple(map(plain, value))
-    return np.asarray(value).dtype.name, np.asarray(value).tolist()
 
 
 def play(clients: list[Client], messages: Iterable[list[Any]]) -> list[dict[str, Any]]:
@@ -152,16 +138,12 @@ SPACES: dict[str, tuple[str, tuple[Space, Space], tuple[Space, Space]]] = {
 @pytest.mark.parametrize("name", SPACES)
 def test_plain_policies_act_in_rows_as_one_by_one(name: str) -> None:
     what, *spaces = SPACES[name]
-    given = plan("RANDOM", FIVE)
-    if what != "RANDOM":
-        given = plan("SCRIPTED", FIVE, policy=f"{__name__}:{what}")
-    agents = {
-        agent: dataclasses.replace(one, observation_space=sees, action_space=acts)
-        for (agent, one), (sees, acts) in zip(given.agents.items(), spaces, strict=True)
-    }
-    given = dataclasses.replace(given, agents=agents)
+    sees, acts = ({a: both[i] for a, both in zip("ab", spaces, strict=True)} for i in range(2))
+    settings = {} if what == "RANDOM" else {"policy": f"{__name__}:{what}"}
+    algorithm = "SCRIPTED" if settings else "RANDOM"
+    given = make_plan(sees, acts=acts, algorithm=algorithm, settings=settings)
     clients = [Client(given, in_rows=in_rows) for in_rows in (False, True)]
-    play(clients, game(given, 40))
+    play(clients, frames(given, 40))
     assert clients[1].num_in_rows > 20
     one, other = (client.policies for client in clients)
     assert one.store.counts == other.store.counts
@@ -177,8 +159,8 @@ def learners(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("members")
     found = []
     for seed in range(3):
-        ppo = dataclasses.replace(
-            plan("PPO", FIVE, MASKED), server_id="main", settings={}, seed=seed,
+        ppo = make_plan(
+            dict.fromkeys("ab", MASKED), acts=FIVE, server_id="main", seed=seed,
             model={"fcnet_hiddens": [8]}, normalize_observations=seed == 2,
         )  # fmt: skip
         policies: Any = make_policies(ppo, pytest.fail)
@@ -202,21 +184,14 @@ def pool_plan(checkpoints: list[str]) -> ServerPlan:
     return plan("POOL", FIVE, MASKED, members=members)
 
 
-def pool_in_two_ways(given: ServerPlan, learners: Any) -> list[Client]:
-    checkpoints, live = learners
-    clients = []
-    for in_rows in (False, True):
-        clients.append(Client(given, in_rows=in_rows))
-        clients[-1].policies.sync("main", {100: checkpoints[0]}, live)
-    return clients
-
-
 def test_members_of_all_kinds_act_in_rows_as_one_by_one(learners: Any) -> None:
     checkpoints, live = learners
     given = pool_plan(checkpoints)
-    clients = pool_in_two_ways(given, learners)
+    clients = [Client(given, in_rows=in_rows) for in_rows in (False, True)]
+    for client in clients:
+        client.policies.sync("main", {100: checkpoints[0]}, live)
     found = []
-    for turn, items in enumerate(game(given, 120)):
+    for turn, items in enumerate(frames(given, 120)):
         if turn == 60:  # in the middle of episodes, also of members that go
             newer = certain(live, 2)
             for client in clients:
@@ -227,8 +202,7 @@ def test_members_of_all_kinds_act_in_rows_as_one_by_one(learners: Any) -> None:
     assert clients[1].num_in_rows > 100
     one, other = (client.policies for client in clients)
     assert one.store.counts == other.store.counts
-    states = [plain(policies.acting.get_random_state()) for policies in (one, other)]
-    assert states[0] == states[1]
+    assert_same(one.acting.get_random_state(), other.acting.get_random_state())
 
 
 def test_newer_weights_act_in_rows_at_once(learners: Any) -> None:

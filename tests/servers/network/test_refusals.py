@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import requests
-from tests.compliance.real_servers import SEES, TOKEN, make_plan
+from tests.compliance.real_servers import SEES, TOKEN, make_plan, running
 from tests.compliance.right_client import Echo
 
 from muxrl.servers.network.front import Refusals
-from muxrl.servers.server import PolicyServer
 from muxrl.servers.trainers.interface import Rows
 
 
@@ -56,16 +55,13 @@ def test_what_a_client_sends_stays_in_its_line(
 def test_a_running_server_tells_its_log_what_its_client_was_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    server = PolicyServer(make_plan("RANDOM", SEES))
-    url = f"http://{server.start()}"
-    try:
+    with running(make_plan("RANDOM", SEES)) as server:
+        url = f"http://{server.address}"
         answer = requests.post(f"{url}/v1/episodes/never/end", json={"t": 1}, timeout=20)
         told = answer.json()["message"]
         assert requests.post(f"{url}/v1/step", data=b"{", timeout=20).status_code == 400
         end = {"t": 1, "episode_id": "other"}
         other = requests.post(f"{url}/v1/episodes/never/end", json=end, timeout=20)
-    finally:
-        server.stop()
     assert answer.status_code == 410
     assert other.status_code == 400
     assert "episode_id 'never', the body 'other'" in other.json()["message"]
@@ -73,6 +69,10 @@ def test_a_running_server_tells_its_log_what_its_client_was_told(
     refusals = [r.getMessage() for r in caplog.records if r.name == "muxrl.servers.network.front"]
     assert refusals[0] == f"410: {told}"
     assert refusals[1].startswith("400: ")
+
+
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+post = functools.partial(requests.post, headers=BEARER, timeout=9)
 
 
 class Sulking(Echo):
@@ -89,20 +89,18 @@ class Sulking(Echo):
 def test_health_fails_while_work_does(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name = f"{__name__}:Sulking"
-    server = PolicyServer(make_plan(name, {"a": SEES["a"]}, server_id="s", token=TOKEN))
-    url = f"http://{server.start()}/v1"
-    post = functools.partial(requests.post, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=9)
+    plan = make_plan(f"{__name__}:Sulking", {"a": SEES["a"]}, server_id="s", token=TOKEN)
 
     def health() -> tuple[int, str]:
-        answer = requests.get(f"{url}/health", headers=post.keywords["headers"], timeout=9)
+        answer = requests.get(f"{url}/health", headers=BEARER, timeout=9)
         return answer.status_code, answer.json()["problem"]
 
     def step(t: int) -> str:
         item = {"type": "step", "episode_id": "e", "t": t, "observations": {"a": [0.5, 0.5]}}
         return str(post(f"{url}/step", json={"items": [item]}).json()["replies"][0])
 
-    try:
+    with running(plan) as server:
+        url = f"http://{server.address}/v1"
         assert post(f"{url}/episodes", json={"episode_id": "e"}).ok
         assert health() == (200, "")
         monkeypatch.setattr(Sulking, "is_sulking", True)
@@ -115,21 +113,15 @@ def test_health_fails_while_work_does(
         assert health() == (200, "")
         monkeypatch.setattr(server.policies.store, "problem", "idle episodes could not be closed")
         assert health() == (503, "idle episodes could not be closed")
-    finally:
-        server.stop()
     assert len([record for record in caplog.records if record.exc_info]) == 1
 
 
 def test_what_fails_outside_of_any_item_is_answered() -> None:
     """A `StopIteration` among it, which no future takes."""
-    server = PolicyServer(make_plan("RANDOM", SEES, token=TOKEN))
-    server.answer_run({"report": lambda asked: next(iter(())), "finish": lambda asked: 1 / 0})
-    url, bearer = f"http://{server.start()}/v1", {"Authorization": f"Bearer {TOKEN}"}
-    try:
+    with running(make_plan("RANDOM", SEES, token=TOKEN)) as server:
+        server.answer_run({"report": lambda asked: next(iter(())), "finish": lambda asked: 1 / 0})
         for name, error in (("report", "StopIteration"), ("finish", "division by zero")):
             asked = {"timeout_s": 1.0} if name == "finish" else {}
-            answer = requests.post(f"{url}/run/{name}", json=asked, headers=bearer, timeout=9)
+            answer = post(f"http://{server.address}/v1/run/{name}", json=asked)
             assert answer.status_code == 500
             assert error in answer.json()["message"]
-    finally:
-        server.stop()
