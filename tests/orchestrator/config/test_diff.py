@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from muxrl.orchestrator.config import ExperimentConfig, StopConfig
-from muxrl.orchestrator.config.merge import diff, flat
+from muxrl.orchestrator.config.merge import diff
 
 
 @pytest.mark.parametrize(
@@ -26,10 +24,3 @@ def test_what_differs_is_named_whichever_comes_first(
 ) -> None:
     assert diff(ours, theirs) == keys
     assert set(diff(theirs, ours)) == set(keys)
-
-
-def test_dataclasses_are_compared_by_their_fields() -> None:
-    config = ExperimentConfig(stop=StopConfig(env_steps=5))
-    other = replace(config, stop=StopConfig(env_steps=6, episode_return={"a": 1.0}))
-    assert diff(config, other) == ["stop.env_steps", "stop.episode_return.a"]
-    assert flat(other)["stop.episode_return.a"] == 1.0

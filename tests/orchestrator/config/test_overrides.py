@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -89,22 +90,15 @@ def test_an_open_key_is_given_by_either(file: Path) -> None:
         ({"stop.env_steps": "many"}, "stop.env_steps: must be an integer or null, got the text"),
         ({"stop..env_steps": 3}, "override 'stop..env_steps=3': must have a key.path"),
         ({"nowhere": {}}, "unknown key 'nowhere'"),
-        ({"servers.ppo.agents": {}}, "servers.ppo.agents: must be a list of text"),
+        ({"servers": {"ppo": {"agents": {}}}}, "servers.ppo.agents: must be a list of text"),
     ],
 )
 def test_mistakes_are_named_by_key(file: Path, overrides: dict[str, Any], problem: str) -> None:
-    before = dict(overrides)
+    before = copy.deepcopy(overrides)
     with pytest.raises(ConfigError) as refused:
         load(file, overrides)
     assert problem in str(refused.value)
     assert overrides == before
-
-
-def test_what_a_caller_gives_stays_as_it_is(file: Path) -> None:
-    given = {"servers": {"ppo": {"settings": {"lr": 1}, "nothing": 2}}}
-    with pytest.raises(ConfigError):
-        load(file, given)
-    assert given == {"servers": {"ppo": {"settings": {"lr": 1}, "nothing": 2}}}
 
 
 def test_one_text_is_no_list_of_them(file: Path) -> None:

@@ -28,13 +28,8 @@ from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
 from muxrl.servers.config import ServerConfig
 
-FACTS = SimulationFacts(
-    {
-        "a": (Box((3,)), Discrete(3)),
-        "b": (Box((3,)), Discrete(3)),
-        "wide": (Box((5,)), Discrete(3)),
-    }
-)
+SEES = {"a": Box((3,)), "b": Box((3,)), "wide": Box((5,))}
+FACTS = SimulationFacts({agent: (sees, Discrete(3)) for agent, sees in SEES.items()})
 
 
 def config(
