@@ -39,6 +39,7 @@ def interrupt(*_): raise KeyboardInterrupt
 signal.signal(signal.SIGTERM, interrupt)
 """
 Start = Callable[[str], BackgroundRun]
+Processes = list[subprocess.Popen[bytes]]
 
 
 @pytest.fixture
@@ -49,8 +50,8 @@ def folder(tmp_path: Path) -> RunDirectory:
 
 
 @pytest.fixture
-def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
-    started: list[subprocess.Popen[bytes]] = []
+def processes() -> Iterator[Processes]:
+    started: Processes = []
     yield started
     for process in started:
         with process:
@@ -58,7 +59,7 @@ def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 @pytest.fixture
-def start(folder: RunDirectory, processes: list[subprocess.Popen[bytes]]) -> Start:
+def start(folder: RunDirectory, processes: Processes) -> Start:
     def start(code: str) -> BackgroundRun:
         process = subprocess.Popen(
             [sys.executable, "-c", code, str(folder.path)],
@@ -72,7 +73,7 @@ def start(folder: RunDirectory, processes: list[subprocess.Popen[bytes]]) -> Sta
 
 
 def test_it_says_how_the_run_stands_and_waits_for_its_result(
-    folder: RunDirectory, start: Start, processes: list[subprocess.Popen[bytes]]
+    folder: RunDirectory, start: Start, processes: Processes
 ) -> None:
     run = start("input()\n" + INTERRUPTIBLE + RUNS)
     (process,) = processes
@@ -96,9 +97,7 @@ def test_it_says_how_the_run_stands_and_waits_for_its_result(
     assert again.report is not None
 
 
-def test_stop_ends_it_as_a_signal_does(
-    start: Start, processes: list[subprocess.Popen[bytes]]
-) -> None:
+def test_stop_ends_it_as_a_signal_does(start: Start, processes: Processes) -> None:
     run = start(INTERRUPTIBLE + RUNS)
     assert processes[0].stdout is not None
     processes[0].stdout.readline()
@@ -107,7 +106,7 @@ def test_stop_ends_it_as_a_signal_does(
 
 
 def test_a_process_that_dies_says_where_to_look(
-    folder: RunDirectory, start: Start, processes: list[subprocess.Popen[bytes]]
+    folder: RunDirectory, start: Start, processes: Processes
 ) -> None:
     run = start("raise SystemExit(3)")
     result = run.result()

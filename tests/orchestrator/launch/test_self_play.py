@@ -74,11 +74,6 @@ def test_all_sides_are_played_one_at_a_time(played: Played) -> None:
     assert played.keys() == {"before", None, "both", "both/left", "both/right", *untrained}
 
 
-def test_together_they_return_nothing_whoever_plays(played: Played) -> None:
-    for returns in played.values():
-        assert (returns["left"] + returns["right"] == 0).all()
-
-
 def test_random_on_one_side_shows_what_the_other_has_learned(played: Played) -> None:
     """Who has learned plays 2, random agents 1 in the mean."""
     for side, other in (("left", "right"), ("right", "left")):

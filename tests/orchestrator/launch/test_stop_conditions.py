@@ -1,7 +1,6 @@
 """A run ends at the first condition that holds, and its end can be foretold."""
 
 import pytest
-from msgspec import to_builtins
 
 from muxrl.orchestrator.config import StopConfig
 from muxrl.orchestrator.launch.stop_conditions import StopCondition, StopConditions, time_left_s
@@ -77,6 +76,28 @@ def test_metrics_that_are_reached(config: StopConfig, num_episodes: int, is_over
     assert StopConditions(config).reached(made, {}) is is_over
 
 
+STEPS = StopCondition(now=40_000, limit=100_000, per_s=200.0)
+CLOCK = StopCondition(now=200.0, limit=450.0, per_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "left_s"),
+    [
+        ([STEPS, CLOCK], 250.0),
+        ([STEPS], 300.0),
+        ([StopCondition(5, 5, 0.0), CLOCK], 0.0),
+        ([StopCondition(6, 5, 1.0)], 0.0),
+        ([], None),
+        ([StopCondition(0, 100_000, 0.0)], None),
+        ([StopCondition(0, 100, 0.0), CLOCK], 250.0),
+    ],
+)
+def test_the_first_condition_to_hold_counts(
+    conditions: list[StopCondition], left_s: float | None
+) -> None:
+    assert time_left_s(conditions) == left_s
+
+
 def test_text_and_time_left() -> None:
     conditions = StopConditions(StopConfig(env_steps=1_000, time_s=60.0))
     assert conditions.text == "1,000 env steps or 60 s"
@@ -88,30 +109,3 @@ def test_text_and_time_left() -> None:
     assert StopConditions(StopConfig()).text == "Ctrl-C"
     metrics = StopConfig(metric_at_least={"win": 0.9, "b": 2}, metric_at_most={"way": 10})
     assert StopConditions(metrics).text == "win ≥ 0.9 and b ≥ 2 or way ≤ 10"
-
-
-def test_the_tally_sums_over_simulations_and_averages_recent_episodes() -> None:
-    made = tally(10)
-    made.add("simulation-1", SimulationReport(5, [{"a": 5.0, "b": 1.0}], num_mismatches=2))
-    made.add("simulation-1", SimulationReport(7, []))
-    record = to_builtins(made.row())
-    assert (made.env_steps, made.num_episodes, made.num_mismatches) == (17, 3, 0)
-    assert record["episode_return_mean"] == {"a": 3.0, "b": 1.0}
-
-
-def test_the_first_condition_to_hold_counts() -> None:
-    steps = StopCondition(now=40_000, limit=100_000, per_s=200.0)  # 300 s
-    clock = StopCondition(now=200.0, limit=450.0, per_s=1.0)  # 250 s
-    assert time_left_s([steps, clock]) == pytest.approx(250.0)
-    assert time_left_s([steps]) == pytest.approx(300.0)
-
-
-def test_nothing_is_left_once_a_condition_holds() -> None:
-    assert time_left_s([StopCondition(5, 5, 0.0), StopCondition(0, 10, 1.0)]) == 0.0
-    assert time_left_s([StopCondition(6, 5, 1.0)]) == 0.0
-
-
-def test_nobody_can_tell_without_conditions_or_pace() -> None:
-    assert time_left_s([]) is None
-    assert time_left_s([StopCondition(0, 100_000, 0.0)]) is None
-    assert time_left_s([StopCondition(0, 100, 0.0), StopCondition(0.0, 60.0, 1.0)]) == 60.0
