@@ -130,30 +130,6 @@ def test_one_that_plays_alone_gets_all_at_once_and_what_it_has_played_while_held
     run(play())
 
 
-@pytest.mark.parametrize("is_noted", [True, False])
-def test_what_a_lost_one_had_left_goes_to_others(is_noted: bool) -> None:
-    """Two of which one is lost in the middle: the run does not stand still short of its budget."""
-
-    async def play() -> None:
-        grants = Grants()
-        lost, other = await begun(grants, "a", "b")
-        grants.extend(1_000)
-        await settled()
-        await lost.play(100)
-        if is_noted:
-            grants.note("a", 100)
-        lost.served.cancel()
-        await settled()
-        grants.extend(1_000 - (100 if is_noted else 0))
-        await settled()
-        for _ in range(2):  # first what it had already
-            await other.play(10_000)
-        assert other.played == (900 if is_noted else 1_000)
-        assert grants.used_up.is_set()
-
-    run(play())
-
-
 def test_one_that_cannot_be_given_more_says_so() -> None:
     async def cannot(num_env_steps: int) -> None:
         raise AttributeError("allow")

@@ -40,10 +40,11 @@ CHASE = ExperimentConfig(
     servers={"all": ServerConfig("RANDOM", ["*"])},
 )
 TABLE = ZeroCost(num_steps=8).table
+Addresses = Mapping[str, ServerAddress]
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[Mapping[str, ServerAddress]]:
+def servers() -> Iterator[Addresses]:
     """Fixed policies for all agents: their processes need neither Ray nor time to learn."""
     with serve(CHASE) as served:
         yield served.addresses
@@ -56,7 +57,7 @@ def keep_collecting(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "settle", lambda: None)
 
 
-def test_an_evaluation(servers: Mapping[str, ServerAddress]) -> None:
+def test_an_evaluation(servers: Addresses) -> None:
     process = EvaluationProcess(CHASE, 4)
     process.connect(servers)
     (played,) = process.evaluate([Condition()], 7, 6, {})
@@ -71,9 +72,7 @@ def test_an_evaluation(servers: Mapping[str, ServerAddress]) -> None:
     assert (played.num_truncated, process.report().under_way) == (0, (6, 0))
 
 
-def test_evaluation_episodes_that_are_too_long_are_truncated(
-    servers: Mapping[str, ServerAddress],
-) -> None:
+def test_evaluation_episodes_that_are_too_long_are_truncated(servers: Addresses) -> None:
     short = replace(CHASE, evaluation=EvaluationConfig(max_episode_steps=5))
     process = EvaluationProcess(short, 2)
     process.connect(servers)
@@ -84,21 +83,8 @@ def test_evaluation_episodes_that_are_too_long_are_truncated(
         assert played.num_truncated == 3
 
 
-def test_an_evaluation_follows_a_server_that_has_moved(
-    servers: Mapping[str, ServerAddress],
-) -> None:
-    before = {"all": ServerAddress("127.0.0.1:1")}
-    process = EvaluationProcess(CHASE, 1)
-    process.connect(before)
-    process.move("all", servers["all"].address)
-    (played,) = process.evaluate([Condition()], 7, 1, {})
-    assert played.metrics["episode_length"]
-
-
 @contextlib.contextmanager
-def playing(
-    process: SimulationProcess, servers: Mapping[str, ServerAddress]
-) -> Iterator[SimulationProcess]:
+def playing(process: SimulationProcess, servers: Addresses) -> Iterator[SimulationProcess]:
     """It plays in a thread of its own."""
     process.connect(servers)
     thread = threading.Thread(target=process.run)
@@ -111,7 +97,7 @@ def playing(
     assert not thread.is_alive()
 
 
-def test_training(servers: Mapping[str, ServerAddress]) -> None:
+def test_training(servers: Addresses) -> None:
     tally = Tally()
     with playing(SimulationProcess(CHASE, 0), servers) as process:
         while tally.num_episodes < 10:
@@ -152,9 +138,7 @@ def test_copies_of_a_vector_environment_swap_sides_and_are_recorded(tmp_path: Pa
         assert len(rows) == 6 * (8 - here)
 
 
-def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(
-    servers: Mapping[str, ServerAddress],
-) -> None:
+def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(servers: Addresses) -> None:
     config = ExperimentConfig(
         "stairs",
         simulation=SimulationConfig(

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 from tests.faults.started import ROOT
-from tests.processes import MARK, assert_all_end
 
 from muxrl.orchestrator.errors import Ended, Raised, RunFailed
 from muxrl.orchestrator.supervise import fork_server
@@ -173,31 +172,6 @@ def test_one_that_is_stopped_can_be_killed(make: Make) -> None:
     os.kill(worker.pid, signal.SIGSTOP)
     worker.kill()
     assert isinstance(got(worker.call("repeat")), Ended)
-
-
-def test_all_end_with_whoever_started_them(tmp_path: Path, python_path: str) -> None:
-    source = f"""
-import pathlib, sys
-from tests.orchestrator.supervise.test_worker import Talker
-from muxrl.orchestrator.supervise import fork_server
-from muxrl.orchestrator.supervise.worker import Worker
-
-fork_server.begin()
-log = pathlib.Path({str(tmp_path)!r}) / "log"
-workers = [Worker(Talker, (), log, is_forked=is_forked) for is_forked in (False, True)]
-children = [worker.call("start_child").result(100) for worker in workers]
-print("ready", flush=True)
-sys.stdin.read()
-"""
-    env = {**os.environ, MARK: tmp_path.name}
-    maker = subprocess.Popen(
-        [sys.executable, "-c", source], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert maker.stdout is not None
-    assert maker.stdout.readline() == b"ready\n"
-    maker.kill()
-    maker.communicate()
-    assert_all_end(tmp_path.name, WAIT_S)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
