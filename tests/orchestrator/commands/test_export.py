@@ -1,4 +1,4 @@
-"""`muxrl export`: which policies it writes, and that they play as the run's frozen servers do."""
+"""`muxrl export`: which policies it writes, each compared with its server; and what it refuses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ import torch
 from tests.orchestrator.commanded import Muxrl
 from tests.servers.export.untrained import save
 
-from muxrl.client.onnx_policy import load_onnx
-from muxrl.experiments.examples.play_onnx import play
-from muxrl.experiments.simulations.torus_chase import TorusChase
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare, to_yaml
-from muxrl.orchestrator.evaluations.evaluate import evaluate_run
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 from muxrl.servers.config import ServerConfig
@@ -43,25 +39,6 @@ def run(tmp_path: Path) -> RunDirectory:
     for server_id, plan in prepare(CHASE, needs_stop=False).servers.items():
         save(plan, run.checkpoints / server_id / "last")
     return run
-
-
-@pytest.mark.night  # by day: servers/export, number by number
-def test_files_earn_what_the_frozen_servers_earn(run: RunDirectory, muxrl: Muxrl) -> None:
-    """In the same episodes, each agent in each: greedy policies leave nothing to chance."""
-    out = muxrl("export", run.path).out
-    for server_id in CHASE.servers:
-        assert f"{run.path}/onnx/{server_id}/default.onnx\n  in:  observation [8] float32" in out
-    assert out.count("acts as the server does on 1,0") == 3
-
-    seeds = range(5)
-    evaluated = evaluate_run(
-        run.path, num_episodes=len(seeds), seed=0, should_explore=False, should_write=False
-    )
-    played = [play(TorusChase(), load_onnx(run.path / "onnx"), seed) for seed in seeds]
-    for agent_id in (*PREDATORS, "prey_0", "prey_1"):
-        returns = [episode[agent_id] for episode in played]
-        assert returns == list(evaluated.episode_returns[agent_id])
-        assert agent_id.startswith("prey_") or sum(returns) > 0
 
 
 def test_a_file_that_differs_is_not_kept(run: RunDirectory, muxrl: Muxrl) -> None:
@@ -94,7 +71,9 @@ def test_of_a_shadow_and_its_server_who_acts_is_written(
     run.write_config(to_yaml(config))
     for server_id, plan in prepare(config, needs_stop=False).servers.items():
         save(plan, run.checkpoints / server_id / "last")
-    muxrl("export", run.path)
+    out = muxrl("export", run.path).out
+    assert f"{run.path}/onnx/qmix/default.onnx\n  in:  observation [8] float32" in out
+    assert out.count("acts as the server does on 1,0") == 3
     written = {path.parent.name for path in run.path.rglob("*.onnx")}
     assert written == {"qmix", "ppo", replace_by or "a2c"}
 

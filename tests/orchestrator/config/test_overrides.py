@@ -18,6 +18,7 @@ from muxrl.orchestrator.config import (
     load_config,
     to_yaml,
 )
+from muxrl.orchestrator.config.merge import diff
 from muxrl.orchestrator.config.overrides import Overrides, override_keys
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.servers.config import ServerConfig
@@ -152,3 +153,20 @@ def test_classes_and_functions_are_named_wherever_they_stand(file: Path) -> None
         ConfigError, match=r"servers\.ppo\.settings\.policy: .*<lambda>' is a lambda"
     ):
         load(file, {"servers.ppo.settings": {"policy": lambda: 1}})
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "keys"),
+    [
+        ({"a": {"b": 1, "c": [1, 2]}}, {"a": {"b": 1, "c": [1, 3]}}, ["a.c"]),
+        ({"a": {}}, {"a": {"b": 1}}, ["a.b"]),
+        ({"a": None}, {"a": {"b": 1}}, ["a.b"]),
+        ({"a": None}, {}, []),
+        ({"a": 1}, {"b": 0}, ["a", "b"]),
+    ],
+)
+def test_what_differs_is_named_whichever_comes_first(
+    ours: dict[str, Any], theirs: dict[str, Any], keys: list[str]
+) -> None:
+    assert diff(ours, theirs) == keys
+    assert set(diff(theirs, ours)) == set(keys)

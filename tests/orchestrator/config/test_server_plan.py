@@ -20,10 +20,8 @@ from muxrl.orchestrator.config import (
 )
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
-from muxrl.servers.agents.masks import has_action_mask
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, note_of
 from muxrl.servers.config import ServerConfig, ServerPlan
-from muxrl.servers.lookup import find
 
 SEES, ACTS = Box((4,)), Discrete(3)
 ABC = dict.fromkeys("abc", SEES)
@@ -32,6 +30,10 @@ BOUNDED = Box((4,), "float32", 0.0, 100.0)
 INTEGERS = Box((2,), "int32", -(2**31), 2**31 - 1)  # as Gymnasium's without bounds
 DIALS = Box((2,), "float32", 2.0, 10.0)
 MANY = MultiDiscrete((40, 40))
+SHARED = (
+    "MAPPO cannot have the model setting 'vf_share_layers'"
+    ".*its actor and its critic do not see the same"
+)
 CLEARED = (
     r"DQN has no setting 'clip_param'; it is one of APPO, HAPPO, MAPPO, PPO; if it is inherited, "
     r"servers.s.settings=\{\}, in a file settings: \{\}, clears such settings$"
@@ -133,6 +135,9 @@ def test_a_plan_says_what_is_scaled_if_anything_is(
         ("DQN", {"settings": {"dueling": "true"}}, "leave out the quotes: true"),
         ("CQL", {}, "algorithm 'CQL' learns from recorded data only"),
         ("DQN", {"model": {"use_lstm": True}}, "'use_lstm': its replay draws"),
+        ("HAPPO", {"model": {"use_lstm": True}}, "HAPPO cannot have the model setting 'use_lstm'"),
+        ("MAPPO", {"model": {"vf_share_layers": True}}, SHARED),
+        ("MAPPO", {"sees": Box((4, 4, 3))}, "MAPPO cannot read .*; flatten the observation first"),
         ("PPO", {"scale_observations": "bounded"}, "no observation of its agents has bo"),
         ("RANDOM", {"sees": IMAGE, "scale_observations": "bounded"}, "not learn: FROZEN reads"),
         ("DQN", {"normalize_rewards": True}, "DQN learns from rewards of earlier polic"),
@@ -191,8 +196,6 @@ def test_happos_agents_share_no_policy() -> None:
     assert "policy 'q' is shared by b, c, but HAPPO updates agents one after" in shared
     (unnamed,) = problems_of("HAPPO", dict.fromkeys(("a/1", "b"), SEES))
     assert "its agents share no policy, so each has a policy of its own name" in unnamed
-    (recurrent,) = problems_of("HAPPO", model={"use_lstm": True})
-    assert "HAPPO cannot have the model setting 'use_lstm'" in recurrent
 
 
 def test_all_agents_observe_one_state_or_none() -> None:
@@ -203,25 +206,9 @@ def test_all_agents_observe_one_state_or_none() -> None:
     assert plan_of("MAPPO", {"a": told, "b": SEES}, use_global_state=False).state_size is None
 
 
-def test_images_and_shared_layers_are_refused_with_the_reason() -> None:
-    (image,) = problems_of("MAPPO", Box((4, 4, 3)))
-    assert "MAPPO cannot read the observation space" in image
-    assert "flatten the observation first" in image
-    (shared,) = problems_of("MAPPO", model={"use_lstm": True, "vf_share_layers": True})
-    assert "MAPPO cannot have the model setting 'vf_share_layers'" in shared
-    assert "its actor and its critic do not see the same" in shared
-
-
 # --- masks -----------------------------------------------------------------------------------
 
 MASKED = DictSpace({"observation": SEES, "action_mask": MultiBinary(3)})
-
-
-@pytest.mark.parametrize("algorithm", ["PPO", "A2C", "MAPPO", "HAPPO"])
-def test_masks_are_followed(algorithm: str) -> None:
-    plan = plan_of(algorithm, MASKED)
-    seat = find(algorithm).seating.make_seats(plan)["a"]
-    assert has_action_mask(seat.observation_space)
 
 
 @pytest.mark.parametrize(
