@@ -20,10 +20,7 @@ SEES = {"cartpole": Box((4,)), "other": Box((3,))}
 
 
 def crafted(
-    tmp_path: Path,
-    algorithm: str = "PPO",
-    sees: Space = SEES["cartpole"],
-    **server: Any,
+    tmp_path: Path, algorithm: str = "PPO", sees: Space = SEES["cartpole"], **server: Any
 ) -> Path:
     """Writes a checkpoint with the right note, and a state that nobody can load."""
     folder = tmp_path / "crafted"
@@ -123,10 +120,6 @@ def test_a_server_that_plays_it_does_load_it(tmp_path: Path) -> None:
     ids=["other bounds", "another dtype", "the same", "neither"],
 )
 def test_what_was_scaled_or_normalised_must_be_what_is_observed(
-    sees: Space,
-    server: dict[str, Any],
-    reason: str,
-    tmp_path: Path,
-    muxrl: Muxrl,
+    sees: Space, server: dict[str, Any], reason: str, tmp_path: Path, muxrl: Muxrl
 ) -> None:
     assert reason in check(muxrl, crafted(tmp_path, sees=sees, **server), 2 if reason else 0)

@@ -6,13 +6,14 @@ import json
 import os
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.faults.hosted import Host
 from tests.faults.started import PATIENCE_S
+from tests.orchestrator.storage.test_checkpoints import write as written
 
 from muxrl import RunResult
 from muxrl.orchestrator import user_modules
@@ -35,8 +36,6 @@ from muxrl.orchestrator.records.run_status import StatusFile
 from muxrl.orchestrator.storage.checkpoints import (
     CheckpointFolder,
     Manifest,
-    SavedServer,
-    hash_files,
 )
 from muxrl.orchestrator.storage.versions import read_versions
 from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
@@ -201,21 +200,7 @@ def test_a_run_that_is_done_needs_more_to_do(folder: RunDirectory) -> None:
 
 def write(folder: RunDirectory, env_steps: int) -> Path:
     checkpoints = CheckpointFolder(folder.checkpoints)
-    draft = checkpoints.draft(env_steps)
-    (draft / "ppo").mkdir()
-    (draft / "ppo" / "state.pkl").write_text("weights")
-    saved = {"ppo": SavedServer("PPO", 3, hash_files(draft / "ppo"))}
-    saved |= {"qmix": saved["ppo"], "other": SavedServer("RANDOM")}
-    (draft / "ppo").rename(draft / "qmix")
-    (draft / "ppo").mkdir()
-    (draft / "ppo" / "state.pkl").write_text("weights")
-    return checkpoints.commit(
-        draft,
-        Manifest(
-            env_steps, 1.0, datetime.now(UTC).isoformat(timespec="seconds"), "0.1.0", saved,
-            {"simulation-0": 2, "simulation-1": 1}, {}, {"env_steps": env_steps},
-        ),
-    )  # fmt: skip
+    return written(checkpoints, env_steps, learning=("ppo", "qmix"), fixed="other")
 
 
 def test_it_goes_on_from_the_newest(folder: RunDirectory) -> None:
@@ -248,26 +233,30 @@ def test_recorded_episodes_that_ended_after_it_are_set_aside(
     if is_copied:
         for path in (place / MANIFEST_FILE, *folder.episodes.glob("*/*")):
             os.utime(path, (written + 3_600.0, written + 3_600.0))
-    set_episodes_aside(folder, place, Manifest.read(place), 7)
+    manifest = Manifest.read(place)
+    begun = {"simulation-0": 2, "simulation-1": 1}
+    set_episodes_aside(folder, place, replace(manifest, num_episodes_begun=begun), 7)
     assert set(folder.episodes.glob("*/*")) == expected
     assert len(recorded_files(folder.path)) == 3
 
 
 def test_it_falls_back_to_the_one_before_a_damaged_one(folder: RunDirectory) -> None:
     write(folder, 900)
-    (write(folder, 1_000) / "qmix" / "state.pkl").write_text("weighty")
+    (write(folder, 1_000) / "qmix" / "deep" / "state.pkl").write_text("weighty")
     (write(folder, 1_100) / MANIFEST_FILE).write_text("{")
     place, manifest, damage = find_checkpoint(folder)
     assert (place.name, manifest.env_steps) == ("900", 900)
     assert "1100/manifest.json cannot be read" in damage[0]
-    assert "1000/qmix/state.pkl is not what was written" in damage[1]
+    assert "1000/qmix/deep/state.pkl is not what was written" in damage[1]
 
 
 def test_without_a_checkpoint_it_says_how_to_get_one(folder: RunDirectory) -> None:
     with pytest.raises(CannotResume, match=r"no checkpoint to go on from.*checkpoint.interval_s"):
         find_checkpoint(folder)
-    (write(folder, 1_000) / "ppo" / "state.pkl").unlink()
-    with pytest.raises(CannotResume, match=r"no whole checkpoint: .*ppo/state.pkl cannot be read"):
+    (write(folder, 1_000) / "ppo" / "deep" / "state.pkl").unlink()
+    with pytest.raises(
+        CannotResume, match=r"no whole checkpoint: .*ppo/deep/state.pkl cannot be read"
+    ):
         find_checkpoint(folder)
 
 

@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.compliance.real_servers import wait_until
 from tests.processes import assert_all_end, marked
 
 from muxrl.orchestrator.errors import RunFailed
@@ -61,10 +61,7 @@ def test_what_a_command_had_started_is_ended_with_the_run(
 
     thread = threading.Thread(target=run)
     thread.start()
-    deadline = time.monotonic() + PATIENCE_S
-    while not (tmp_path / "has_started").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert (tmp_path / "has_started").exists()
+    wait_until((tmp_path / "has_started").exists)
     process.stop(0.1)
     assert_all_end(mark, PATIENCE_S)
     thread.join(PATIENCE_S)
@@ -82,11 +79,7 @@ def test_what_a_command_had_started_is_ended_if_its_process_is_killed(
         f"CommandProcess({[*command, str(has_started)]!r}).run()"
     )
     process = subprocess.Popen([sys.executable, "-c", code])
-    deadline = time.monotonic() + PATIENCE_S
-    is_there = has_started.exists if when == "later" else lambda: len(marked(mark)) > 2
-    while not is_there() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert is_there()
+    wait_until(has_started.exists if when == "later" else lambda: len(marked(mark)) > 2)
     process.kill()
     process.wait()
     assert_all_end(mark, PATIENCE_S)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.orchestrator.launch.test_evaluations import settled
 
 from muxrl.orchestrator.supervise.grants import Grants
 
@@ -33,12 +34,6 @@ class Player:
         if self.played == self.allowed and self._call is not None and not self._call.done():
             self._call.set_result(None)
         await settled()
-
-
-async def settled() -> None:
-    """Lets all coroutines go on as far as they can."""
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 async def begun(grants: Grants, *names: str) -> list[Player]:

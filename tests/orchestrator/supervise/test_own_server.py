@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 import requests
+from tests.compliance.real_servers import wait_until
 from tests.servers.scripted_store import ACTS, SEES, make_plan, seen
 from tests.servers.trainers.brought import Counting
 
@@ -68,10 +69,7 @@ def play(address: str, num_steps: int = 4) -> dict[str, Any]:
 
 
 def wait_for_iteration(server: OwnServer, iteration: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while server.status().iteration < iteration:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: server.status().iteration >= iteration)
 
 
 NO_CHOICE = {

@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compliance.real_servers import wait_until
 from tests.faults.started import ROOT
 
 from muxrl.orchestrator.errors import Ended, Raised, RunFailed
@@ -29,7 +29,7 @@ from muxrl.orchestrator.supervise.simulation_process import SimulationProcess
 from muxrl.orchestrator.supervise.worker import Worker
 from muxrl.orchestrator.supervise.working import Rest, in_main_thread, in_own_thread
 
-WAIT_S = 60.0
+WAIT_S = 100.0
 
 
 class Unsendable(Exception):
@@ -172,13 +172,6 @@ def test_one_that_is_stopped_can_be_killed(make: Make) -> None:
     os.kill(worker.pid, signal.SIGSTOP)
     worker.kill()
     assert isinstance(got(worker.call("repeat")), Ended)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert condition()
 
 
 def is_gone(pid: int) -> bool:
