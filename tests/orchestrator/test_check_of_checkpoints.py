@@ -17,6 +17,8 @@ from muxrl.servers.config import ServerConfig
 from muxrl.servers.server import PolicyServer, ServerProblem
 
 SEES = {"cartpole": Box((4,)), "other": Box((3,))}
+BOUNDED = Box((4,), "float32", -1.0, 1.0)
+SCALED, NORMALISED = {"scale_observations": "bounded"}, {"normalize_observations": True}
 
 
 def crafted(
@@ -105,16 +107,16 @@ def test_a_server_that_plays_it_does_load_it(tmp_path: Path) -> None:
     ("sees", "server", "reason"),
     [
         (
-            Box((4,), "float32", -1.0, 1.0),
-            {"scale_observations": "bounded"},
-            "has learned to read Box(shape=(4,), dtype='float32', low=-1.0, high=1.0), scaled or",
+            BOUNDED,
+            SCALED,
+            "has learned to read Box(shape=(4,), dtype='float32', low=-1.0, high=1.0), ",
         ),
         (
             Box((4,), "float64"),
-            {"normalize_observations": True},
-            "has learned to read Box(4,) float64, scaled or normalised, but 'agent' observes",
+            NORMALISED,
+            "read Box(4,) float64, scaled or normalised, but 'agent' o",
         ),
-        (Box((4,)), {"normalize_observations": True}, ""),
+        (Box((4,)), NORMALISED, ""),
         (Box((4,), "float64"), {}, ""),
     ],
     ids=["other bounds", "another dtype", "the same", "neither"],

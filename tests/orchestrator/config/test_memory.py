@@ -9,14 +9,7 @@ import pytest
 from tests.servers.resumable import Served, plan_of
 
 from muxrl.orchestrator.cli import main
-from muxrl.orchestrator.config import (
-    ExperimentConfig,
-    SimulationConfig,
-    SimulationFacts,
-    StopConfig,
-    memory,
-    resolve,
-)
+from muxrl.orchestrator.config import SimulationFacts, load_config, memory, resolve
 from muxrl.orchestrator.config.experiment import Experiment
 from muxrl.orchestrator.config.memory import describe_replays, find_overflow, find_replays, shown
 from muxrl.orchestrator.config.warnings import find_late, find_warnings
@@ -39,14 +32,8 @@ def experiment(
     facts = SimulationFacts(
         {f"agent_{i}": (space, Discrete(5)) for i in range(num_agents)}, state_size
     )
-    config = ExperimentConfig(
-        name="large",
-        simulation=SimulationConfig("some:env"),
-        servers=servers,
-        stop=StopConfig(time_s=60.0),
-        **fields,
-    )
-    return resolve(config, facts)
+    given = {"simulation": {"env": "some:env"}, "servers": servers, "stop": {"time_s": 60.0}}
+    return resolve(load_config({**given, **fields}), facts)
 
 
 def qmix(num_agents: int, **settings: Any) -> ServerConfig:

@@ -48,6 +48,7 @@ def config(
     )
 
 
+OTHERS_POLICY = {"live": "main", "policies": {"default": "other"}}
 BOTH = {"now": {"live": "main"}, "past": {"snapshots": "main", "last": 2, "weight": 3}}
 
 
@@ -79,7 +80,7 @@ def test_weights_of_a_trainer_of_one_s_own_are_brought_if_it_gives_them() -> Non
     [
         (
             {"members": {"now": {"live": "mian"}}},
-            "'now': live: there is no server 'mian'; did you mean",
+            "live: there is no server 'mian'; did you mean 'main'?",
         ),
         ({"members": {"now": {"live": "rest"}}}, "live: server 'rest' does not learn"),
         ({"members": {"now": {"live": "rivals"}}}, "live: server 'rivals' does not learn"),
@@ -89,10 +90,7 @@ def test_weights_of_a_trainer_of_one_s_own_are_brought_if_it_gives_them() -> Non
             "policy 'default' of checkpoint 'servers.main' observes shape (3,), but 'wide' "
             "observes shape (5,); is it the same task?",
         ),
-        (
-            {"members": {"now": {"live": "main", "policies": {"default": "other"}}}},
-            "has no policy 'other', it has default",
-        ),
+        ({"members": {"now": OTHERS_POLICY}}, "has no policy 'other', it has default"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes: dict[str, Any], story: str) -> None:

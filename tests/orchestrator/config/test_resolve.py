@@ -6,19 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muxrl.orchestrator.config import (
-    ExperimentConfig,
-    SimulationConfig,
-    SimulationFacts,
-    StopConfig,
-    derive_seed,
-    load_config,
-    prepare,
-    resolve,
-)
+from muxrl.orchestrator.config import SimulationFacts, derive_seed, load_config, prepare, resolve
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
-from muxrl.servers.config import ServerConfig
 
 PREDATOR = (Box((20,)), Discrete(5))
 PREY = (Box((18,)), Discrete(5))
@@ -30,12 +20,8 @@ TAG = SimulationFacts(
 
 
 def config_of(servers, *, simulation=None, **more):
-    return ExperimentConfig(
-        name="x",
-        simulation=SimulationConfig(env="module:env", **(simulation or {})),
-        servers={server_id: ServerConfig(**server) for server_id, server in servers.items()},
-        **{"stop": StopConfig(env_steps=10)} | more,
-    )
+    given = {"simulation": {"env": "module:env", **(simulation or {})}, "servers": servers}
+    return load_config(given | {"stop": {"env_steps": 10}} | more)
 
 
 def resolved(servers, facts=TAG, **more):
@@ -100,7 +86,7 @@ def test_what_fixed_servers_cannot_have():
 
 def test_iterations_of_nobody_end_no_run():
     nobody = {"it": {"algorithm": "RANDOM", "agents": ["*"]}}
-    assert problems_of(nobody, stop=StopConfig(iterations=3)) == [
+    assert problems_of(nobody, stop={"iterations": 3}) == [
         "stop.iterations: is given, but no server learns, so that there are no iterations; "
         "leave it out"
     ]

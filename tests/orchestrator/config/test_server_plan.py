@@ -10,18 +10,11 @@ from typing import Any
 
 import pytest
 
-from muxrl.orchestrator.config import (
-    ExperimentConfig,
-    SimulationConfig,
-    SimulationFacts,
-    StopConfig,
-    probe,
-    resolve,
-)
+from muxrl.orchestrator.config import SimulationConfig, SimulationFacts, load_config, probe, resolve
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, note_of
-from muxrl.servers.config import ServerConfig, ServerPlan
+from muxrl.servers.config import ServerPlan
 
 SEES, ACTS = Box((4,)), Discrete(3)
 ABC = dict.fromkeys("abc", SEES)
@@ -42,13 +35,9 @@ OWN = "muxrl.experiments.examples.own_module:SharedTrunk"
 
 
 def resolved(facts: SimulationFacts, algorithm: str, **server: Any) -> ServerPlan:
-    config = ExperimentConfig(
-        name="x",
-        simulation=SimulationConfig(env="module:env"),
-        servers={"s": ServerConfig(algorithm, ["*"], **server)},
-        stop=StopConfig(env_steps=10),
-    )
-    return resolve(config, facts).servers["s"]
+    servers = {"s": {"algorithm": algorithm, "agents": ["*"], **server}}
+    given = {"simulation": {"env": "module:env"}, "servers": servers, "stop": {"env_steps": 10}}
+    return resolve(load_config(given), facts).servers["s"]
 
 
 def plan_of(

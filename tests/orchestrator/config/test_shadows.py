@@ -11,23 +11,17 @@ from hypothesis import strategies as st
 from muxrl.orchestrator.config import (
     ConfigError,
     ExperimentConfig,
-    StopConfig,
     checks,
     load_config,
     prepare,
 )
 from muxrl.orchestrator.config.schema import BestConfig, ExternalAgentConfig, SimulationConfig
 from muxrl.orchestrator.config.shadows import acting, find_problems, shadows
-from muxrl.servers.config import ServerConfig
 
 
 def config(**servers: dict[str, Any]) -> ExperimentConfig:
-    return ExperimentConfig(
-        "x",
-        simulation=SimulationConfig("gymnasium:CartPole-v1"),
-        servers={s: ServerConfig(**given) for s, given in servers.items()},
-        stop=StopConfig(env_steps=100),
-    )
+    simulation = {"env": "gymnasium:CartPole-v1"}
+    return load_config({"simulation": simulation, "servers": servers, "stop": {"env_steps": 100}})
 
 
 DQN = {"algorithm": "DQN", "agents": ["agent"]}

@@ -18,6 +18,7 @@ from muxrl.orchestrator.config import (
     SimulationConfig,
     SimulationFacts,
     StopConfig,
+    load_config,
     resolve,
 )
 from muxrl.orchestrator.config.experiment import Experiment
@@ -223,15 +224,13 @@ def test_simulations_that_are_many_for_a_batch(
     algorithm: str, num: tuple[int, int], server: dict[str, Any], expected: str | None
 ) -> None:
     num_processes, num_envs = num
-    config = ExperimentConfig(
-        name="many",
-        simulation=SimulationConfig(
-            "some:env", num_processes=num_processes, num_envs_per_process=num_envs
-        ),
-        servers={"s": ServerConfig(algorithm=algorithm, agents=["*"], **server)},
-        stop=StopConfig(time_s=60.0),
-    )
-    found = list(find_warnings(resolve(config, FACTS)))
+    simulation = {"num_processes": num_processes, "num_envs_per_process": num_envs}
+    given = {
+        "simulation": {"env": "some:env", **simulation},
+        "servers": {"s": {"algorithm": algorithm, "agents": ["*"], **server}},
+        "stop": {"time_s": 60.0},
+    }
+    found = list(find_warnings(resolve(load_config(given), FACTS)))
     assert len(found) == (expected is not None), found
     assert expected is None or expected in found[0]
 
