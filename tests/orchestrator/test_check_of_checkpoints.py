@@ -9,16 +9,20 @@ from typing import Any
 import pytest
 from tests.orchestrator.commanded import Muxrl
 
-from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare, resolve
+from muxrl.orchestrator.config import ExperimentConfig, load_config, prepare, resolve
 from muxrl.orchestrator.config.facts import SimulationFacts
 from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, STATE_FILE, note_of
-from muxrl.servers.config import ServerConfig
 from muxrl.servers.server import PolicyServer, ServerProblem
 
 SEES = {"cartpole": Box((4,)), "other": Box((3,))}
 BOUNDED = Box((4,), "float32", -1.0, 1.0)
 SCALED, NORMALISED = {"scale_observations": "bounded"}, {"normalize_observations": True}
+
+
+def cartpole(**servers: Any) -> ExperimentConfig:
+    agents = {name: {"agents": ["agent"], **server} for name, server in servers.items()}
+    return load_config({"simulation": {"env": "gymnasium:CartPole-v1"}, "servers": agents})
 
 
 def crafted(
@@ -29,11 +33,7 @@ def crafted(
     folder.mkdir()
     (folder / STATE_FILE).write_bytes(b"no arrays")
     facts = SimulationFacts({"agent": (sees, Discrete(2))})
-    config = ExperimentConfig(
-        "saved",
-        simulation=SimulationConfig("gymnasium:CartPole-v1"),
-        servers={"ppo": ServerConfig(algorithm, ["agent"], **server)},
-    )
+    config = cartpole(ppo={"algorithm": algorithm, **server})
     plan = resolve(config, facts, needs_stop=False).servers["ppo"]
     note = {"format": 1, **note_of(plan), "env_steps": 400, "state_sizes": {"default": 0}}
     (folder / ABOUT_FILE).write_text(json.dumps(note))
@@ -42,11 +42,11 @@ def crafted(
 
 def check(muxrl: Muxrl, folder: Path, code: int = 2) -> str:
     """Returns what is said of a config that plays the checkpoint."""
+    plays = f"{{algorithm: FROZEN, agents: [agent], settings: {{checkpoint: '{folder}'}}}}"
     config = folder.with_name("play.yaml")
     config.write_text(
-        "name: play\nsimulation: {env: 'gymnasium:CartPole-v1'}\nstop: {env_steps: 100}\n"
-        "servers:\n  it:\n    algorithm: FROZEN\n    agents: [agent]\n"
-        f"    settings: {{checkpoint: '{folder}'}}\n"
+        "{simulation: {env: 'gymnasium:CartPole-v1'}, stop: {env_steps: 100}, "
+        f"servers: {{it: {plays}}}}}"
     )
     return " ".join("".join(muxrl("check", config, code=code)).split())
 
@@ -93,11 +93,7 @@ def test_a_note_that_was_edited_is_named(
 def test_a_server_that_plays_it_does_load_it(tmp_path: Path) -> None:
     """So that these tests would notice: the state is what is loaded."""
     folder = crafted(tmp_path)
-    config = ExperimentConfig(
-        "play",
-        simulation=SimulationConfig("gymnasium:CartPole-v1"),
-        servers={"it": ServerConfig("FROZEN", ["agent"], settings={"checkpoint": str(folder)})},
-    )
+    config = cartpole(it={"algorithm": "FROZEN", "settings": {"checkpoint": str(folder)}})
     experiment = prepare(config, needs_stop=False)
     with pytest.raises(ServerProblem, match=r"server 'it': checkpoint .* cannot be loaded"):
         PolicyServer(experiment.servers["it"])

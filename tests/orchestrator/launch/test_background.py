@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -44,7 +43,7 @@ Processes = list[subprocess.Popen[bytes]]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunDirectory:
-    run = RunDirectory.create(tmp_path, "chase", datetime(2026, 11, 22))
+    run = RunDirectory.create_at(tmp_path / "chase")
     run.write_plan({"servers": {}, "assignment": "", "seed": 1})
     return run
 

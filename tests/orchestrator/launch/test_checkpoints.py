@@ -6,7 +6,6 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Collection, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +46,7 @@ class World:
         self.restarting: list[str] = []
         self.num_episodes_begun = {"simulation-0": 7}
         self.env_steps = 100
-        self.run = (
-            before.run if before else RunDirectory.create(path, "tag", datetime(2026, 11, 22))
-        )
+        self.run = before.run if before else RunDirectory.create_at(path / "tag")
         self.metrics = MetricsWriter(self.run)
         self.tally = Tally()
         self.warnings = Warnings(lambda: self.tally.env_steps)

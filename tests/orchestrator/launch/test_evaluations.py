@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +69,7 @@ class Evaluated:
                 "evaluation": {"interval_env_steps": 1_000},
             }
         )
-        run = RunDirectory.create(path, "tag", datetime(2026, 11, 22))
+        run = RunDirectory.create_at(path / "tag")
         self.file, self.metrics = run.metrics / "evaluation.jsonl", MetricsWriter(run)
         self.player, self.truncated = Player(), list[int]()
         player: Any = self.player

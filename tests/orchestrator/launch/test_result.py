@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -106,7 +105,7 @@ def test_training_has_a_row_for_each_iteration(run: RunDirectory) -> None:
 
 
 def test_a_run_without_iterations_has_the_columns_and_no_row(tmp_path: Path) -> None:
-    run = RunDirectory.create(tmp_path, "none", datetime(2026, 11, 21))
+    run = RunDirectory.create_at(tmp_path / "none")
     run.write_plan({"servers": {}, "assignment": "", "seed": 1})
     frame = training_frame([run.path])
     assert frame.empty

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,13 @@ from tests.orchestrator.storage.test_checkpoints import write as written
 
 from muxrl import RunResult
 from muxrl.orchestrator import user_modules
-from muxrl.orchestrator.config import ExperimentConfig, from_yaml, prepare, to_yaml
-from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig, StopConfig
+from muxrl.orchestrator.config import (
+    ExperimentConfig,
+    from_yaml,
+    load_config,
+    prepare,
+    to_yaml,
+)
 from muxrl.orchestrator.errors import CannotResume, ConfigError, RunIsRunning
 from muxrl.orchestrator.evaluations.filming import recorded_files
 from muxrl.orchestrator.launch.resuming import (
@@ -41,46 +45,31 @@ from muxrl.orchestrator.storage.versions import read_versions
 from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
 from muxrl.orchestrator.user_modules import user_folders
 from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
-from muxrl.servers.config import ServerConfig
 
 CHASE = "muxrl.experiments.simulations.torus_chase:TorusChase"
 
 
-def chase(**changes: Any) -> ExperimentConfig:
+def chase() -> ExperimentConfig:
     """Returns a run of three learners in which nothing depends on the clock."""
-    once = {"min_sample_timesteps_per_iteration": 1}  # a record for each batch
-    config = ExperimentConfig(
-        name="chase",
-        simulation=SimulationConfig(env=CHASE),
-        servers={
-            "qmix": ServerConfig(
-                algorithm="QMIX",
-                agents=["predator_*"],
-                groups={"predators": ["predator_*"]},
-                settings={"agent": "mlp", "epsilon": [[0, 1.0], [2_000, 0.05]], **once},
-                while_learning="wait",
-            ),
-            "ppo": ServerConfig(
-                algorithm="PPO",
-                agents=["prey_0"],
-                settings={
-                    "train_batch_size_per_learner": 200, "minibatch_size": 50, "num_epochs": 2,
-                    **once,
-                },
-            ),
-            "other": ServerConfig(algorithm="RANDOM", agents=["prey_1"]),
-        },
-        stop=StopConfig(env_steps=1_500),
-        evaluation=EvaluationConfig(final_num_episodes=0),
-        metrics_interval_s=0.1,
-        trackers=[],
-    )  # fmt: skip
-    return replace(config, **changes)
+    each = "min_sample_timesteps_per_iteration: 1"  # a record for each batch
+    return load_config(
+        {"name": "chase", "simulation": {"env": CHASE}, "trackers": [], "metrics_interval_s": 0.1},
+        [
+            "servers.qmix={algorithm: QMIX, agents: [predator_*], while_learning: wait}",
+            "servers.qmix.groups.predators=[predator_*]",
+            f"servers.qmix.settings={{agent: mlp, epsilon: [[0, 1.0], [2000, 0.05]], {each}}}",
+            "servers.ppo={agents: [prey_0], settings: {train_batch_size_per_learner: 200}}",
+            f"servers.ppo.settings={{minibatch_size: 50, num_epochs: 2, {each}}}",
+            "servers.other={algorithm: RANDOM, agents: [prey_1]}",
+            "stop.env_steps=1500",
+            "evaluation.final_num_episodes=0",
+        ],
+    )
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunDirectory:
-    run = RunDirectory.create(tmp_path, "chase", datetime(2026, 11, 22))
+    run = RunDirectory.create_at(tmp_path / "chase")
     run.write_config(to_yaml(chase()))
     return run
 

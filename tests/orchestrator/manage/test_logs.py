@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from muxrl.orchestrator.records.run_status import StatusFile
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
-    made = RunDirectory.create(tmp_path, "tag", datetime(2026, 11, 21))
+    made = RunDirectory.create_at(tmp_path / "tag")
     made.log("ppo").write_text("one\n\nthree\n")
     made.log("a2c").write_text("first\nlast, without an end")
     return made

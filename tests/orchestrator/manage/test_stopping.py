@@ -35,7 +35,7 @@ Child = subprocess.Popen[bytes]
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
-    return RunDirectory.create(tmp_path, "tag", datetime(2026, 11, 21))
+    return RunDirectory.create_at(tmp_path / "tag")
 
 
 @pytest.fixture

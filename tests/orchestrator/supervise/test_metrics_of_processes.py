@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.client.standalone import muxrl_client as standalone
 from muxrl.experiments.simulations.stairs import Stairs
 from muxrl.experiments.simulations.zero_cost import ZeroCost
-from muxrl.orchestrator.config import EvaluationConfig, ExperimentConfig, SimulationConfig
+from muxrl.orchestrator.config import EvaluationConfig, ExperimentConfig, load_config
 from muxrl.orchestrator.launch.in_process import serve
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.records.conditions import Condition
@@ -28,17 +29,18 @@ from muxrl.orchestrator.supervise.episodes import ServerAddress
 from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
 from muxrl.orchestrator.supervise.gateway_process import GatewayProcess
 from muxrl.orchestrator.supervise.simulation_process import SimulationProcess
-from muxrl.servers.config import ServerConfig
 
-CHASE = ExperimentConfig(
-    "chase",
-    simulation=SimulationConfig(
-        "muxrl.experiments.simulations.torus_chase:TorusChase",
-        {"num_steps": 8, "size": 3},
-        metrics={"caught": "sum"},
-    ),
-    servers={"all": ServerConfig("RANDOM", ["*"])},
-)
+PLAYED = "muxrl.experiments.simulations"
+
+
+def config_of(env: str, evaluation: Any = None, **simulation: Any) -> ExperimentConfig:
+    """A simulation of ours, played by a random server."""
+    given = {"simulation": {"env": f"{PLAYED}.{env}", **simulation}, "evaluation": evaluation or {}}
+    return load_config(given, {"servers.all": {"algorithm": "RANDOM", "agents": ["*"]}})
+
+
+SMALL = {"num_steps": 8, "size": 3}
+CHASE = config_of("torus_chase:TorusChase", kwargs=SMALL, metrics={"caught": "sum"})
 TABLE = ZeroCost(num_steps=8).table
 Addresses = Mapping[str, ServerAddress]
 
@@ -110,19 +112,12 @@ def test_training(servers: Addresses) -> None:
 
 
 def test_copies_of_a_vector_environment_swap_sides_and_are_recorded(tmp_path: Path) -> None:
-    simulation = SimulationConfig(
-        "muxrl.experiments.simulations.zero_cost:ZeroCostVector",
-        {"num_steps": 8},
-        vector_env=True,
-        num_envs_per_process=4,
-        record=0.5,
-        parameters={"side": {"sides": ["agent_0", "agent_1"]}},
-    )
-    config = ExperimentConfig(
-        "copies", simulation=simulation, servers={"all": ServerConfig("RANDOM", ["*"])}
-    )
+    sides_swap = {"side": {"sides": ["agent_0", "agent_1"]}}
+    copies = {"vector_env": True, "num_envs_per_process": 4, "record": 0.5}
+    of_copy = {"kwargs": {"num_steps": 8}, "parameters": sides_swap}
+    config = config_of("zero_cost:ZeroCostVector", **copies, **of_copy)
     with serve(config) as served:
-        process = SimulationProcess(config, 0, parameters=simulation.parameters, episodes=tmp_path)
+        process = SimulationProcess(config, 0, parameters=sides_swap, episodes=tmp_path)
         sides: list[float] = []
         with playing(process, served.addresses):
             while len(sides) < 60:
@@ -139,15 +134,9 @@ def test_copies_of_a_vector_environment_swap_sides_and_are_recorded(tmp_path: Pa
 
 
 def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(servers: Addresses) -> None:
-    config = ExperimentConfig(
-        "stairs",
-        simulation=SimulationConfig(
-            "muxrl.experiments.simulations.stairs:Stairs",
-            parameters={"distance": {"low": 1, "high": 3}},
-        ),
-        servers={"all": ServerConfig("RANDOM", ["*"])},
-        evaluation=EvaluationConfig(parameters={"distance": 20}, max_episode_steps=30),
-    )
+    evaluation = {"parameters": {"distance": 20}, "max_episode_steps": 30}
+    drawn = {"distance": {"low": 1, "high": 3}}
+    config = config_of("stairs:Stairs", evaluation, parameters=drawn)
     with serve(config) as served:
         given = config.simulation.parameters
         process = GatewayProcess(config, served.addresses, parameters=given)
