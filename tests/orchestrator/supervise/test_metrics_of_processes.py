@@ -85,6 +85,14 @@ def test_evaluation_episodes_that_are_too_long_are_truncated(servers: Addresses)
         assert played.num_truncated == 3
 
 
+def test_an_evaluation_follows_a_server_that_has_moved(servers: Addresses) -> None:
+    process = EvaluationProcess(CHASE, 1)
+    process.connect({"all": ServerAddress("127.0.0.1:1")})
+    process.move("all", servers["all"].address)
+    (played,) = process.evaluate([Condition()], 7, 1, {})
+    assert played.metrics["episode_length"]
+
+
 @contextlib.contextmanager
 def playing(process: SimulationProcess, servers: Addresses) -> Iterator[SimulationProcess]:
     """It plays in a thread of its own."""
