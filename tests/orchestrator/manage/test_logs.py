@@ -21,16 +21,6 @@ def run(tmp_path: Path) -> RunDirectory:
     return made
 
 
-def test_all_logs_are_read_line_by_line(run: RunDirectory) -> None:
-    assert list(Logs(run).read()) == [
-        ("a2c", "first"),
-        ("a2c", "last, without an end"),
-        ("ppo", "one"),
-        ("ppo", ""),
-        ("ppo", "three"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("num_lines", "expected"),
     [
