@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -222,9 +223,10 @@ def test_recorded_episodes_that_ended_after_it_are_set_aside(
     if is_copied:
         for path in (place / MANIFEST_FILE, *folder.episodes.glob("*/*")):
             os.utime(path, (written + 3_600.0, written + 3_600.0))
-    manifest = Manifest.read(place)
     begun = {"simulation-0": 2, "simulation-1": 1}
-    set_episodes_aside(folder, place, replace(manifest, num_episodes_begun=begun), 7)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    manifest = replace(Manifest.read(place), num_episodes_begun=begun, written_at=now)
+    set_episodes_aside(folder, place, manifest, 7)
     assert set(folder.episodes.glob("*/*")) == expected
     assert len(recorded_files(folder.path)) == 3
 
