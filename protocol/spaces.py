@@ -177,7 +177,12 @@ def from_gymnasium(space: Any) -> Space:
     """
     kind = kind_of(space)
     if kind == "Box":
-        return box_within(space.low, space.high)
+        return Box(
+            shape=tuple(int(n) for n in space.shape),
+            dtype=np.dtype(space.dtype).name,
+            low=_plain_bound(space.low),
+            high=_plain_bound(space.high),
+        )
     if kind == "Discrete":
         return Discrete(n=int(space.n), start=int(space.start))
     if kind == "MultiDiscrete" and np.ndim(space.nvec) == 1 and not np.any(space.start):

@@ -1,6 +1,7 @@
 """The functions for scripts: light to import, and strict about what they are given."""
 
 import contextlib
+import itertools
 import sys
 from pathlib import Path
 
@@ -37,15 +38,11 @@ def test_mistakes_come_before_anything_is_started(tmp_path):
         launch(tmp_path / "nowhere", resume=True)
     with pytest.raises(ConfigError, match=r"simulation\.env: is missing"):
         launch(ExperimentConfig(name="x"), run_dir=tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"servers\.a\.algoritm: .*mean 'algorithm'"):
-        launch({"servers": {"a": {"algoritm": "PPO"}}}, run_dir=tmp_path / "run")
     with pytest.raises(ConfigError, match=r"simulation\.env: .*<lambda>' is a lambda"):
         launch(ExperimentConfig(simulation=SimulationConfig(env=lambda: None)), wait=False)
-    for wrong in (None, ["tag"]):
+    for begin, wrong in itertools.product((launch, sweep), (None, ["tag"])):
         with pytest.raises(ConfigError, match="a config is a file's name, a mapping or a datac"):
-            launch(wrong)
-        with pytest.raises(ConfigError, match="a config is a file's name, a mapping or a datac"):
-            sweep(wrong)
+            begin(wrong)
     with pytest.raises(ConfigError, match="'' names no file"):
         launch("", {"servers": {}})
     with pytest.raises(ConfigError, match=r"simulation\.env: is missing"):

@@ -9,32 +9,31 @@ from typing import Any
 import pytest
 from tests.orchestrator.commanded import Muxrl
 
-from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare, resolve
+from muxrl.orchestrator.config import ExperimentConfig, load_config, prepare, resolve
 from muxrl.orchestrator.config.facts import SimulationFacts
 from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, STATE_FILE, note_of
-from muxrl.servers.config import ServerConfig
 from muxrl.servers.server import PolicyServer, ServerProblem
 
 SEES = {"cartpole": Box((4,)), "other": Box((3,))}
+BOUNDED = Box((4,), "float32", -1.0, 1.0)
+SCALED, NORMALISED = {"scale_observations": "bounded"}, {"normalize_observations": True}
+
+
+def cartpole(**servers: Any) -> ExperimentConfig:
+    agents = {name: {"agents": ["agent"], **server} for name, server in servers.items()}
+    return load_config({"simulation": {"env": "gymnasium:CartPole-v1"}, "servers": agents})
 
 
 def crafted(
-    tmp_path: Path,
-    algorithm: str = "PPO",
-    sees: Space = SEES["cartpole"],
-    **server: Any,
+    tmp_path: Path, algorithm: str = "PPO", sees: Space = SEES["cartpole"], **server: Any
 ) -> Path:
     """Writes a checkpoint with the right note, and a state that nobody can load."""
     folder = tmp_path / "crafted"
     folder.mkdir()
     (folder / STATE_FILE).write_bytes(b"no arrays")
     facts = SimulationFacts({"agent": (sees, Discrete(2))})
-    config = ExperimentConfig(
-        "saved",
-        simulation=SimulationConfig("gymnasium:CartPole-v1"),
-        servers={"ppo": ServerConfig(algorithm, ["agent"], **server)},
-    )
+    config = cartpole(ppo={"algorithm": algorithm, **server})
     plan = resolve(config, facts, needs_stop=False).servers["ppo"]
     note = {"format": 1, **note_of(plan), "env_steps": 400, "state_sizes": {"default": 0}}
     (folder / ABOUT_FILE).write_text(json.dumps(note))
@@ -43,29 +42,24 @@ def crafted(
 
 def check(muxrl: Muxrl, folder: Path, code: int = 2) -> str:
     """Returns what is said of a config that plays the checkpoint."""
+    plays = f"{{algorithm: FROZEN, agents: [agent], settings: {{checkpoint: '{folder}'}}}}"
     config = folder.with_name("play.yaml")
     config.write_text(
-        "name: play\nsimulation: {env: 'gymnasium:CartPole-v1'}\nstop: {env_steps: 100}\n"
-        "servers:\n  it:\n    algorithm: FROZEN\n    agents: [agent]\n"
-        f"    settings: {{checkpoint: '{folder}'}}\n"
+        "{simulation: {env: 'gymnasium:CartPole-v1'}, stop: {env_steps: 100}, "
+        f"servers: {{it: {plays}}}}}"
     )
     return " ".join("".join(muxrl("check", config, code=code)).split())
 
 
 @pytest.mark.parametrize("algorithm", ["PPO", "MAPPO", "DQN", "QMIX"])
-def test_check_reads_the_note_and_runs_nothing(
+def test_check_reads_the_note_and_says_so_where_a_policy_does_not_fit(
     algorithm: str, tmp_path: Path, muxrl: Muxrl
 ) -> None:
-    assert "FROZEN" in check(muxrl, crafted(tmp_path, algorithm), code=0)
-
-
-@pytest.mark.parametrize("algorithm", ["PPO", "QMIX"])
-def test_check_says_so_where_a_policy_does_not_fit(
-    algorithm: str, tmp_path: Path, muxrl: Muxrl
-) -> None:
-    told = check(muxrl, crafted(tmp_path, algorithm, SEES["other"]))
-    assert "policy 'default' of checkpoint" in told
-    assert "observes" in told
+    does_not = ("policy 'default' of checkpoint", "observes")
+    for name, code, words in (("cartpole", 0, ("FROZEN",)), ("other", 2, does_not)):
+        (tmp_path / name).mkdir()
+        told = check(muxrl, crafted(tmp_path / name, algorithm, SEES[name]), code)
+        assert all(word in told for word in words)
 
 
 def test_a_checkpoint_of_plain_rllib_is_refused_by_name(tmp_path: Path, muxrl: Muxrl) -> None:
@@ -99,11 +93,7 @@ def test_a_note_that_was_edited_is_named(
 def test_a_server_that_plays_it_does_load_it(tmp_path: Path) -> None:
     """So that these tests would notice: the state is what is loaded."""
     folder = crafted(tmp_path)
-    config = ExperimentConfig(
-        "play",
-        simulation=SimulationConfig("gymnasium:CartPole-v1"),
-        servers={"it": ServerConfig("FROZEN", ["agent"], settings={"checkpoint": str(folder)})},
-    )
+    config = cartpole(it={"algorithm": "FROZEN", "settings": {"checkpoint": str(folder)}})
     experiment = prepare(config, needs_stop=False)
     with pytest.raises(ServerProblem, match=r"server 'it': checkpoint .* cannot be loaded"):
         PolicyServer(experiment.servers["it"])
@@ -113,25 +103,21 @@ def test_a_server_that_plays_it_does_load_it(tmp_path: Path) -> None:
     ("sees", "server", "reason"),
     [
         (
-            Box((4,), "float32", -1.0, 1.0),
-            {"scale_observations": "bounded"},
-            "has learned to read Box(shape=(4,), dtype='float32', low=-1.0, high=1.0), scaled or",
+            BOUNDED,
+            SCALED,
+            "has learned to read Box(shape=(4,), dtype='float32', low=-1.0, high=1.0), ",
         ),
         (
             Box((4,), "float64"),
-            {"normalize_observations": True},
-            "has learned to read Box(4,) float64, scaled or normalised, but 'agent' observes",
+            NORMALISED,
+            "read Box(4,) float64, scaled or normalised, but 'agent' o",
         ),
-        (Box((4,)), {"normalize_observations": True}, ""),
+        (Box((4,)), NORMALISED, ""),
         (Box((4,), "float64"), {}, ""),
     ],
     ids=["other bounds", "another dtype", "the same", "neither"],
 )
 def test_what_was_scaled_or_normalised_must_be_what_is_observed(
-    sees: Space,
-    server: dict[str, Any],
-    reason: str,
-    tmp_path: Path,
-    muxrl: Muxrl,
+    sees: Space, server: dict[str, Any], reason: str, tmp_path: Path, muxrl: Muxrl
 ) -> None:
     assert reason in check(muxrl, crafted(tmp_path, sees=sees, **server), 2 if reason else 0)

@@ -45,15 +45,10 @@ def test_check_finds_a_user_s_modules_and_python_its_own(
     for name in ("types", "queue", "random", "secrets", "statistics", "msgspec"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('the user's is not meant')\n")
     (tmp_path / "mine.yaml").write_text(CONFIG)
+    names = [name.rstrip("/").removesuffix(".py") for name in modules]
     done = subprocess.run(
         # -P: as the installed command, which does not look into the current folder first
-        [
-            sys.executable,
-            "-P",
-            "-c",
-            CHECK_ALL,
-            *(name.rstrip("/").removesuffix(".py") for name in modules),
-        ],
+        [sys.executable, "-P", "-c", CHECK_ALL, *names],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
         capture_output=True,

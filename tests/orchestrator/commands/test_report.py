@@ -8,11 +8,7 @@ from tests.orchestrator.records.recorded import new_run, whole_run
 
 from muxrl.orchestrator.records.run_directory import RunDirectory
 
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunDirectory:
-    run = whole_run(tmp_path)
-    return run
+run = pytest.fixture(lambda tmp_path: whole_run(tmp_path))
 
 
 def test_one_run_has_its_report_in_its_directory(run: RunDirectory, muxrl: Muxrl) -> None:

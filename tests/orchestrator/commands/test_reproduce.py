@@ -22,6 +22,7 @@ from muxrl.orchestrator.storage import versions
 COMMIT = "c0ffee" * 6 + "beef"
 SAID = "loading packages\nlooking at the environment\n"
 """What it waits for."""
+Launched = list[tuple[Any, Any]]
 GAME = """
 import gymnasium
 def make(): return gymnasium.make("CartPole-v1")
@@ -40,9 +41,9 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
 
 
 @pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+def launched(monkeypatch: pytest.MonkeyPatch) -> Launched:
     """Which experiments are run, and in which folders."""
-    calls: list[tuple[Any, Any]] = []
+    calls: Launched = []
 
     def run_experiment(experiment: Any, run_dir: Any, **_: Any) -> Any:
         calls.append((experiment, run_dir))
@@ -53,25 +54,18 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
 
 
 def test_the_same_config_is_launched_again(
-    recorded: RunDirectory,
-    launched: list[tuple[Any, Any]],
-    tmp_path: Path,
-    muxrl: Muxrl,
+    recorded: RunDirectory, launched: Launched, tmp_path: Path, muxrl: Muxrl
 ) -> None:
     again = tmp_path / "again"
     told = muxrl("reproduce", recorded.path, "--run-dir", again, code=7)
     ((experiment, run_dir),) = launched
     assert experiment.config == recorded.read_config()
-    assert experiment.config.seed == 3
-    assert run_dir == again
+    assert (experiment.config.seed, run_dir) == (3, again)
     assert told == (SAID, "muxrl: it rained\n")
 
 
 def test_check_says_what_differs_and_starts_nothing(
-    recorded: RunDirectory,
-    launched: list[tuple[Any, Any]],
-    tmp_path: Path,
-    muxrl: Muxrl,
+    recorded: RunDirectory, launched: Launched, tmp_path: Path, muxrl: Muxrl
 ) -> None:
     command = ["reproduce", str(recorded.path), "--check"]
     assert muxrl(*command).out == f"{SAID}{recorded.path}: nothing that it names differs here\n"
@@ -84,9 +78,8 @@ def test_check_says_what_differs_and_starts_nothing(
     torch, source, others = told.removeprefix(SAID).splitlines()
     assert torch == f"differs: torch was 1.0, and is {now['torch']}"
     assert source.startswith("differs: the environment's source was ")
-    assert others == (
-        f"differs: of all its packages are missing nobody-has-this==3.2; see {packages}"
-    )
+    missing = "differs: of all its packages are missing nobody-has-this==3.2"
+    assert others == f"{missing}; see {packages}"
     assert not launched
 
 

@@ -9,9 +9,6 @@ import pytest
 
 from muxrl.orchestrator.config import (
     ConfigError,
-    ExperimentConfig,
-    SimulationConfig,
-    StopConfig,
     load_config,
     trackers,
 )
@@ -26,67 +23,40 @@ EVALUATED = {"evaluation.interval_env_steps": 100}
 METRICS = {"simulation.metrics": {"win": "last", "a/b": "last"}}
 ELSEWHERE = "which other machines can reach, without a token; set"
 GIVEN = "simulation.parameters.wind"
+NO_LAG = "is 0, must be at least 1; for no lag at all set while_learning: wait"
 
 
-def experiment() -> ExperimentConfig:
-    return ExperimentConfig(
-        name="x",
-        simulation=SimulationConfig(env="module:env"),
-        servers={"one": ServerConfig(agents=["a"]), "two": ServerConfig(agents=["b"])},
-        stop=StopConfig(env_steps=1000),
-    )
+GOOD = {
+    "simulation": {"env": "module:env"},
+    "servers": {"one": {"agents": ["a"]}, "two": {"agents": ["b"]}},
+    "stop": {"env_steps": 1000},
+}
 
 
 def problems(changes, **how) -> list[str]:
-    return find_problems(load_config(experiment(), changes), **how)
+    return find_problems(load_config(GOOD, changes), **how)
 
 
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
         ("simulation.num_processes", 0, "is 0, must be above 0"),
-        ("simulation.num_envs_per_process", -1, "is -1, must be above 0"),
         ("simulation.num_cpus", -0.5, "is -0.5, must not be negative"),
-        ("simulation.update_interval_s", -1.0, "is -1.0, must not be negative"),
         ("simulation.update_interval_s", math.nan, "is nan, must not be negative"),
-        ("stop.env_steps", 0, "is 0, must be above 0"),
         ("stop.time_s", math.inf, "is inf, must be above 0"),
         ("stop.iterations", -3, "is -3, must be above 0"),
-        ("evaluation.num_episodes", 0, "is 0, must be above 0"),
-        ("evaluation.final_num_episodes", -1, "is -1, must not be negative"),
-        ("evaluation.interval_env_steps", 0, "is 0, must be above 0"),
-        ("evaluation.seed", 2**32, "is 4294967296, must be at most 4294967295"),
-        ("checkpoint.interval_s", 0.0, "is 0.0, must be above 0"),
-        ("checkpoint.interval_env_steps", 0, "is 0, must be above 0"),
-        ("checkpoint.keep_last", 0, "is 0, must be above 0"),
-        ("checkpoint.replay_max_mib", -1, "is -1, must not be negative"),
-        ("checkpoint.hold_s", -1.0, "is -1.0, must not be negative"),
-        ("timeouts.update_s", 0.0, "is 0.0, must be above 0"),
-        ("metrics_interval_s", math.nan, "is nan, must be above 0"),
         ("stop.metric_at_most.win", math.nan, "is nan, must be a number"),
-        ("stop.episode_return.one", math.nan, "is nan, must be a number"),
+        ("evaluation.seed", 2**32, "is 4294967296, must be at most 4294967295"),
         ("checkpoint.best.keep", 0, "is 0, must be above 0"),
-        ("seed", -1, "is -1, must not be negative"),
-        ("servers.one.resources.num_gpus", -1.0, "is -1.0, must not be negative"),
-        ("servers.one.resources.num_torch_threads", 0, "is 0, must be above 0"),
-        ("servers.one.limits.max_episodes", 0, "is 0, must be above 0"),
         ("servers.one.limits.episode_timeout_s", 0.0, "is 0.0, must be above 0"),
-        ("servers.one.port", -1, "is -1, must not be negative"),
-        (
-            "servers.one.port",
-            70000,
-            "is 70000, must be at most 65535; 0 takes a free one",
-        ),
-        (
-            "servers.one.max_policy_lag",
-            0,
-            "is 0, must be at least 1; for no lag at all set while_learning: wait",
-        ),
+        ("servers.one.port", 70000, "is 70000, must be at most 65535; 0 takes a free one"),
+        ("servers.one.max_policy_lag", 0, NO_LAG),
     ],
 )
 def test_senseless_numbers(key, value, problem):
+    """Which number has which bounds is in the schema that is committed: test_json_schema.py."""
     with pytest.raises(ConfigError) as refused:
-        load_config(experiment(), {key: value})
+        load_config(GOOD, {key: value})
     assert refused.value.problems == [f"override '{key}={value}': {key}: {problem}"]
 
 
@@ -173,9 +143,6 @@ def test_senseless_numbers(key, value, problem):
             "metric": "return", "of": "win", "at_least": 3, "episodes": 9}}},
          f"{GIVEN}.next_when.of: there is no server 'win'; it is a metric, so write metric: win"),
         ({GIVEN: "5"}, f"{GIVEN}: '5' is text; leave out the quotes: 5"),
-        (METRICS | {GIVEN: {"lessons": [1, "2"], "next_when": {
-            "metric": "win", "at_least": "8e-1", "episodes": "9"}}},
-         f"{GIVEN}: '2' is text; leave out the quotes: 2"),
         ({GIVEN: [[0, "1"], ["1e5", 3]]}, f"{GIVEN}: '1' is text; leave out the quotes: 1"),
         # --- the end, and the best
         ({"stop": {}},
@@ -183,15 +150,10 @@ def test_senseless_numbers(key, value, problem):
          "episode_return, metric_at_least, metric_at_most"),
         (METRICS | {"stop.metric_at_least": {"wins": 0.9}},
          "stop.metric_at_least: there is no metric 'wins'; did you mean 'win'?"),
-        ({"simulation.metrics": {"win": "last"}, "stop.metric_at_most": {"zzz": 1.0}},
-         "stop.metric_at_most: there is no metric 'zzz'; simulation.metrics and muxrl's own are "
-         "win, episode_length, truncated"),
         ({"stop.metric_at_least": {"return": 5.0}},
          "stop.metric_at_least: there is no metric 'return'; stop.episode_return is for that"),
         ({"stop.episode_return": {"onne": 1.0}},
          "stop.episode_return: there is no server 'onne'; did you mean 'one'?"),
-        ({"stop.episode_return": {"zzz": 1.0}},
-         "stop.episode_return: there is no server 'zzz'; the servers are one, two"),
         ({"checkpoint.best": {}},
          "checkpoint.best: needs evaluations to choose by; set evaluation.interval_env_steps, or "
          "leave it out"),
@@ -247,7 +209,7 @@ def test_a_command_or_an_address_is_an_algorithm():
     "name", ["", "a/b", "..", ".hidden", "a b", "x" * 200, "../b", "a:b", "a\0"]
 )
 def test_a_name_that_cannot_be_a_directory(name):
-    config = experiment()
+    config = load_config(GOOD)
     config.name = name
     (problem,) = find_problems(config)
     assert problem.startswith(f"name: {name!r} cannot name a directory")
@@ -282,10 +244,7 @@ def test_trackers_that_are_not_there(tracker, problem, monkeypatch, tmp_path):
     (tmp_path / "wandb").mkdir()  # as W&B's offline runs make one; it is no package
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(trackers, "find_spec", in_the_current_folder)
-    config = experiment()
-    config.trackers = ["tensorboard", tracker]
-    found = find_problems(config)
-    assert f"trackers: {problem}" in found
+    assert f"trackers: {problem}" in problems({"trackers": ["tensorboard", tracker]})
 
 
 def in_the_current_folder(name):

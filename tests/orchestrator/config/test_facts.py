@@ -2,22 +2,18 @@
 
 import pytest
 
-from muxrl.orchestrator.config import ExternalAgentConfig, SimulationConfig, SimulationFacts, probe
+from muxrl.orchestrator.config import ExternalAgentConfig, SimulationConfig, probe
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.spaces import Box, Discrete
+
+DISCRETE = {"type": "discrete", "n": 2}
 
 
 def external(**agents) -> SimulationConfig:
     return SimulationConfig(
         env="external",
         agents={a: ExternalAgentConfig(*spaces) for a, spaces in agents.items()},
-        state_size=3,
     )
-
-
-def test_external_simulation_is_what_its_config_says():
-    facts = probe(external(a=({"type": "box", "shape": [4]}, {"type": "discrete", "n": 2})))
-    assert facts == SimulationFacts({"a": (Box((4,)), Discrete(2))}, 3)
 
 
 def test_a_number_in_quotes_is_one_in_a_space_too():
@@ -49,18 +45,9 @@ def test_a_number_in_quotes_is_one_in_a_space_too():
 )
 def test_external_space_that_is_none(space, problem):
     with pytest.raises(ConfigError) as caught:
-        probe(external(a=(space, {"type": "discrete", "n": 2})))
+        probe(external(a=(space, DISCRETE)))
     (found,) = caught.value.problems
     assert found.startswith(f"simulation.agents.a.observation_space: {problem}")
-
-
-SPACES = ({"type": "box", "shape": [4]}, {"type": "discrete", "n": 2})
-
-
-def test_alike_agents_of_an_external_simulation_are_declared_at_once():
-    facts = probe(external(**{"driver_{0..2}": SPACES, "toll": SPACES}))
-    assert list(facts.agents) == ["driver_0", "driver_1", "driver_2", "toll"]
-    assert set(facts.agents.values()) == {(Box((4,)), Discrete(2))}
 
 
 @pytest.mark.parametrize(
@@ -78,12 +65,5 @@ def test_alike_agents_of_an_external_simulation_are_declared_at_once():
 )
 def test_agents_that_are_declared_twice_or_wrongly(agents, problem):
     with pytest.raises(ConfigError) as caught:
-        probe(external(**dict.fromkeys(agents, SPACES)))
+        probe(external(**dict.fromkeys(agents, (DISCRETE, DISCRETE))))
     assert caught.value.problems == [f"simulation.agents: {problem}"]
-
-
-def test_probe_asks_the_environment():
-    facts = probe(SimulationConfig(env="gymnasium:CartPole-v1"))
-    assert list(facts.agents) == ["agent"]
-    assert facts.agents["agent"][1] == Discrete(2)
-    assert facts.state_size is None

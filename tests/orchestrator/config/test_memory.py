@@ -9,14 +9,7 @@ import pytest
 from tests.servers.resumable import Served, plan_of
 
 from muxrl.orchestrator.cli import main
-from muxrl.orchestrator.config import (
-    ExperimentConfig,
-    SimulationConfig,
-    SimulationFacts,
-    StopConfig,
-    memory,
-    resolve,
-)
+from muxrl.orchestrator.config import SimulationFacts, load_config, memory, resolve
 from muxrl.orchestrator.config.experiment import Experiment
 from muxrl.orchestrator.config.memory import describe_replays, find_overflow, find_replays, shown
 from muxrl.orchestrator.config.warnings import find_late, find_warnings
@@ -39,14 +32,8 @@ def experiment(
     facts = SimulationFacts(
         {f"agent_{i}": (space, Discrete(5)) for i in range(num_agents)}, state_size
     )
-    config = ExperimentConfig(
-        name="large",
-        simulation=SimulationConfig("some:env"),
-        servers=servers,
-        stop=StopConfig(time_s=60.0),
-        **fields,
-    )
-    return resolve(config, facts)
+    given = {"simulation": {"env": "some:env"}, "servers": servers, "stop": {"time_s": 60.0}}
+    return resolve(load_config({**given, **fields}), facts)
 
 
 def qmix(num_agents: int, **settings: Any) -> ServerConfig:
@@ -82,13 +69,6 @@ def test_a_replay_that_is_full_is_as_large_as_was_said(case: str) -> None:
     assert size.when_full(length) <= stored <= size.when_full(length) * (length + 1) / length
 
 
-def test_images_are_counted_as_networks_read_them() -> None:
-    server = ServerConfig("DQN", ["*"])
-    ((_, size),) = find_replays(experiment({"dqn": server}, sees=IMAGE))
-    # 50,000 agent steps of float32 images, an action of int64, and what followed.
-    assert size.num_bytes == 50_000 * (84 * 84 * 4 * 4 + 8 + 9)
-
-
 def test_a_state_of_many_agents_is_in_every_step_of_a_team() -> None:
     few, many = (
         find_replays(experiment({"qmix": qmix(n)}, n, state_size=10 * n))[0].size for n in (2, 200)
@@ -105,15 +85,6 @@ def test_a_batch_that_is_padded_to_a_long_episode_is_named() -> None:
     assert size.update_bytes == 10 * 500 * per_step
     _, padded, *_ = describe_replays(experiment(servers))
     assert "where one has 500 env steps or more (max_sequence_steps), a batch takes" in padded
-    ((_, steps),) = find_replays(experiment({"dqn": ServerConfig("DQN", ["*"])}))
-    assert (steps.longest, steps.update_bytes) == (0, 0)
-
-
-def test_who_keeps_no_replay_has_no_size() -> None:
-    one = experiment({"ppo": ServerConfig("PPO", ["agent_0"]),
-                      "random": ServerConfig("RANDOM", ["agent_1"])})  # fmt: skip
-    assert find_replays(one) == []
-    assert list(describe_replays(one)) == []
 
 
 # --- what is said ---------------------------------------------------------------------------

@@ -28,13 +28,8 @@ from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
 from muxrl.servers.config import ServerConfig
 
-FACTS = SimulationFacts(
-    {
-        "a": (Box((3,)), Discrete(3)),
-        "b": (Box((3,)), Discrete(3)),
-        "wide": (Box((5,)), Discrete(3)),
-    }
-)
+SEES = {"a": Box((3,)), "b": Box((3,)), "wide": Box((5,))}
+FACTS = SimulationFacts({agent: (sees, Discrete(3)) for agent, sees in SEES.items()})
 
 
 def config(
@@ -53,6 +48,7 @@ def config(
     )
 
 
+OTHERS_POLICY = {"live": "main", "policies": {"default": "other"}}
 BOTH = {"now": {"live": "main"}, "past": {"snapshots": "main", "last": 2, "weight": 3}}
 
 
@@ -84,7 +80,7 @@ def test_weights_of_a_trainer_of_one_s_own_are_brought_if_it_gives_them() -> Non
     [
         (
             {"members": {"now": {"live": "mian"}}},
-            "POOL's member 'now': live: there is no server 'mian'; did you mean 'main'?",
+            "live: there is no server 'mian'; did you mean 'main'?",
         ),
         ({"members": {"now": {"live": "rest"}}}, "live: server 'rest' does not learn"),
         ({"members": {"now": {"live": "rivals"}}}, "live: server 'rivals' does not learn"),
@@ -94,10 +90,7 @@ def test_weights_of_a_trainer_of_one_s_own_are_brought_if_it_gives_them() -> Non
             "policy 'default' of checkpoint 'servers.main' observes shape (3,), but 'wide' "
             "observes shape (5,); is it the same task?",
         ),
-        (
-            {"members": {"now": {"live": "main", "policies": {"default": "other"}}}},
-            "has no policy 'other', it has default",
-        ),
+        ({"members": {"now": OTHERS_POLICY}}, "has no policy 'other', it has default"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes: dict[str, Any], story: str) -> None:
@@ -136,6 +129,7 @@ HANDS = ("rock", "paper", "scissors")
 ROCK_PAPER_SCISSORS = [[0, -1, 1], [1, 0, -1], [-1, 1, 0]]
 DOMINATED = [[1, -1], [-2, -2], [-1, 1]]
 """The second one loses to all."""
+ROLES = {"main": ["a"], "rivals": ["b"]}
 Written = Callable[..., Path]
 
 
@@ -159,7 +153,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
         served = [{"policy": HAND, "kwargs": {"action": i}} for i in range(len(names))]
         table = {
             "simulation": {"env": "gymnasium:CartPole-v1", "kwargs": {}},
-            "roles": {"main": ["a"], "rivals": ["b"]},
+            "roles": ROLES,
             "players": {
                 "main": [],
                 "rivals": [
@@ -213,9 +207,7 @@ def test_a_solution_s_weights_sum_to_its_members_and_secure_the_game_s_value(
     assert (mixed @ table).min() >= table.min(axis=1).max() - 1e-4  # as any of them alone
 
 
-def test_members_of_one_player_share_its_weight_and_others_keep_their_own(
-    written: Written,
-) -> None:
+def test_members_of_one_player_share_its_weight_others_keep_their_own(written: Written) -> None:
     games = written(ROCK_PAPER_SCISSORS)
     members = {
         **{name: hand(i) for i, name in enumerate(HANDS)},
@@ -251,21 +243,9 @@ def test_a_run_goes_on_with_its_weights_without_the_games(written: Written) -> N
             None,
             "are of {'env': 'gymnasium:CartPole-v1', 'kwargs': {'sutton': True}}, not of {'env'",
         ),
-        (
-            {"roles": {"main": ["a"], "rivals": ["wide"]}},
-            None,
-            "needs games of two roles, one of them b; those of",
-        ),
-        (
-            {"roles": {"main": ["a"], "rivals": ["b"], "rest": ["wide"]}},
-            None,
-            "have main: a; rivals: b; rest: wide",
-        ),
-        (
-            {"second": ROCK_PAPER_SCISSORS},
-            None,
-            "have no constant sum, which alpha_rank does not need",
-        ),
+        ({"roles": {**ROLES, "rivals": ["wide"]}}, None, "of two roles, one of them b; those of"),
+        ({"roles": {**ROLES, "rest": ["wide"]}}, None, "have main: a; rivals: b; rest: wide"),
+        ({"second": ROCK_PAPER_SCISSORS}, None, "no constant sum, which alpha_rank does not need"),
     ],
 )
 def test_games_that_tell_no_weights_are_refused(

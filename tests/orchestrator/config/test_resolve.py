@@ -6,19 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muxrl.orchestrator.config import (
-    ExperimentConfig,
-    SimulationConfig,
-    SimulationFacts,
-    StopConfig,
-    derive_seed,
-    load_config,
-    prepare,
-    resolve,
-)
+from muxrl.orchestrator.config import SimulationFacts, derive_seed, load_config, prepare, resolve
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
-from muxrl.servers.config import ServerConfig
 
 PREDATOR = (Box((20,)), Discrete(5))
 PREY = (Box((18,)), Discrete(5))
@@ -29,14 +19,13 @@ TAG = SimulationFacts(
 )
 
 
-def resolved(servers, facts=TAG, *, simulation=None, **more):
-    config = ExperimentConfig(
-        name="x",
-        simulation=SimulationConfig(env="module:env", **(simulation or {})),
-        servers={server_id: ServerConfig(**server) for server_id, server in servers.items()},
-        **{"stop": StopConfig(env_steps=10)} | more,
-    )
-    return resolve(config, facts)
+def config_of(servers, *, simulation=None, **more):
+    given = {"simulation": {"env": "module:env", **(simulation or {})}, "servers": servers}
+    return load_config(given | {"stop": {"env_steps": 10}} | more)
+
+
+def resolved(servers, facts=TAG, **more):
+    return resolve(config_of(servers, **more), facts)
 
 
 def problems_of(servers, facts=TAG, **more):
@@ -97,18 +86,10 @@ def test_what_fixed_servers_cannot_have():
 
 def test_iterations_of_nobody_end_no_run():
     nobody = {"it": {"algorithm": "RANDOM", "agents": ["*"]}}
-    assert problems_of(nobody, stop=StopConfig(iterations=3)) == [
+    assert problems_of(nobody, stop={"iterations": 3}) == [
         "stop.iterations: is given, but no server learns, so that there are no iterations; "
         "leave it out"
     ]
-
-
-def test_algorithm_names_are_told_apart_by_letters_alone():
-    assert resolved(ppo(algorithm="a2c")).servers["ppo"].algorithm == "A2C"
-
-
-def test_while_learning_can_be_chosen():
-    assert resolved(ppo(while_learning="serve")).servers["ppo"].while_learning == "serve"
 
 
 def test_two_servers_of_one_algorithm_are_labelled_by_id():
@@ -179,143 +160,78 @@ def test_teams_are_compared_as_padded_and_without_masks():
     assert set(policies_of(experiment, "s").values()) == {"default"}
 
 
-def test_policies_can_be_given_by_pattern():
-    experiment = resolved(ppo(policies={"hunt": ["adversary_*"], "flee": ["agent_*"]}))
-    assert policies_of(experiment, "ppo")["adversary_2"] == "hunt"
-    assert policies_of(experiment, "ppo")["agent_1"] == "flee"
-
-
 def test_policies_of_teams_name_groups():
-    experiment = resolved(
-        qmix(groups={"g": ["adversary_0", "adversary_1"]}, policies={"p": ["g"], "q": ["adv*_2"]})
-    )
-    assert policies_of(experiment, "qmix") == {
-        "adversary_0": "p",
-        "adversary_1": "p",
-        "adversary_2": "q",
-    }
+    policies = {"p": ["g"], "q": ["adv*_2"]}
+    experiment = resolved(qmix(groups={"g": ["adversary_[01]"]}, policies=policies))
+    expected = {"adversary_0": "p", "adversary_1": "p", "adversary_2": "q"}
+    assert policies_of(experiment, "qmix") == expected
 
 
 # --- refusals ---------------------------------------------------------------------------
 
 OTHERS = "(the simulation has adversary_0, adversary_1, adversary_2, agent_0, agent_1)"
+NO_FILE = "cannot name a file; use letters, digits, '_', '-' and '.'"
+
+# By an override, of qmix() or of ppo().
+REFUSED = {
+    "ppo.agents=[adversry_*, '*']": "the pattern 'adversry_*' matches no agent; did you mean "
+    f"'adversary_*'? {OTHERS}",
+    "ppo.agents=[agnt_0, '*']": "the name 'agnt_0' matches no agent; did you mean 'agent_0'? "
+    f"{OTHERS}",
+    "ppo.agents=[zzz, '*']": f"the name 'zzz' matches no agent {OTHERS}",
+    "ppo.groups={g: [agent_0]}": "has groups (g), but PPO learns for each agent alone; leave out "
+    "the groups, let agents share a policy with 'policies', or use a team algorithm such as QMIX",
+    "qmix.groups={g: ['adversary_*', agent_0]}": "group 'g' names 'agent_0', but agent 'agent_0' "
+    "is served by 'ppo'; a group's members are agents of its own server",
+    "qmix.groups={g: ['adversary_*', adversary_9]}": "group 'g' names 'adversary_9', which matches "
+    "none of the server's agents; did you mean 'adversary_0'? (adversary_0, adversary_1, "
+    "adversary_2)",
+    "qmix.groups={g: [adversary_0, adversary_1], h: [adversary_1]}": "agent 'adversary_1' is in "
+    "the groups 'g' and 'h'; an agent can be in one only",
+    "qmix.groups={g: []}": "group 'g' has no members",
+    "qmix.groups={adversary_0: [adversary_1, adversary_2]}": "group 'adversary_0' has the name of "
+    "an agent that is not its only member; rename the group",
+    "qmix.groups={a/b: ['adversary_*']}": f"group 'a/b' {NO_FILE}",
+    "ppo.policies={p: ['*']}": "policy 'p' cannot be shared by agent 'adversary_0' (observes "
+    "Box(20,) float32, acts Discrete(5)) and agent 'agent_0' (observes Box(18,) float32, acts "
+    "Discrete(5)): their spaces differ",
+    "ppo.policies={p: ['adversary_*'], q: ['agent_*', agnt_1]}": "policy 'q' names 'agnt_1', which "
+    "matches none of the server's agents; did you mean 'agent_1'? (adversary_0, adversary_1, "
+    "adversary_2, agent_0, agent_1)",
+    "ppo.policies={p: ['adversary_*'], q: ['agent_*'], r: [agent_1]}": "agent 'agent_1' is in the "
+    "policies 'q' and 'r'; it can have one only",
+    "ppo.policies={p: ['adversary_*'], q: [agent_0]}": "agent 'agent_1' has no policy; add it to "
+    "one of p, q, or leave out 'policies'",
+    "ppo.policies={p: ['adversary_*'], q: ['agent_*'], r: []}": "policy 'r' is given to nobody",
+    "ppo.policies={p: ['adversary_*'], 'q:r': ['agent_*']}": f"policy 'q:r' {NO_FILE}",
+    "qmix={groups: {g: ['adversary_*']}, policies: {p: [g, adversary_0]}}": "policy 'p' names "
+    "'adversary_0', but agent 'adversary_0' acts as a member of group 'g', and members share one "
+    "network, padded to the largest of their spaces; name the group",
+    "qmix={groups: {g: ['adversary_[01]']}, policies: {p: ['*']}}": "policy 'p' cannot be shared "
+    "by group 'g' (2 members, observations of 20, 5 actions) and agent 'adversary_2' (1 member, "
+    "observations of 20, 5 actions): their spaces differ",
+    "ppo.settings={gama: 0.9}": "PPO has no setting 'gama'; did you mean 'gamma'?",
+    "ppo.model={fcnet_hidens: [3]}": "PPO has no model setting 'fcnet_hidens'; did you mean "
+    "'fcnet_hiddens' or 'head_fcnet_hiddens'?",
+}
 
 
-@pytest.mark.parametrize(
-    ("servers", "problem"),
-    [
-        (
-            {"q": {"agents": ["adversry_*", "*"]}},
-            "server 'q': the pattern 'adversry_*' matches no agent; did you mean 'adversary_*'? "
-            + OTHERS,
-        ),
-        (
-            {"q": {"agents": ["agnt_0", "*"]}},
-            f"server 'q': the name 'agnt_0' matches no agent; did you mean 'agent_0'? {OTHERS}",
-        ),
-        (
-            {"q": {"agents": ["zzz", "*"]}},
-            f"server 'q': the name 'zzz' matches no agent {OTHERS}",
-        ),
-        (
-            {"q": {"agents": ["ad*"]}, "r": {"agents": ["agent_0"]}},
-            "no server serves agent 'agent_1'; every agent needs one (servers are q, r)",
-        ),
-        (
-            {"q": {"agents": ["*"]}, "r": {"agents": ["agent_*"]}},
-            "agents 'agent_0', 'agent_1' are served by 'q' and 'r'; an agent belongs to exactly "
-            "one server",
-        ),
-        (
-            ppo(groups={"g": ["agent_0"]}),
-            "server 'ppo': has groups (g), but PPO learns for each agent alone; leave out the "
-            "groups, let agents share a policy with 'policies', or use a team algorithm such as "
-            "QMIX",
-        ),
-        (
-            qmix(groups={"g": ["adversary_*", "agent_0"]}),
-            "server 'qmix': group 'g' names 'agent_0', but agent 'agent_0' is served by 'ppo'; a "
-            "group's members are agents of its own server",
-        ),
-        (
-            qmix(groups={"g": ["adversary_*", "adversary_9"]}),
-            "server 'qmix': group 'g' names 'adversary_9', which matches none of the server's "
-            "agents; did you mean 'adversary_0'? (adversary_0, adversary_1, adversary_2)",
-        ),
-        (
-            qmix(groups={"g": ["adversary_0", "adversary_1"], "h": ["adversary_1"]}),
-            "server 'qmix': agent 'adversary_1' is in the groups 'g' and 'h'; an agent can be in "
-            "one only",
-        ),
-        (qmix(groups={"g": []}), "server 'qmix': group 'g' has no members"),
-        (
-            qmix(groups={"adversary_0": ["adversary_1", "adversary_2"]}),
-            "server 'qmix': group 'adversary_0' has the name of an agent that is not its only "
-            "member; rename the group",
-        ),
-        (
-            qmix(groups={"a/b": ["adversary_*"]}),
-            "server 'qmix': group 'a/b' cannot name a file; use letters, digits, '_', '-' and '.'",
-        ),
-        (
-            ppo(policies={"p": ["*"]}),
-            "server 'ppo': policy 'p' cannot be shared by agent 'adversary_0' (observes Box(20,) "
-            "float32, acts Discrete(5)) and agent 'agent_0' (observes Box(18,) float32, acts "
-            "Discrete(5)): their spaces differ",
-        ),
-        (
-            ppo(policies={"p": ["adversary_*"], "q": ["agent_*", "agnt_1"]}),
-            "server 'ppo': policy 'q' names 'agnt_1', which matches none of the server's agents; "
-            "did you mean 'agent_1'? (adversary_0, adversary_1, adversary_2, agent_0, agent_1)",
-        ),
-        (
-            ppo(policies={"p": ["adversary_*"], "q": ["agent_*"], "r": ["agent_1"]}),
-            "server 'ppo': agent 'agent_1' is in the policies 'q' and 'r'; it can have one only",
-        ),
-        (
-            ppo(policies={"p": ["adversary_*"], "q": ["agent_0"]}),
-            "server 'ppo': agent 'agent_1' has no policy; add it to one of p, q, or leave out "
-            "'policies'",
-        ),
-        (
-            ppo(policies={"p": ["adversary_*"], "q": ["agent_*"], "r": []}),
-            "server 'ppo': policy 'r' is given to nobody",
-        ),
-        (
-            ppo(policies={"p": ["adversary_*"], "q:r": ["agent_*"]}),
-            "server 'ppo': policy 'q:r' cannot name a file; use letters, digits, '_', '-' and '.'",
-        ),
-        (
-            qmix(groups={"g": ["adversary_*"]}, policies={"p": ["g", "adversary_0"]}),
-            "server 'qmix': policy 'p' names 'adversary_0', but agent 'adversary_0' acts as a "
-            "member of group 'g', and members share one network, padded to the largest of their "
-            "spaces; name the group",
-        ),
-        (
-            qmix(groups={"g": ["adversary_0", "adversary_1"]}, policies={"p": ["*"]}),
-            "server 'qmix': policy 'p' cannot be shared by group 'g' (2 members, observations of "
-            "20, 5 actions) and agent 'adversary_2' (1 member, observations of 20, 5 actions): "
-            "their spaces differ",
-        ),
-    ],
-)
-def test_refusal(servers, problem):
-    assert problems_of(servers) == [problem]
+@pytest.mark.parametrize(("override", "problem"), REFUSED.items())
+def test_refusal(override, problem):
+    of_qmix = override.startswith("qmix")
+    config = load_config(config_of(qmix() if of_qmix else ppo()), [f"servers.{override}"])
+    with pytest.raises(ConfigError) as caught:
+        resolve(config, TAG)
+    assert caught.value.problems == [f"server {'qmix' if of_qmix else 'ppo'!r}: {problem}"]
 
 
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ({"algorithm": "PPPO"}, ["unknown algorithm 'PPPO'", "'PPO'"]),
-        ({"settings": {"gama": 0.9}}, ["PPO", "'gama'", "'gamma'"]),
-        ({"model": {"fcnet_hidens": [3]}}, ["PPO", "'fcnet_hidens'", "'fcnet_hiddens'"]),
-    ],
-)
-def test_refusals_of_the_registry_are_passed_on_with_the_server(config, words):
-    (problem,) = problems_of(ppo(**config))
-    assert problem.startswith("server 'ppo': ")
-    assert all(word in problem for word in words)
-    assert "\n" not in problem
+def test_each_agent_needs_one_server():
+    assert problems_of({"q": {"agents": ["ad*"]}, "r": {"agents": ["agent_0"]}}) == [
+        "no server serves agent 'agent_1'; every agent needs one (servers are q, r)"
+    ]
+    (twice,) = problems_of({"q": {"agents": ["*"]}, "r": {"agents": ["agent_*"]}})
+    served = "agents 'agent_0', 'agent_1' are served by 'q' and 'r'"
+    assert twice == f"{served}; an agent belongs to exactly one server"
 
 
 def test_algorithm_that_cannot_do_an_action_space():
@@ -373,16 +289,9 @@ def test_environment_that_cannot_be_made_is_one_line():
     assert re.match("simulation.env: 'nowhere:env': no module 'nowhere'", problem)
 
 
-@pytest.mark.parametrize(
-    ("name", "assignment"),
-    [
-        ("tag", "qmix:adversary_0,adversary_1,adversary_2|ppo:agent_0|a2c:agent_1"),
-        ("cartpole_ppo", "ppo:agent"),
-        ("cartpole_a2c", "a2c:agent"),
-    ],
-)
-def test_packaged_configs_resolve(name, assignment):
-    assert prepare(load_config(name)).assignment == assignment
+def test_a_packaged_config_resolves():
+    assigned = "qmix:adversary_0,adversary_1,adversary_2|ppo:agent_0|a2c:agent_1"
+    assert prepare(load_config("tag")).assignment == assigned
 
 
 def test_local_inference_is_checked_as_the_client_would_refuse_it():

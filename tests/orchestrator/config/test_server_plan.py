@@ -10,20 +10,11 @@ from typing import Any
 
 import pytest
 
-from muxrl.orchestrator.config import (
-    ExperimentConfig,
-    SimulationConfig,
-    SimulationFacts,
-    StopConfig,
-    probe,
-    resolve,
-)
+from muxrl.orchestrator.config import SimulationConfig, SimulationFacts, load_config, probe, resolve
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
-from muxrl.servers.agents.masks import has_action_mask
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, note_of
-from muxrl.servers.config import ServerConfig, ServerPlan
-from muxrl.servers.lookup import find
+from muxrl.servers.config import ServerPlan
 
 SEES, ACTS = Box((4,)), Discrete(3)
 ABC = dict.fromkeys("abc", SEES)
@@ -31,17 +22,22 @@ IMAGE = Box((84, 84, 4), "uint8", 0, 255)
 BOUNDED = Box((4,), "float32", 0.0, 100.0)
 INTEGERS = Box((2,), "int32", -(2**31), 2**31 - 1)  # as Gymnasium's without bounds
 DIALS = Box((2,), "float32", 2.0, 10.0)
+MANY = MultiDiscrete((40, 40))
+SHARED = (
+    "MAPPO cannot have the model setting 'vf_share_layers'"
+    ".*its actor and its critic do not see the same"
+)
+CLEARED = (
+    r"DQN has no setting 'clip_param'; it is one of APPO, HAPPO, MAPPO, PPO; if it is inherited, "
+    r"servers.s.settings=\{\}, in a file settings: \{\}, clears such settings$"
+)
 OWN = "muxrl.experiments.examples.own_module:SharedTrunk"
 
 
 def resolved(facts: SimulationFacts, algorithm: str, **server: Any) -> ServerPlan:
-    config = ExperimentConfig(
-        name="x",
-        simulation=SimulationConfig(env="module:env"),
-        servers={"s": ServerConfig(algorithm, ["*"], **server)},
-        stop=StopConfig(env_steps=10),
-    )
-    return resolve(config, facts).servers["s"]
+    servers = {"s": {"algorithm": algorithm, "agents": ["*"], **server}}
+    given = {"simulation": {"env": "module:env"}, "servers": servers, "stop": {"env_steps": 10}}
+    return resolve(load_config(given), facts).servers["s"]
 
 
 def plan_of(
@@ -75,11 +71,6 @@ def test_a_module_of_ones_own_is_part_of_the_plan() -> None:
     assert plan_of("A2C").rl_module == ""
 
 
-@pytest.mark.parametrize("algorithm", ["PPO", "A2C", "SAC", "IMPALA", "APPO"])
-def test_continuous_actions_with_bounds(algorithm: str) -> None:
-    assert plan_of(algorithm, SEES, DIALS).agents["a"].action_space == DIALS
-
-
 def test_integers_with_bounds_are_choices() -> None:
     for space in (INTEGERS, Box((2,), "int32")):
         given = plan_of("DQN", SEES, space, action_bounds=[0, 3]).agents["a"].action_space
@@ -87,34 +78,21 @@ def test_integers_with_bounds_are_choices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sees", "given", "expected"),
+    ("algorithm", "sees", "given", "expected"),
     [
-        (IMAGE, "images", "images"),
-        (IMAGE, "bounded", "bounded"),
-        (IMAGE, "none", "none"),
-        (BOUNDED, "images", "none"),
-        (BOUNDED, "bounded", "bounded"),
+        ("PPO", IMAGE, {"scale_observations": "images"}, "images"),
+        ("PPO", IMAGE, {"scale_observations": "bounded"}, "bounded"),
+        ("PPO", IMAGE, {"scale_observations": "none"}, "none"),
+        ("PPO", BOUNDED, {"scale_observations": "images"}, "none"),
+        ("PPO", BOUNDED, {"scale_observations": "bounded"}, "bounded"),
+        ("DQN", IMAGE, {}, "images"),
+        ("RANDOM", IMAGE, {}, "none"),
     ],
 )
-def test_a_plan_says_what_is_scaled_if_anything_is(sees: Box, given: Any, expected: str) -> None:
-    assert plan_of("PPO", sees, scale_observations=given).scale_observations == expected
-
-
-def test_by_default_images_are_scaled_and_nothing_is_normalised() -> None:
-    plan = plan_of("DQN", IMAGE)
-    assert plan.scale_observations == "images"
-    assert not plan.normalize_observations
-    assert not plan.normalize_rewards
-    assert plan.frame_stack == 1
-    assert plan_of("DQN", IMAGE, frame_stack=4).frame_stack == 4
-    assert plan_of("RANDOM", IMAGE).scale_observations == "none"
-
-
-@pytest.mark.parametrize("algorithm", ["PPO", "A2C", "MAPPO", "HAPPO"])
-def test_on_policy_algorithms_take_normalised_rewards(algorithm: str) -> None:
-    plan = plan_of(algorithm, SEES, normalize_rewards=True, normalize_observations=True)
-    assert plan.normalize_rewards
-    assert plan.normalize_observations
+def test_a_plan_says_what_is_scaled_if_anything_is(
+    algorithm: str, sees: Box, given: dict[str, Any], expected: str
+) -> None:
+    assert plan_of(algorithm, sees, **given).scale_observations == expected
 
 
 @pytest.mark.parametrize(
@@ -124,71 +102,36 @@ def test_on_policy_algorithms_take_normalised_rewards(algorithm: str) -> None:
         ("QMIX", {"rl_module": OWN}, "QMIX cannot take an RLModule of your own"),
         ("PPO", {"rl_module": OWN}, "PPO makes its networks itself; .*RLLIB_PPO$"),
         ("RLLIB_PPO", {"rl_module": "nowhere:X"}, "cannot be imported: ModuleNotF"),
-        (
-            "DQN",
-            {"acts": DIALS},
-            "DQN cannot do the action space Box.* of agent 'a': it takes Disc",
-        ),
-        (
-            "SAC",
-            {"acts": MultiDiscrete((40, 40))},
-            r"SAC cannot do .* use A2C, APPO, IMPALA, PPO, HAPPO, MAPPO$",
-        ),
-        (
-            "DQN",
-            {"acts": MultiDiscrete((40, 40))},
-            r"DQN cannot do .*; use A2C, APPO, IMPALA, PPO, H",
-        ),
         # What learns from the same data for the same units comes first; all are named.
+        ("DQN", {"acts": DIALS}, r"cannot do the action space Box.* of agent 'a': it takes Disc"),
         ("DQN", {"acts": DIALS}, "use SAC, A2C, APPO, IMPALA, PPO, HAPPO, MAPPO, MADDPG, MASAC$"),
+        ("DQN", {"acts": MANY}, r"DQN cannot do .*; use A2C, APPO, IMPALA, PPO, H"),
+        ("SAC", {"acts": MANY}, r"SAC cannot do .* use A2C, APPO, IMPALA, PPO, HAPPO, MAPPO$"),
+        ("MASAC", {"acts": MANY}, r"MASAC cannot do .*; use HAPPO, MAPPO, A2C, APPO"),
         ("MASAC", {}, "use IQL, MADDPG, QMIX, QPLEX, VDN, HAPPO, .*, PPO$"),
-        (
-            "DQN",
-            {"acts": INTEGERS},
-            "it takes Discrete; integers with bounds are choices: give the Box",
-        ),
+        ("MASAC", {"acts": MultiDiscrete((2, 3))}, r"\(\[2 3\]\), which is Discrete\(6\) to"),
+        ("QMIX", {"acts": DIALS}, r"QMIX cannot do .*; use MADDPG, MASAC, HAPPO, MAPPO, SAC"),
+        ("SAC", {"acts": Box((2,))}, "SAC cannot do .* it has no bounds"),
+        ("DQN", {"acts": INTEGERS}, "integers with bounds are choices: give the Box"),
         (
             "QMIX",
             {"acts": INTEGERS},
-            "1024; integers with bounds are choices: give the Box its own, or",
+            "1024; integers with bounds are choices: give the Box its own",
         ),
-        (
-            "DQN",
-            {"settings": {"clip_param": 0.1}},
-            r"no setting 'clip_param'; it is one of APPO, HAPPO, MAPPO, PPO; if it is inherited, "
-            r"servers.s.settings=\{\}, in a file settings: \{\}, clears such settings$",
-        ),
+        ("DQN", {"settings": {"clip_param": 0.1}}, CLEARED),
         ("RANDOM", {"settings": {"lr": 0.1}}, "none; it is one of A2C, APPO, DQN"),
         ("FROZEN", {"settings": {"checkpoint": ["a", "b"]}}, "; POOL draws one of"),
         ("DQN", {"settings": {"dueling": "true"}}, "leave out the quotes: true"),
-        (
-            "MASAC",
-            {"acts": MultiDiscrete((2, 3))},
-            r"MultiDiscrete\(\[2 3\]\), which is Discrete\(6\) to",
-        ),
-        ("QMIX", {"acts": DIALS}, r"QMIX cannot do .*; use MADDPG, MASAC, HAPPO, MAPPO, SAC"),
-        (
-            "MASAC",
-            {"acts": MultiDiscrete((40, 40))},
-            r"MASAC cannot do .*; use HAPPO, MAPPO, A2C, APPO",
-        ),
-        ("SAC", {"acts": Box((2,))}, "SAC cannot do .* it has no bounds"),
         ("CQL", {}, "algorithm 'CQL' learns from recorded data only"),
-        ("DQN", {"settings": {"epsilonn": 1}}, "DQN has no setting 'epsilonn'"),
         ("DQN", {"model": {"use_lstm": True}}, "'use_lstm': its replay draws"),
+        ("HAPPO", {"model": {"use_lstm": True}}, "HAPPO cannot have the model setting 'use_lstm'"),
+        ("MAPPO", {"model": {"vf_share_layers": True}}, SHARED),
+        ("MAPPO", {"sees": Box((4, 4, 3))}, "MAPPO cannot read .*; flatten the observation first"),
         ("PPO", {"scale_observations": "bounded"}, "no observation of its agents has bo"),
-        (
-            "RANDOM",
-            {"sees": IMAGE, "scale_observations": "bounded"},
-            "RANDOM does not learn: FROZEN reads",
-        ),
+        ("RANDOM", {"sees": IMAGE, "scale_observations": "bounded"}, "not learn: FROZEN reads"),
         ("DQN", {"normalize_rewards": True}, "DQN learns from rewards of earlier polic"),
         ("IMPALA", {"normalize_rewards": True}, "use one of A2C, HAPPO, MAPPO, PPO"),
-        (
-            "PPO",
-            {"sees": Discrete(3), "normalize_observations": True},
-            r"no numbers \(Discrete\(3\)\)",
-        ),
+        ("PPO", {"sees": ACTS, "normalize_observations": True}, r"no numbers \(Discrete\(3\)\)"),
         ("RANDOM", {"normalize_observations": True}, "leave out normalize_observations"),
         ("RANDOM", {"frame_stack": 2}, "RANDOM has no networks that frames could be"),
         ("PPO", {"frame_stack": 0}, "has frame_stack: 0, and a network reads at least"),
@@ -242,8 +185,6 @@ def test_happos_agents_share_no_policy() -> None:
     assert "policy 'q' is shared by b, c, but HAPPO updates agents one after" in shared
     (unnamed,) = problems_of("HAPPO", dict.fromkeys(("a/1", "b"), SEES))
     assert "its agents share no policy, so each has a policy of its own name" in unnamed
-    (recurrent,) = problems_of("HAPPO", model={"use_lstm": True})
-    assert "HAPPO cannot have the model setting 'use_lstm'" in recurrent
 
 
 def test_all_agents_observe_one_state_or_none() -> None:
@@ -254,30 +195,9 @@ def test_all_agents_observe_one_state_or_none() -> None:
     assert plan_of("MAPPO", {"a": told, "b": SEES}, use_global_state=False).state_size is None
 
 
-def test_images_and_shared_layers_are_refused_with_the_reason() -> None:
-    (image,) = problems_of("MAPPO", Box((4, 4, 3)))
-    assert "MAPPO cannot read the observation space" in image
-    assert "flatten the observation first" in image
-    (shared,) = problems_of("MAPPO", model={"use_lstm": True, "vf_share_layers": True})
-    assert "MAPPO cannot have the model setting 'vf_share_layers'" in shared
-    assert "its actor and its critic do not see the same" in shared
-
-
-def test_groups_are_refused_where_nobody_learns_jointly() -> None:
-    (problem,) = problems_of("PPO", groups={"t": ["*"]})
-    assert "PPO learns for each agent alone" in problem
-
-
 # --- masks -----------------------------------------------------------------------------------
 
 MASKED = DictSpace({"observation": SEES, "action_mask": MultiBinary(3)})
-
-
-@pytest.mark.parametrize("algorithm", ["PPO", "A2C", "MAPPO", "HAPPO"])
-def test_masks_are_followed(algorithm: str) -> None:
-    plan = plan_of(algorithm, MASKED)
-    seat = find(algorithm).seating.make_seats(plan)["a"]
-    assert has_action_mask(seat.observation_space)
 
 
 @pytest.mark.parametrize(
@@ -301,9 +221,8 @@ def told(state: int | None, observation: int = 4) -> Space:
 def test_a_state_that_cannot_be_read_matters_where_it_is_read() -> None:
     facts = SimulationFacts({"a": (told(None), ACTS)}, state_problem="state() returned a dict")
     assert resolved(facts, "DQN").state_size is None
-    with pytest.raises(
-        ConfigError, match=r"^server 's': QMIX reads the global state, and state\(\)"
-    ):
+    reads = r"^server 's': QMIX reads the global state, and state\(\)"
+    with pytest.raises(ConfigError, match=reads):
         resolved(facts, "QMIX")
     resolved(facts, "QMIX", use_global_state=False)
 
@@ -312,7 +231,7 @@ def test_members_that_observe_a_state_are_a_team() -> None:
     plan = plan_of("QMIX", {"a": told(7), "b": told(7, observation=2)}, groups={"t": ["*"]})
     assert plan.state_size is None
     assert plan.use_global_state
-    assert {agent.policy_id for agent in plan.agents.values()} == {"default"}
+    assert {*policies(plan).values()} == {"default"}
 
 
 def test_a_team_has_one_state() -> None:
@@ -332,20 +251,11 @@ def test_a_team_has_one_state() -> None:
 
 def test_teams_with_other_states_cannot_share_a_policy() -> None:
     spaces = {"a": told(7), "b": told(5)}
-    plan = plan_of("QMIX", spaces)
-    assert [agent.policy_id for agent in plan.agents.values()] == ["a", "b"]
+    assert policies(plan_of("QMIX", spaces)) == {"a": "a", "b": "b"}
     (problem,) = problems_of("QMIX", spaces, policies={"p": ["*"]})
     assert "observations of 4, 3 actions, a state of 7 numbers" in problem
     assert "observations of 4, 3 actions, a state of 5 numbers" in problem
-    assert (
-        len({a.policy_id for a in plan_of("QMIX", spaces, use_global_state=False).agents.values()})
-        == 1
-    )
-
-
-def test_late_members_reach_the_plan() -> None:
-    assert plan_of("QMIX", {"a": told(None)}).late_members == "refuse"
-    assert plan_of("QMIX", {"a": told(None)}, late_members="allow").late_members == "allow"
+    assert {*policies(plan_of("QMIX", spaces, use_global_state=False)).values()} == {"default"}
 
 
 def test_a_team_that_begins_without_a_member_is_refused() -> None:

@@ -11,23 +11,17 @@ from hypothesis import strategies as st
 from muxrl.orchestrator.config import (
     ConfigError,
     ExperimentConfig,
-    StopConfig,
     checks,
     load_config,
     prepare,
 )
 from muxrl.orchestrator.config.schema import BestConfig, SimulationConfig
 from muxrl.orchestrator.config.shadows import acting, find_problems, shadows
-from muxrl.servers.config import ServerConfig
 
 
 def config(**servers: dict[str, Any]) -> ExperimentConfig:
-    return ExperimentConfig(
-        "x",
-        simulation=SimulationConfig("gymnasium:CartPole-v1"),
-        servers={s: ServerConfig(**given) for s, given in servers.items()},
-        stop=StopConfig(env_steps=100),
-    )
+    simulation = {"env": "gymnasium:CartPole-v1"}
+    return load_config({"simulation": simulation, "servers": servers, "stop": {"env_steps": 100}})
 
 
 DQN = {"algorithm": "DQN", "agents": ["agent"]}
@@ -36,11 +30,8 @@ SAC = {"algorithm": "SAC", "shadow": "dqn"}
 
 def test_a_shadow_has_the_agents_of_its_server_and_acts_for_none() -> None:
     experiment = prepare(config(sac=SAC, dqn=DQN, again=SAC))
-    assert {s: plan.shadow for s, plan in experiment.servers.items()} == {
-        "sac": "dqn",
-        "dqn": "",
-        "again": "dqn",
-    }
+    shadows = {s: plan.shadow for s, plan in experiment.servers.items()}
+    assert shadows == {"sac": "dqn", "dqn": "", "again": "dqn"}
     assert all([*plan.agents] == ["agent"] for plan in experiment.servers.values())
     assert experiment.acting.keys() == {"dqn"}
     assert experiment.assignment == "dqn:agent"
@@ -78,10 +69,7 @@ def test_one_server_acts_whoever_was_promoted(replaced_by: list[str]) -> None:
         ({"on_server_loss": "random"}, "servers.sac.on_server_loss: is 'random', and a shadow"),
         ({"algorithm": "A2C"}, "'sac': is a shadow, and A2C cannot learn from actions that others"),
         ({"algorithm": "PPO"}, "with a replay can: DQN, IQL, MADDPG, MASAC, QMIX, QPLEX, SAC"),
-        (
-            {"algorithm": "IMPALA"},
-            "without their probabilities, which DQN does not give; those that",
-        ),
+        ({"algorithm": "IMPALA"}, "without their probabilities, which DQN does not give; those th"),
         ({"algorithm": "RANDOM"}, "'sac': is a shadow, and RANDOM cannot learn from actions"),
     ],
 )

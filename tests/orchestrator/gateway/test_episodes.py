@@ -287,19 +287,6 @@ def test_who_speaks_in_the_same_moment_is_not_lost(behind: Behind) -> None:
     assert isinstance(replies[1], Actions)
 
 
-def test_an_evaluation_that_is_given_up_uses_its_client_no_more(behind: Behind) -> None:
-    """Another thread closes it then."""
-    evaluation, servers = evaluation_of(behind, 2)
-    assert behind.ask(StartEpisode("e")) == Started("e", is_evaluation=True)
-    assert list(servers[0].open) == ["e"]
-    behind.wanted.evaluate(None)
-    assert not servers[0].open
-    assert not behind.episodes.open
-    assert isinstance(behind.ask(Step("e", 0, SEEN)), EpisodeGone)
-    assert behind.ask(StartEpisode("f")) == Started("f")
-    assert not evaluation.is_done.is_set()
-
-
 def test_agents_whose_actions_are_logged_in_an_evaluation_are_noted(behind: Behind) -> None:
     evaluation, _ = evaluation_of(behind, 1)
     behind.say(StartEpisode("e"), Step("e", 0, SEEN))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -13,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.client.scripted_servers import Server
+from tests.compliance.real_servers import wait_until
 
 from muxrl.client import MultiplexingClient
 from muxrl.client.errors import ServerLost
@@ -90,13 +90,6 @@ def asked() -> Iterator[Asked]:
     asked.threads.shutdown()
 
 
-def becomes(is_so: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return is_so()
-
-
 def test_an_idle_episode_expires_while_others_play(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +103,7 @@ def test_an_idle_episode_expires_while_others_play(
         assert asked.ask(AbortEpisode("traffic")) == Aborted("traffic")
         return asked.gateway.status().num_expired == 1
 
-    assert becomes(is_expired)
+    wait_until(is_expired)
     assert not asked.server.open
 
 
@@ -132,13 +125,13 @@ def test_a_gateway_whose_answers_wait_for_a_server_says_so(asked: Asked) -> None
     """Its clients would give it up, which asks no status of the servers behind it."""
     assert not asked.gateway.status().is_waiting_for_learner
     answer = asked.keep_busy()
-    assert becomes(lambda: asked.gateway.status().is_waiting_for_learner)
+    wait_until(lambda: asked.gateway.status().is_waiting_for_learner)
     asked.server.may_answer.set()
     assert answer.result(PATIENCE_S) == Started("slow")
-    assert becomes(lambda: not asked.gateway.status().is_waiting_for_learner)
+    wait_until(lambda: not asked.gateway.status().is_waiting_for_learner)
     asked.gateway.hold()
     assert asked.gateway.wait_held(PATIENCE_S)
-    assert becomes(lambda: asked.gateway.status().is_waiting_for_learner)
+    wait_until(lambda: asked.gateway.status().is_waiting_for_learner)
 
 
 def test_a_hold_that_came_too_late_does_not_hinder_the_next(asked: Asked) -> None:
@@ -169,7 +162,7 @@ def test_it_stops_while_it_is_held(asked: Asked) -> None:
     asked.gateway.hold()
     assert asked.gateway.wait_held(PATIENCE_S)
     step = asked.soon(asked.ask, StartEpisode("e"))
-    assert becomes(lambda: not asked.gateway._frames.empty())
+    wait_until(lambda: not asked.gateway._frames.empty())
     assert asked.gateway.stop()
     assert isinstance(step.result(PATIENCE_S), AnyReply)
 
@@ -179,7 +172,7 @@ def test_it_stops_while_an_evaluation_waits_for_a_lost_server(asked: Asked) -> N
     lost.may_answer.clear()
     evaluation = Evaluation([MultiplexingClient([lost])], 1, {})
     done = asked.soon(asked.gateway.evaluate, evaluation, PATIENCE_S)
-    assert becomes(lambda: asked.gateway.wanted._evaluation is evaluation)
+    wait_until(lambda: asked.gateway.wanted._evaluation is evaluation)
     asked.soon(asked.ask, StartEpisode("e"))
     assert lost.is_asked.wait(PATIENCE_S)
     assert asked.gateway.stop()
@@ -191,7 +184,7 @@ def test_an_evaluation_that_nobody_plays_on_is_given_up_and_closed(asked: Asked)
     server = SlowServer()
     evaluation = Evaluation([MultiplexingClient([server])], 1, {})
     done = asked.soon(asked.gateway.evaluate, evaluation, 1.0)
-    assert becomes(lambda: asked.gateway.wanted._evaluation is evaluation)
+    wait_until(lambda: asked.gateway.wanted._evaluation is evaluation)
     assert asked.ask(StartEpisode("e")) == Started("e", is_evaluation=True)
     assert not done.result(PATIENCE_S)
     assert not server.open
@@ -205,7 +198,7 @@ def test_who_asks_beyond_the_budget_waits_until_there_is_more(asked: Asked) -> N
     assert isinstance(asked.ask(Step("e", 0, SEEN)), Actions)
     allowed.result(PATIENCE_S)
     answer = asked.soon(asked.ask, Step("e", 1, SEEN))
-    assert becomes(lambda: asked.gateway.status().is_waiting_for_learner)
+    wait_until(lambda: asked.gateway.status().is_waiting_for_learner)
     assert not answer.done()
     allowed = asked.soon(asked.gateway.allow, 3)
     assert isinstance(answer.result(PATIENCE_S), Actions)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -39,18 +38,19 @@ def interrupt(*_): raise KeyboardInterrupt
 signal.signal(signal.SIGTERM, interrupt)
 """
 Start = Callable[[str], BackgroundRun]
+Processes = list[subprocess.Popen[bytes]]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunDirectory:
-    run = RunDirectory.create(tmp_path, "chase", datetime(2026, 11, 22))
+    run = RunDirectory.create_at(tmp_path / "chase")
     run.write_plan({"servers": {}, "assignment": "", "seed": 1})
     return run
 
 
 @pytest.fixture
-def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
-    started: list[subprocess.Popen[bytes]] = []
+def processes() -> Iterator[Processes]:
+    started: Processes = []
     yield started
     for process in started:
         with process:
@@ -58,7 +58,7 @@ def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 @pytest.fixture
-def start(folder: RunDirectory, processes: list[subprocess.Popen[bytes]]) -> Start:
+def start(folder: RunDirectory, processes: Processes) -> Start:
     def start(code: str) -> BackgroundRun:
         process = subprocess.Popen(
             [sys.executable, "-c", code, str(folder.path)],
@@ -72,7 +72,7 @@ def start(folder: RunDirectory, processes: list[subprocess.Popen[bytes]]) -> Sta
 
 
 def test_it_says_how_the_run_stands_and_waits_for_its_result(
-    folder: RunDirectory, start: Start, processes: list[subprocess.Popen[bytes]]
+    folder: RunDirectory, start: Start, processes: Processes
 ) -> None:
     run = start("input()\n" + INTERRUPTIBLE + RUNS)
     (process,) = processes
@@ -96,9 +96,7 @@ def test_it_says_how_the_run_stands_and_waits_for_its_result(
     assert again.report is not None
 
 
-def test_stop_ends_it_as_a_signal_does(
-    start: Start, processes: list[subprocess.Popen[bytes]]
-) -> None:
+def test_stop_ends_it_as_a_signal_does(start: Start, processes: Processes) -> None:
     run = start(INTERRUPTIBLE + RUNS)
     assert processes[0].stdout is not None
     processes[0].stdout.readline()
@@ -107,7 +105,7 @@ def test_stop_ends_it_as_a_signal_does(
 
 
 def test_a_process_that_dies_says_where_to_look(
-    folder: RunDirectory, start: Start, processes: list[subprocess.Popen[bytes]]
+    folder: RunDirectory, start: Start, processes: Processes
 ) -> None:
     run = start("raise SystemExit(3)")
     result = run.result()

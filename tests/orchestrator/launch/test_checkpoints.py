@@ -6,13 +6,11 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Collection, Iterator
-from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from msgspec import to_builtins
 
 from muxrl.orchestrator.config import CheckpointConfig
 from muxrl.orchestrator.config.schema import BestConfig
@@ -49,9 +47,7 @@ class World:
         self.restarting: list[str] = []
         self.num_episodes_begun = {"simulation-0": 7}
         self.env_steps = 100
-        self.run = (
-            before.run if before else RunDirectory.create(path, "tag", datetime(2026, 11, 22))
-        )
+        self.run = before.run if before else RunDirectory.create_at(path / "tag")
         self.metrics = MetricsWriter(self.run)
         self.tally = Tally()
         self.warnings = Warnings(lambda: self.tally.env_steps)
@@ -76,6 +72,14 @@ class World:
 
     def report(self) -> None:
         self.tally.add("simulation-0", SimulationReport(self.env_steps, [{"a": 1.0}]))
+
+    def judge(self, env_steps: int, returns: Any, **metrics: Any) -> None:
+        """Writes a checkpoint, and has it evaluated."""
+        self.env_steps = env_steps
+        assert self.write()
+        self.checkpoints.note_evaluation(env_steps)
+        row = EvaluationRow(env_steps=env_steps, replaced=None, returns=returns, metrics=metrics)
+        self.checkpoints.judge(row)
 
     # --- as servers and as simulations
 
@@ -105,8 +109,11 @@ class World:
         self.asked.append("finish")
 
 
+Make = Callable[..., World]
+
+
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., World]]:
+def make(tmp_path: Path) -> Iterator[Make]:
     worlds: list[World] = []
 
     def made(**config: Any) -> World:
@@ -118,7 +125,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., World]]:
         world.metrics.close()
 
 
-def test_all_save_while_simulations_are_held(make: Callable[..., World]) -> None:
+def test_all_save_while_simulations_are_held(make: Make) -> None:
     world = make()
     assert world.write()
     assert world.asked == ["hold", "save", "release"]
@@ -130,7 +137,7 @@ def test_all_save_while_simulations_are_held(make: Callable[..., World]) -> None
     assert read_metrics(world.run.metrics / "ppo.jsonl") == [{"env_steps": 100}]
 
 
-def test_the_last_one_ends_learning_and_leaves_simulations_held(make: Callable[..., World]) -> None:
+def test_the_last_one_ends_learning_and_leaves_simulations_held(make: Make) -> None:
     world = make()
     assert world.write(is_last=True)
     assert world.asked == ["hold", "finish", "save"]
@@ -146,11 +153,7 @@ def test_the_last_one_ends_learning_and_leaves_simulations_held(make: Callable[.
     ],
 )
 def test_one_that_cannot_be_written_leaves_nothing_and_is_tried_again(
-    make: Callable[..., World],
-    problem: Exception | None,
-    late: list[str],
-    restarting: list[str],
-    story: str,
+    make: Make, problem: Exception | None, late: list[str], restarting: list[str], story: str
 ) -> None:
     world = make(interval_env_steps=50)
     world.write()
@@ -174,7 +177,7 @@ def test_one_that_cannot_be_written_leaves_nothing_and_is_tried_again(
     assert re.search(story, warning.text)
 
 
-def test_what_no_checkpoint_holds_is_said(make: Callable[..., World]) -> None:
+def test_what_no_checkpoint_holds_is_said(make: Make) -> None:
     world = make()
     world.report()
     assert world.checkpoints.lost == "what was learned is lost: there is no checkpoint"
@@ -191,7 +194,7 @@ def test_what_no_checkpoint_holds_is_said(make: Callable[..., World]) -> None:
     assert resumed.checkpoints.lost == expected
 
 
-def test_it_is_due_by_seconds_or_env_steps(make: Callable[..., World], monkeypatch: Any) -> None:
+def test_it_is_due_by_seconds_or_env_steps(make: Make, monkeypatch: Any) -> None:
     now = [1_000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     world = make(interval_s=60.0, interval_env_steps=500)
@@ -205,7 +208,7 @@ def test_it_is_due_by_seconds_or_env_steps(make: Callable[..., World], monkeypat
     assert world.checkpoints.is_due
 
 
-def test_a_snapshot_is_due_at_each_multiple_and_kept(make: Callable[..., World]) -> None:
+def test_a_snapshot_is_due_at_each_multiple_and_kept(make: Make) -> None:
     world = make(interval_env_steps=80, keep_every_env_steps=100, keep_last=1)
     due = []
     for env_steps in range(10, 320, 10):
@@ -228,50 +231,33 @@ RETURNS = {
 
 @pytest.mark.parametrize(
     ("judged", "keep", "best"),
-    [(None, 1, [100]), (["a"], 1, [200]), (["a"], 3, [200, 400, 100]), (["b"], 2, [100, 300])],
+    [
+        (None, 1, {100: 10.0}),  # the sum over all agents, as in a sweep
+        (["a"], 1, {200: 5.0}),
+        (["a"], 3, {200: 5.0, 400: 5.0, 100: 1.0}),
+        (["b"], 2, {100: 9.0, 300: 1.0}),
+    ],
 )
 def test_so_many_are_kept_and_the_best_by_their_evaluations(
-    make: Callable[..., World], judged: list[str] | None, keep: int, best: list[int]
+    make: Make, judged: list[str] | None, keep: int, best: dict[int, float]
 ) -> None:
     world = make(keep_last=1, best=BestConfig(keep=keep), judged=judged)
     for env_steps, returns in RETURNS.items():
-        world.env_steps = env_steps
-        assert world.write()
-        world.checkpoints.note_evaluation(env_steps)
-        world.checkpoints.judge(EvaluationRow(env_steps=env_steps, replaced=None, returns=returns))
+        world.judge(env_steps, returns)
     world.env_steps = 500
     assert world.write()
     assert world.folder.env_steps == sorted({500, *best}, reverse=True)
     links = [world.folder.path / best_name(rank) for rank in range(keep)]
-    assert [int(str(link.readlink())) for link in links] == best
-    manifest = Manifest.read(world.folder.path / "500")
-    assert [env_steps for env_steps, _ in manifest.best] == best
+    assert [int(str(link.readlink())) for link in links] == [*best]
+    assert Manifest.read(world.folder.path / "500").best == tuple(best.items())
 
 
-def test_the_total_is_the_sum_over_all_agents_as_in_a_sweep(make: Callable[..., World]) -> None:
-    world = make(best=BestConfig())
-    played: dict[int, dict[str, Any]] = {
-        100: {"a": (1.0,), "b": (1.0,)},
-        200: {"a": (1.5,), "b": (None,)},
-    }
-    for env_steps, returns in played.items():
-        world.env_steps = env_steps
-        assert world.write()
-        world.checkpoints.note_evaluation(env_steps)
-        world.checkpoints.judge(EvaluationRow(env_steps=env_steps, replaced=None, returns=returns))
-    assert Manifest.read(world.folder.path / "last").best == ((100, 2.0),)
-
-
-def test_what_was_best_by_another_metric_is_so_no_more(make: Callable[..., World]) -> None:
+def test_what_was_best_by_another_metric_is_so_no_more(make: Make) -> None:
     first = make(best=BestConfig(of="one", keep=2), judged=["a"])
 
     def judge(world: World, env_steps: int) -> list[tuple[str, int]]:
         """Returns the names, and the newest manifest's."""
-        world.env_steps = env_steps
-        assert world.write()
-        world.checkpoints.note_evaluation(env_steps)
-        row = EvaluationRow(env_steps=env_steps, replaced=None, returns=RETURNS[env_steps])
-        world.checkpoints.judge(row)
+        world.judge(env_steps, RETURNS[env_steps])
         best = Manifest.read(world.folder.path / "last").best
         names = {best_name(rank): at for rank, (at, _) in enumerate(best)}
         found = {p.name: int(str(p.readlink())) for p in world.folder.path.glob("best*")}
@@ -295,39 +281,13 @@ def test_what_was_best_by_another_metric_is_so_no_more(make: Callable[..., World
         (BestConfig(name="wait"), 100),
     ],
 )
-def test_the_best_by_a_metric_is_kept(
-    make: Callable[..., World], config: BestConfig, best: int
-) -> None:
+def test_the_best_by_a_metric_is_kept(make: Make, config: BestConfig, best: int) -> None:
     """Of the episode, or the mean over the agents that are judged."""
     world = make(keep_last=1, best=config, judged=["a"])
     for env_steps, win, wait in ((100, 0.0, 9.0), (200, 1.0, 5.0), (300, 0.5, 4.0)):
-        world.env_steps = env_steps
-        assert world.write()
-        world.checkpoints.note_evaluation(env_steps)
-        metrics = {"win": {"__common__": [win, None]}, "wait": {"a": [wait], "b": [0.0]}}
-        returns = {"a": [1.0], "b": [1.0]}
-        world.checkpoints.judge(
-            EvaluationRow(env_steps=env_steps, replaced=None, returns=returns, metrics=metrics)
-        )
+        wins, waits = {"__common__": [win, None]}, {"a": [wait], "b": [0.0]}
+        world.judge(env_steps, {"a": [1.0], "b": [1.0]}, win=wins, wait=waits)
     assert int(str((world.folder.path / best_name(0)).readlink())) == best
-
-
-def test_a_tally_goes_on_where_it_was() -> None:
-    tally = Tally()
-    tally.add("simulation-0", SimulationReport(100, [{"a": 1.0}, {"a": 3.0}], 1, 2.0))
-    tally.time_s = 50.0
-    again = Tally()
-    again.restore(tally.state())
-    again.begin()
-    again.add("simulation-0", SimulationReport(20, [{"a": 5.0}], 0, 0.5))
-    again.tick()
-    first, second = to_builtins(again.next_row()), to_builtins(again.next_row())
-    assert (first["env_steps"], first["episodes"], first["num_mismatches"]) == (120, 3, 1)
-    assert first["episode_return_mean"] == {"a": 3.0}
-    assert first["time_s"] >= 50.0
-    assert first["cpu_s"] == pytest.approx(2.5)
-    assert first["resumed_from"] == 100
-    assert "resumed_from" not in second
 
 
 def test_seeds_go_on_where_they_were() -> None:

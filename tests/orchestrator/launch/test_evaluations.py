@@ -1,17 +1,20 @@
-"""An evaluation in which a server is lost: its conditions are compared, or not played."""
+"""An evaluation in which a server is lost: its conditions are compared, or not played; and what the
+one at the end plays beside random agents."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from tests.servers.scripted_store import make_plan
 
 from muxrl.orchestrator.config import load_config, prepare
-from muxrl.orchestrator.launch.evaluation import Evaluations
+from muxrl.orchestrator.launch.evaluation import Evaluations, final_conditions
+from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.metrics import MetricsWriter, read_metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise.episodes import Played
@@ -66,7 +69,7 @@ class Evaluated:
                 "evaluation": {"interval_env_steps": 1_000},
             }
         )
-        run = RunDirectory.create(path, "tag", datetime(2026, 11, 22))
+        run = RunDirectory.create_at(path / "tag")
         self.file, self.metrics = run.metrics / "evaluation.jsonl", MetricsWriter(run)
         self.player, self.truncated = Player(), list[int]()
         player: Any = self.player
@@ -91,10 +94,11 @@ class Evaluated:
 
 
 Test = Callable[[Evaluated], Coroutine[Any, Any, None]]
+Run = Callable[..., None]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., None]:
+def run(tmp_path: Path) -> Run:
     """Runs a test of the evaluations of a run."""
 
     def run(test: Test, *, is_external: bool = False) -> None:
@@ -108,21 +112,8 @@ def run(tmp_path: Path) -> Callable[..., None]:
     return run
 
 
-def test_with_the_same_weights_it_goes_on(run: Callable[..., None]) -> None:
-    async def test(evaluated: Evaluated) -> None:
-        await evaluated.begin(4_000)
-        await evaluated.player.play(1.0)
-        evaluated.evaluations.note_server_restart("one", 4_000)
-        await evaluated.player.play(2.0)
-        await evaluated.player.play(3.0)
-        assert evaluated.rows() == [(None, 1.0), ("one", 2.0), ("other", 3.0)]
-        assert not evaluated.evaluations.is_running
-
-    run(test)
-
-
 def test_one_whose_policies_changed_before_the_first_condition_was_played_begins_again(
-    run: Callable[..., None],
+    run: Run,
 ) -> None:
     async def test(evaluated: Evaluated) -> None:
         await evaluated.begin(4_000)
@@ -136,9 +127,7 @@ def test_one_whose_policies_changed_before_the_first_condition_was_played_begins
 
 
 @pytest.mark.parametrize("is_final", [True, False])
-def test_what_was_played_with_other_policies_is_dropped(
-    run: Callable[..., None], is_final: bool
-) -> None:
+def test_what_was_played_with_other_policies_is_dropped(run: Run, is_final: bool) -> None:
     async def test(evaluated: Evaluated) -> None:
         evaluations = evaluated.evaluations
         await evaluated.begin(4_000, is_final=is_final)
@@ -157,7 +146,7 @@ def test_what_was_played_with_other_policies_is_dropped(
     run(test)
 
 
-def test_external_simulations_are_given_all_conditions_at_once(run: Callable[..., None]) -> None:
+def test_external_simulations_are_given_all_conditions_at_once(run: Run) -> None:
     """Else they train between two of them."""
 
     async def test(external: Evaluated) -> None:
@@ -177,7 +166,7 @@ def test_external_simulations_are_given_all_conditions_at_once(run: Callable[...
 @pytest.mark.parametrize("is_final", [True, False])
 @pytest.mark.parametrize("values", [(), (1.0, 2.0)])
 def test_an_evaluation_that_nobody_plays_to_its_end_is_missed_at_the_end(
-    run: Callable[..., None], is_final: bool, values: tuple[float, ...]
+    run: Run, is_final: bool, values: tuple[float, ...]
 ) -> None:
     async def test(external: Evaluated) -> None:
         await external.begin(4_000, is_final=is_final)
@@ -190,9 +179,7 @@ def test_an_evaluation_that_nobody_plays_to_its_end_is_missed_at_the_end(
 
 
 @pytest.mark.parametrize("is_final", [True, False])
-def test_a_gateway_that_cannot_evaluate_is_not_waited_for(
-    run: Callable[..., None], is_final: bool
-) -> None:
+def test_a_gateway_that_cannot_evaluate_is_not_waited_for(run: Run, is_final: bool) -> None:
     """As where a server behind it is lost for longer than it waits."""
 
     async def test(external: Evaluated) -> None:
@@ -206,7 +193,7 @@ def test_a_gateway_that_cannot_evaluate_is_not_waited_for(
     run(test, is_external=True)
 
 
-def test_it_says_what_it_plays_and_how_far_it_is(run: Callable[..., None]) -> None:
+def test_it_says_what_it_plays_and_how_far_it_is(run: Run) -> None:
     async def test(evaluated: Evaluated) -> None:
         evaluations, said = evaluated.evaluations, []
         await evaluated.begin(4_000, is_final=True)
@@ -226,7 +213,7 @@ def test_it_says_what_it_plays_and_how_far_it_is(run: Callable[..., None]) -> No
     run(test)
 
 
-def test_it_says_how_many_episodes_were_too_long(run: Callable[..., None]) -> None:
+def test_it_says_how_many_episodes_were_too_long(run: Run) -> None:
     async def test(evaluated: Evaluated) -> None:
         await evaluated.begin(4_000)
         for num in (3, 0, 2):
@@ -234,3 +221,37 @@ def test_it_says_how_many_episodes_were_too_long(run: Callable[..., None]) -> No
         assert evaluated.truncated == [3, 2]
 
     run(test)
+
+
+WON = list(np.random.default_rng(0).choice([-1.0, 1.0], 40))
+AGAINST = {"a": WON, "b": [-one for one in WON]}
+DRAWN = {"a": [0.0] * 40, "b": [0.0] * 40}
+A, B = Condition("both", "a", ("a",)), Condition("both", "b", ("b",))
+
+
+def untrained(condition: Condition) -> Condition:
+    return Condition(condition.server_id, condition.side, condition.agents, is_untrained=True)
+
+
+def test_each_server_is_compared_as_it_began_but_for_those_without_an_update() -> None:
+    learning = {"one": make_plan("a"), "other": make_plan("b")}
+    returns = dict.fromkeys((None, *learning), AGAINST)  # but no server is on both sides
+    found = list(final_conditions(returns, learning, {"other"}))
+    assert found == [Condition("other", is_untrained=True)]
+    assert list(final_conditions(returns, learning, ())) == []
+
+
+def test_a_server_on_both_sides_is_replaced_side_by_side() -> None:
+    learning = {"both": make_plan("ab")}
+    returns = {None: DRAWN, "both": AGAINST}
+    found = list(final_conditions(returns, learning, {"both"}))
+    assert found == [A, B, untrained(A), untrained(B)]
+    assert list(final_conditions(returns, learning, ())) == [A, B]
+
+
+def test_a_team_on_both_sides_is_not_untrained_in_part() -> None:
+    returns = {None: AGAINST, "both": DRAWN}
+    learning = {"both": make_plan("ab", groups={"team": ("a", "b")})}
+    assert list(final_conditions(returns, learning, {"both"})) == [A, B]
+    teams = {"both": make_plan("ab", groups={"a": ("a",), "b": ("b",)})}
+    assert len(list(final_conditions(returns, teams, {"both"}))) == 4

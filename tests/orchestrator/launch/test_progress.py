@@ -6,7 +6,6 @@ from muxrl.orchestrator.launch.progress import (
     Progress,
     ServerSnapshot,
     Snapshot,
-    duration,
     plain_line,
 )
 
@@ -41,6 +40,10 @@ def plain() -> Console:
     return Console(file=io.StringIO(), force_terminal=False, width=40)
 
 
+def terminal(width: int, kind: str = "xterm") -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=width, _environ={"TERM": kind})
+
+
 def written(console: Console) -> str:
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -59,7 +62,7 @@ def test_who_does_not_learn_has_no_weights_no_lag_and_no_loss() -> None:
     fixed = ServerSnapshot("rule", "SCRIPTED", phase="ready", weights_seq_no=None)
     line = plain_line("tag", Snapshot(time_s=1.0, servers=[fixed, ServerSnapshot("team", "QMIX")]))
     assert " | rule ready return – | team starting return – v0 lag – loss –" in line
-    console = Console(file=io.StringIO(), force_terminal=True, force_interactive=True, width=100)
+    console = terminal(100)
     with Progress("tag", [fixed], console=console):
         pass
     row = [row for row in written(console).splitlines() if "rule" in row][-1]
@@ -123,56 +126,31 @@ def test_an_alarm_and_a_new_warning_are_written_at_once_but_not_each_count() -> 
     ]
 
 
-def test_on_a_terminal_an_alarm_stands_below_the_table() -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, width=110)
-    with Progress("tag", [PREY], console=console) as progress:
-        progress.update(Snapshot(1.0, servers=[PREY], alarm="no checkpoint", warned=[("x y", 3)]))
-    assert "warned of: x y 3×" in written(console)
-    assert "\x1b[1;31mno checkpoint" in written(console)
-
-
-def test_a_run_without_updates_writes_nothing_plain() -> None:
-    console = plain()
-    with Progress("tag", console=console):
-        pass
-    assert written(console) == ""
-
-
 def test_on_a_terminal_there_is_a_table_that_stays() -> None:
-    console = Console(
-        file=io.StringIO(), force_terminal=True, width=110, _environ={"TERM": "xterm"}
-    )
+    console = terminal(110)
     with Progress("tag", [PREY], console=console) as progress:
         assert "prey" in written(console)  # before the first update
         progress.update(snapshot(1.0, "evaluating"))
+        progress.update(Snapshot(2.0, servers=[PREY], alarm="no checkpoint", warned=[("x y", 3)]))
     text = written(console)
     for expected in ("policy", "waited for", "team", "1:02:05 left", "evaluating", "-12.3"):
         assert expected in text
+    assert "warned of: x y 3×" in text
+    assert "\x1b[1;31mno checkpoint" in text
 
 
 def test_a_narrow_terminal_cuts_no_number() -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, width=80, _environ={"TERM": "xterm"})
+    console = terminal(80)
     with Progress("tag", console=console) as progress:
         predators = ServerSnapshot("predators", "QMIX", env_steps=1_234_567, loss=123.456)
         progress.update(Snapshot(1.0, servers=[PREY, predators]))
-    text = written(console)
-    assert "1,234,567" in text
-    assert "-12.35" in text
-    assert "123.456" in text
-    assert "…" not in text
+    for expected in ("1,234,567", "-12.35", "123.456"):
+        assert expected in written(console)
+    assert "…" not in written(console)
 
 
 def test_a_dumb_terminal_gets_lines() -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
+    console = terminal(110, "dumb")
     with Progress("tag", console=console) as progress:
         progress.update(snapshot(1.0))
     assert written(console).startswith("tag 0:00:01 | ")
-
-
-def test_durations_round_to_whole_seconds() -> None:
-    assert [duration(s) for s in (0, 59.6, 3_599, 360_000)] == [
-        "0:00:00",
-        "0:01:00",
-        "0:59:59",
-        "100:00:00",
-    ]

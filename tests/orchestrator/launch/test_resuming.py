@@ -13,11 +13,17 @@ from typing import Any
 import pytest
 from tests.faults.hosted import Host
 from tests.faults.started import PATIENCE_S
+from tests.orchestrator.storage.test_checkpoints import write as written
 
 from muxrl import RunResult
 from muxrl.orchestrator import user_modules
-from muxrl.orchestrator.config import ExperimentConfig, from_yaml, prepare, to_yaml
-from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig, StopConfig
+from muxrl.orchestrator.config import (
+    ExperimentConfig,
+    from_yaml,
+    load_config,
+    prepare,
+    to_yaml,
+)
 from muxrl.orchestrator.errors import CannotResume, ConfigError, RunIsRunning
 from muxrl.orchestrator.evaluations.filming import recorded_files
 from muxrl.orchestrator.launch.resuming import (
@@ -35,53 +41,36 @@ from muxrl.orchestrator.records.run_status import StatusFile
 from muxrl.orchestrator.storage.checkpoints import (
     CheckpointFolder,
     Manifest,
-    SavedServer,
-    hash_files,
 )
 from muxrl.orchestrator.storage.versions import read_versions
 from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
 from muxrl.orchestrator.user_modules import user_folders
 from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
-from muxrl.servers.config import ServerConfig
 
 CHASE = "muxrl.experiments.simulations.torus_chase:TorusChase"
 
 
-def chase(**changes: Any) -> ExperimentConfig:
+def chase() -> ExperimentConfig:
     """Returns a run of three learners in which nothing depends on the clock."""
-    once = {"min_sample_timesteps_per_iteration": 1}  # a record for each batch
-    config = ExperimentConfig(
-        name="chase",
-        simulation=SimulationConfig(env=CHASE),
-        servers={
-            "qmix": ServerConfig(
-                algorithm="QMIX",
-                agents=["predator_*"],
-                groups={"predators": ["predator_*"]},
-                settings={"agent": "mlp", "epsilon": [[0, 1.0], [2_000, 0.05]], **once},
-                while_learning="wait",
-            ),
-            "ppo": ServerConfig(
-                algorithm="PPO",
-                agents=["prey_0"],
-                settings={
-                    "train_batch_size_per_learner": 200, "minibatch_size": 50, "num_epochs": 2,
-                    **once,
-                },
-            ),
-            "other": ServerConfig(algorithm="RANDOM", agents=["prey_1"]),
-        },
-        stop=StopConfig(env_steps=1_500),
-        evaluation=EvaluationConfig(final_num_episodes=0),
-        metrics_interval_s=0.1,
-        trackers=[],
-    )  # fmt: skip
-    return replace(config, **changes)
+    each = "min_sample_timesteps_per_iteration: 1"  # a record for each batch
+    return load_config(
+        {"name": "chase", "simulation": {"env": CHASE}, "trackers": [], "metrics_interval_s": 0.1},
+        [
+            "servers.qmix={algorithm: QMIX, agents: [predator_*], while_learning: wait}",
+            "servers.qmix.groups.predators=[predator_*]",
+            f"servers.qmix.settings={{agent: mlp, epsilon: [[0, 1.0], [2000, 0.05]], {each}}}",
+            "servers.ppo={agents: [prey_0], settings: {train_batch_size_per_learner: 200}}",
+            f"servers.ppo.settings={{minibatch_size: 50, num_epochs: 2, {each}}}",
+            "servers.other={algorithm: RANDOM, agents: [prey_1]}",
+            "stop.env_steps=1500",
+            "evaluation.final_num_episodes=0",
+        ],
+    )
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunDirectory:
-    run = RunDirectory.create(tmp_path, "chase", datetime(2026, 11, 22))
+    run = RunDirectory.create_at(tmp_path / "chase")
     run.write_config(to_yaml(chase()))
     return run
 
@@ -131,10 +120,8 @@ def test_what_it_was_before_stays_written_down(folder: RunDirectory) -> None:
         "config-until-1000.yaml", "config-until-2000.yaml", "config.yaml",
     ]  # fmt: skip
     told = "env steps, servers.ppo.settings.lr had other values: config-until-"
-    assert list(changes_on_the_way(folder)) == [
-        f"until 1,000 {told}1000.yaml",
-        f"until 2,000 {told}2000.yaml",
-    ]
+    expected = [f"until 1,000 {told}1000.yaml", f"until 2,000 {told}2000.yaml"]
+    assert list(changes_on_the_way(folder)) == expected
 
 
 def test_configs_after_the_checkpoint_count_no_more(folder: RunDirectory) -> None:
@@ -163,15 +150,13 @@ def test_configs_after_the_checkpoint_count_no_more(folder: RunDirectory) -> Non
     "override",
     [
         "servers.ppo.algorithm=A2C",
-        "servers.ppo.agents=[prey_1]",
         "servers.more.algorithm=RANDOM",
-        "simulation.env=gymnasium:CartPole-v1",
         "simulation.kwargs.max_cycles=9",
-        "seed=3",
         "servers.qmix.model.fcnet_hiddens=[8]",
     ],
 )
 def test_what_has_to_stay_is_refused_by_name(folder: RunDirectory, override: str) -> None:
+    """What may change is told by docs/config.md, which is compared with the schema."""
     with pytest.raises(CannotResume) as refused:
         load_resumed_config(folder, [override])
     key = override.partition("=")[0]
@@ -205,21 +190,7 @@ def test_a_run_that_is_done_needs_more_to_do(folder: RunDirectory) -> None:
 
 def write(folder: RunDirectory, env_steps: int) -> Path:
     checkpoints = CheckpointFolder(folder.checkpoints)
-    draft = checkpoints.draft(env_steps)
-    (draft / "ppo").mkdir()
-    (draft / "ppo" / "state.pkl").write_text("weights")
-    saved = {"ppo": SavedServer("PPO", 3, hash_files(draft / "ppo"))}
-    saved |= {"qmix": saved["ppo"], "other": SavedServer("RANDOM")}
-    (draft / "ppo").rename(draft / "qmix")
-    (draft / "ppo").mkdir()
-    (draft / "ppo" / "state.pkl").write_text("weights")
-    return checkpoints.commit(
-        draft,
-        Manifest(
-            env_steps, 1.0, datetime.now(UTC).isoformat(timespec="seconds"), "0.1.0", saved,
-            {"simulation-0": 2, "simulation-1": 1}, {}, {"env_steps": env_steps},
-        ),
-    )  # fmt: skip
+    return written(checkpoints, env_steps, learning=("ppo", "qmix"), fixed="other")
 
 
 def test_it_goes_on_from_the_newest(folder: RunDirectory) -> None:
@@ -252,26 +223,31 @@ def test_recorded_episodes_that_ended_after_it_are_set_aside(
     if is_copied:
         for path in (place / MANIFEST_FILE, *folder.episodes.glob("*/*")):
             os.utime(path, (written + 3_600.0, written + 3_600.0))
-    set_episodes_aside(folder, place, Manifest.read(place), 7)
+    begun = {"simulation-0": 2, "simulation-1": 1}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    manifest = replace(Manifest.read(place), num_episodes_begun=begun, written_at=now)
+    set_episodes_aside(folder, place, manifest, 7)
     assert set(folder.episodes.glob("*/*")) == expected
     assert len(recorded_files(folder.path)) == 3
 
 
 def test_it_falls_back_to_the_one_before_a_damaged_one(folder: RunDirectory) -> None:
     write(folder, 900)
-    (write(folder, 1_000) / "qmix" / "state.pkl").write_text("weighty")
+    (write(folder, 1_000) / "qmix" / "deep" / "state.pkl").write_text("weighty")
     (write(folder, 1_100) / MANIFEST_FILE).write_text("{")
     place, manifest, damage = find_checkpoint(folder)
     assert (place.name, manifest.env_steps) == ("900", 900)
     assert "1100/manifest.json cannot be read" in damage[0]
-    assert "1000/qmix/state.pkl is not what was written" in damage[1]
+    assert "1000/qmix/deep/state.pkl is not what was written" in damage[1]
 
 
 def test_without_a_checkpoint_it_says_how_to_get_one(folder: RunDirectory) -> None:
     with pytest.raises(CannotResume, match=r"no checkpoint to go on from.*checkpoint.interval_s"):
         find_checkpoint(folder)
-    (write(folder, 1_000) / "ppo" / "state.pkl").unlink()
-    with pytest.raises(CannotResume, match=r"no whole checkpoint: .*ppo/state.pkl cannot be read"):
+    (write(folder, 1_000) / "ppo" / "deep" / "state.pkl").unlink()
+    with pytest.raises(
+        CannotResume, match=r"no whole checkpoint: .*ppo/deep/state.pkl cannot be read"
+    ):
         find_checkpoint(folder)
 
 
@@ -279,23 +255,18 @@ def test_a_failure_names_the_command_that_goes_on(tmp_path: Path) -> None:
     folder = RunDirectory.create_at(tmp_path / "sweep" / "runs" / "trial")
     assert how_to_resume(folder) == "it has no whole checkpoint, so it cannot be resumed"
     write(folder, 1_000)
-    assert f"'muxrl launch --resume {folder.path}' goes on from its checkpoint at 1,000 env" in (
-        how_to_resume(folder)
-    )
+    told = f"'muxrl launch --resume {folder.path}' goes on from its checkpoint at 1,000 env"
+    assert told in how_to_resume(folder)
     sweep = folder.path.resolve().parent.parent
     (sweep / TRIALS_FILE).write_text("")
-    assert f"'muxrl sweep {sweep} --resume' goes on from its checkpoint at 1,000" in how_to_resume(
-        folder
-    )
+    told = f"'muxrl sweep {sweep} --resume' goes on from its checkpoint at 1,000"
+    assert told in how_to_resume(folder)
 
 
 def test_one_process_at_a_time(folder: RunDirectory) -> None:
     StatusFile(folder)
-    with (
-        locked(folder),
-        pytest.raises(RunIsRunning, match=r"going on \(pid \d+ on"),
-        locked(folder),
-    ):
+    told = pytest.raises(RunIsRunning, match=r"going on \(pid \d+ on")
+    with locked(folder), told, locked(folder):
         pass
     with locked(folder):
         pass
@@ -350,9 +321,8 @@ def test_a_run_that_was_cut_learns_what_an_uninterrupted_one_does(
 
 def test_a_run_from_before_there_was_scaling_goes_on_unscaled(folder: RunDirectory) -> None:
     path = folder.path / "config.yaml"
-    assert {s.scale_observations for s in load_resumed_config(folder).servers.values()} == {
-        "images"
-    }
+    given = load_resumed_config(folder).servers.values()
+    assert {server.scale_observations for server in given} == {"images"}
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(line for line in lines if "scale_observations" not in line))
     config = load_resumed_config(folder)

@@ -17,8 +17,7 @@ from tests.faults.started import PATIENCE_S
 from muxrl import load_policy
 from muxrl.client import PolicyClient
 from muxrl.client.errors import EpisodeAborted, RunIsOver
-from muxrl.orchestrator.config import ConfigError, ExperimentConfig, StopConfig, prepare
-from muxrl.orchestrator.config.schema import SimulationConfig
+from muxrl.orchestrator.config import ConfigError, load_config, prepare
 from muxrl.orchestrator.launch.resuming import find_checkpoint
 from muxrl.orchestrator.launch.whole_run import run_experiment
 from muxrl.orchestrator.measure.number_text import signed_lines
@@ -28,7 +27,6 @@ from muxrl.orchestrator.records.frames import evaluation_frame
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.watch.run_view import RunView
-from muxrl.servers.config import ServerConfig
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -55,11 +53,7 @@ def launched(host: Host, *arguments: str) -> str:
 
 
 def test_no_shadow_is_promoted_in_a_new_run(tmp_path: Path) -> None:
-    servers = {s: ServerConfig(**given) for s, given in CONFIG["servers"].items()}
-    servers["dqn"].replace_by = "sac"
-    simulation = SimulationConfig(CONFIG["simulation"]["env"], {"num_agents": 3})
-    stop = StopConfig(env_steps=10)
-    config = ExperimentConfig("x", simulation=simulation, servers=servers, stop=stop)
+    config = load_config(CONFIG, {"servers.dqn.replace_by": "sac"})
     with pytest.raises(ConfigError, match=r"servers.dqn.replace_by: is for a run that is resumed"):
         run_experiment(prepare(config), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from msgspec import to_builtins
 
 from muxrl.orchestrator.config import StopConfig
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
@@ -79,6 +78,30 @@ def test_metrics_that_are_reached(config: StopConfig, num_episodes: int, is_over
     assert StopConditions(config).reached(made, {}) is is_over
 
 
+def left_s(num: int, per_s: float, passed_s: float, **stop: Any) -> float | None:
+    now = tally(num, passed_s)
+    now.env_steps_per_s = per_s
+    return StopConditions(StopConfig(**stop)).time_left_s(now, {})
+
+
+@pytest.mark.parametrize(
+    ("run", "stop", "expected"),
+    [
+        ((40_000, 200.0, 200.0), {"env_steps": 100_000, "time_s": 450.0}, 250.0),
+        ((40_000, 200.0, 200.0), {"env_steps": 100_000}, 300.0),
+        ((5, 0.0, 0.0), {"env_steps": 5, "time_s": 10.0}, 0.0),
+        ((6, 1.0, 0.0), {"env_steps": 5}, 0.0),
+        ((5, 1.0, 1.0), {}, None),
+        ((0, 0.0, 0.0), {"env_steps": 100_000}, None),
+        ((0, 0.0, 0.0), {"env_steps": 100, "time_s": 60.0}, 60.0),
+    ],
+)
+def test_the_first_condition_to_hold_counts(
+    run: tuple[int, float, float], stop: dict[str, float], expected: float | None
+) -> None:
+    assert left_s(*run, **stop) == expected
+
+
 def test_text_and_time_left() -> None:
     conditions = StopConditions(StopConfig(env_steps=1_000, time_s=60.0))
     assert conditions.text == "1,000 env steps or 60 s"
@@ -90,35 +113,3 @@ def test_text_and_time_left() -> None:
     assert StopConditions(StopConfig()).text == "Ctrl-C"
     metrics = StopConfig(metric_at_least={"win": 0.9, "b": 2}, metric_at_most={"way": 10})
     assert StopConditions(metrics).text == "win ≥ 0.9 and b ≥ 2 or way ≤ 10"
-
-
-def test_the_tally_sums_over_simulations_and_averages_recent_episodes() -> None:
-    made = tally(10)
-    made.add("simulation-1", SimulationReport(5, [{"a": 5.0, "b": 1.0}], num_mismatches=2))
-    made.add("simulation-1", SimulationReport(7, []))
-    record = to_builtins(made.row())
-    assert (made.env_steps, made.num_episodes, record["num_mismatches"]) == (17, 3, 0)
-    assert record["episode_return_mean"] == {"a": 3.0, "b": 1.0}
-
-
-def left_s(num: int, per_s: float, passed_s: float, **stop: Any) -> float | None:
-    now = tally(num, passed_s)
-    now.env_steps_per_s = per_s
-    return StopConditions(StopConfig(**stop)).time_left_s(now, {})
-
-
-def test_the_first_condition_to_hold_counts() -> None:
-    run = (40_000, 200.0, 200.0)
-    assert left_s(*run, env_steps=100_000, time_s=450.0) == pytest.approx(250.0)
-    assert left_s(*run, env_steps=100_000) == pytest.approx(300.0)
-
-
-def test_nothing_is_left_once_a_condition_holds() -> None:
-    assert left_s(5, 0.0, 0.0, env_steps=5, time_s=10.0) == 0.0
-    assert left_s(6, 1.0, 0.0, env_steps=5) == 0.0
-
-
-def test_nobody_can_tell_without_conditions_or_pace() -> None:
-    assert left_s(5, 1.0, 1.0) is None
-    assert left_s(0, 0.0, 0.0, env_steps=100_000) is None
-    assert left_s(0, 0.0, 0.0, env_steps=100, time_s=60.0) == 60.0

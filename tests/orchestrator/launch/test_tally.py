@@ -7,10 +7,11 @@ from msgspec import to_builtins
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.launch.parameters import ParameterProgress
-from muxrl.orchestrator.launch.tally import Tally
+from muxrl.orchestrator.launch.tally import LatencyRecords, Tally
 from muxrl.orchestrator.records.series import mean_of_episodes
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.protocol.messages import Status
+from muxrl.servers.network.latency import Latencies
 
 
 def test_what_comes_before_the_training_takes_none_of_its_time() -> None:
@@ -21,16 +22,13 @@ def test_what_comes_before_the_training_takes_none_of_its_time() -> None:
     tally.begin()
     tally.tick()
     assert 0.0 <= tally.time_s < 0.05
-
-
-def test_a_resumed_run_counts_its_time_on() -> None:
-    tally = Tally()
-    tally.restore(Tally().state() | {"time_s": 100.0})
-    tally.tick()
-    assert tally.time_s == 100.0
-    tally.begin()
-    tally.tick()
-    assert 100.0 <= tally.time_s < 101.0
+    resumed = Tally()
+    resumed.restore(Tally().state() | {"time_s": 100.0})
+    resumed.tick()
+    assert resumed.time_s == 100.0
+    resumed.begin()
+    resumed.tick()
+    assert 100.0 <= resumed.time_s < 101.0
 
 
 def test_metrics_are_means_over_recent_episodes_that_have_them() -> None:
@@ -101,32 +99,15 @@ def test_a_checkpoint_made_before_there_were_metrics_is_gone_on_from() -> None:
     assert "metrics" not in to_builtins(tally.row())
 
 
-def test_a_gateway_through_which_nobody_plays_does_not_undo_the_servers_counts() -> None:
+def test_what_servers_have_counted_is_undone_by_no_gateway_and_no_restart() -> None:
     """A simulation may leave the gateway out; checkpoints are named by these env steps."""
     tally = Tally()
-    tally.set_external({"ppo": Status("ppo", "ready", num_env_steps=500, num_episodes=50)})
+    for num in (500, 200):  # it went back to its checkpoint
+        status = Status("ppo", "ready", num_env_steps=num, num_episodes=num // 10)
+        tally.set_external({"ppo": status})
     tally.add("gateway", SimulationReport())
     assert (tally.env_steps, tally.num_episodes) == (500, 50)
     assert not tally.has_played
-
-
-def test_a_server_that_goes_back_to_its_checkpoint_does_not_take_the_run_back() -> None:
-    tally = Tally()
-    for num in (500, 200):
-        status = Status("ppo", "ready", num_env_steps=num, num_episodes=num // 10)
-        tally.set_external({"ppo": status})
-    assert (tally.env_steps, tally.num_episodes) == (500, 50)
-
-
-def test_what_a_process_did_before_it_was_lost_still_counts() -> None:
-    tally = Tally()
-    tally.add("simulation-0", SimulationReport(num_env_steps=70, num_mismatches=1, num_open=4))
-    tally.restart("simulation-0")
-    row = tally.row()
-    assert (row.env_steps, row.num_mismatches, row.num_lost_episodes) == (70, 1, 4)
-    tally.add("simulation-0", SimulationReport(num_env_steps=5, num_lost_episodes=2))
-    row = tally.row()
-    assert (row.env_steps, row.num_mismatches, row.num_lost_episodes) == (75, 1, 6)
 
 
 def test_a_simulation_that_names_ever_new_metrics_fills_no_memory() -> None:
@@ -136,3 +117,65 @@ def test_a_simulation_that_names_ever_new_metrics_fills_no_memory() -> None:
         tally.add("gateway", report)
     assert tally.metric("m0") == (1.0, 1)
     assert len(tally.state()["values"]) == 1_000
+
+
+def test_a_record_says_how_long_a_server_took_since_the_one_before() -> None:
+    records, exchanges = LatencyRecords(), Latencies()
+    first = list(exchanges.counts)
+
+    def recorded(seconds: float, number: int) -> dict[str, float]:
+        for _ in range(number):
+            exchanges.add(seconds)
+        records.receive("ppo", {"exchange": list(exchanges.counts)})
+        return records.record("ppo")
+
+    assert recorded(0.0016, 100) == {"exchange_p50_s": 0.00175, "exchange_p99_s": 0.002}
+    later = recorded(0.6, 100)
+    assert 0.5 < later["exchange_p50_s"] < later["exchange_p99_s"] < 0.7, "not of all so far"
+    assert records.record("ppo") == {}, "nothing was reported since"
+    assert recorded(0.6, 0) == {}, "nothing was asked since"
+    assert records.record("never heard of") == {}
+    records.receive("ppo", {"exchange": first})
+    assert records.record("ppo") == {}, "a report that was overtaken"
+    records.forget("ppo")  # the next process counts from zero
+    exchanges = Latencies()
+    assert recorded(0.6, 1).keys() == {"exchange_p50_s", "exchange_p99_s"}
+
+
+def test_what_a_lost_process_has_done_still_counts() -> None:
+    tally = Tally()
+    assert "num_random_episodes" not in to_builtins(tally.row())
+    counts = {"num_lost_episodes": 1, "num_bad_episodes": 1, "num_open": 3}
+    stood_in = [["ppo"], ["ppo", "a2c"]]  # their returns are not among the others
+    tally.add(
+        "simulation-0",
+        SimulationReport(100, [{"a": 1.0}], 1, 2.0, random_episodes=stood_in, **counts),
+    )
+    tally.add("simulation-1", SimulationReport(10, [], num_bad_episodes=2))
+    tally.restart("simulation-0")
+    tally.add("simulation-0", SimulationReport(5, [{"a": 3.0}], 0, 0.5, num_lost_episodes=2))
+    tally.restart("ppo")
+    expected = {
+        "env_steps": 115,
+        "episodes": 4,
+        "num_mismatches": 1,
+        "num_lost_episodes": 6,
+        "num_bad_episodes": 3,
+        "num_random_episodes": {"ppo": 2, "a2c": 1},
+        "episode_return_mean": {"a": 2.0},
+        "cpu_s": pytest.approx(2.5),
+    }
+    first, second = to_builtins(tally.next_row()), to_builtins(tally.next_row())
+    assert first | expected == first
+    assert first["restarted"] == ["simulation-0", "ppo"]
+    assert not {"restarted", "resumed_from"} & second.keys()
+    again = Tally()
+    again.restore(tally.state())
+    again.begin()
+    again.add("simulation-0", SimulationReport(1, [], 0, 1.0, num_lost_episodes=1))
+    first, second = to_builtins(again.next_row()), to_builtins(again.next_row())
+    more = {"env_steps": 116, "num_lost_episodes": 7, "cpu_s": pytest.approx(3.5)}
+    assert first | expected | more == first
+    assert first["resumed_from"] == 115
+    assert "resumed_from" not in second
+    assert again.num_restarts == tally.num_restarts == {"simulation-0": 1, "ppo": 1}

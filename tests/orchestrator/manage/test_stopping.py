@@ -30,11 +30,12 @@ from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 
 STUBBORN = "import signal; signal.signal(15, signal.SIG_IGN); print(flush=True); input()"
 MEEK = "print(flush=True); input()"
+Child = subprocess.Popen[bytes]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
-    return RunDirectory.create(tmp_path, "tag", datetime(2026, 11, 21))
+    return RunDirectory.create_at(tmp_path / "tag")
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def sweep(tmp_path: Path) -> SweepDirectory:
 
 
 @pytest.fixture
-def child(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
+def child(request: pytest.FixtureRequest) -> Iterator[Child]:
     command = [sys.executable, "-c", getattr(request, "param", MEEK)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
         assert started.stdout is not None
@@ -67,9 +68,7 @@ def stopped(path: Path, timeout_s: float = 20.0) -> tuple[bool, str]:
     return stop(path, timeout_s, lambda sentence: None)
 
 
-def test_a_process_that_ends_without_a_word_is_told_of(
-    run: RunDirectory, child: subprocess.Popen[bytes]
-) -> None:
+def test_a_process_that_ends_without_a_word_is_told_of(run: RunDirectory, child: Child) -> None:
     belongs_to(run, child.pid)
     said: list[str] = []
     is_well, sentence = stop(run.path, 20.0, said.append)
@@ -82,9 +81,7 @@ def test_a_process_that_ends_without_a_word_is_told_of(
 
 
 @pytest.mark.parametrize("child", [STUBBORN], indirect=True)
-def test_one_that_does_not_end_is_told_of(
-    run: RunDirectory, child: subprocess.Popen[bytes]
-) -> None:
+def test_one_that_does_not_end_is_told_of(run: RunDirectory, child: Child) -> None:
     belongs_to(run, child.pid)
     with pytest.raises(NotEnded, match=rf"has not in 0 s; it goes on as process {child.pid}"):
         stopped(run.path, 0.0)
@@ -101,7 +98,7 @@ def test_one_that_does_not_end_is_told_of(
 )
 def test_a_program_that_outlives_its_run_is_not_waited_for(
     run: RunDirectory,
-    child: subprocess.Popen[bytes],
+    child: Child,
     monkeypatch: pytest.MonkeyPatch,
     state: str,
     cause: str,
@@ -140,7 +137,7 @@ def test_a_program_that_outlives_its_run_is_not_waited_for(
     ],
 )
 def test_strangers_are_left_alone(
-    run: RunDirectory, child: subprocess.Popen[bytes], changed: dict[str, Any], sentence: str
+    run: RunDirectory, child: Child, changed: dict[str, Any], sentence: str
 ) -> None:
     belongs_to(run, child.pid)
     belongs_to(run, child.pid, **changed)
@@ -168,9 +165,7 @@ def runs_in(folder: Folder, pid: int) -> None:
     folder.write_owner(Process(host, pid, start_of(pid), True))
 
 
-def test_a_sweep_ends_once_its_lock_is_free(
-    sweep: SweepDirectory, child: subprocess.Popen[bytes]
-) -> None:
+def test_a_sweep_ends_once_its_lock_is_free(sweep: SweepDirectory, child: Child) -> None:
     runs_in(sweep, child.pid)
     with pytest.raises(CannotStop, match="is not running: 1 done"):
         stopped(sweep.path)
@@ -180,9 +175,7 @@ def test_a_sweep_ends_once_its_lock_is_free(
     assert child.wait(20) == -signal.SIGTERM
 
 
-def test_a_league_ends_likewise(
-    sweep: SweepDirectory, tmp_path: Path, child: subprocess.Popen[bytes]
-) -> None:
+def test_a_league_ends_likewise(sweep: SweepDirectory, tmp_path: Path, child: Child) -> None:
     league = LeagueDirectory.create_at(tmp_path / "league")
     league.config_file.write_text("name: rivals\n")
     for number in (1, 2):

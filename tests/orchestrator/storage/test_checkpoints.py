@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,16 +37,21 @@ def folder(tmp_path: Path) -> CheckpointFolder:
     return CheckpointFolder(tmp_path / "checkpoints")
 
 
-def write(folder: CheckpointFolder, env_steps: int, content: str = "weights") -> Path:
+def write(
+    folder: CheckpointFolder,
+    env_steps: int,
+    content: str = "weights",
+    learning: Sequence[str] = ("ppo",),
+    fixed: str = "random",
+) -> Path:
     draft = folder.draft(env_steps)
-    file = draft / "ppo" / "deep" / "state.pkl"
-    file.parent.mkdir(parents=True)
-    file.write_text(content)
-    (draft / "ppo" / ABOUT_FILE).write_text('{"weights_seq_no": 5}')
-    saved = {
-        "ppo": SavedServer.of("PPO", 3, draft / "ppo"),
-        "random": SavedServer("RANDOM"),
-    }
+    saved = {fixed: SavedServer("RANDOM")}
+    for server_id in learning:
+        file = draft / server_id / "deep" / "state.pkl"
+        file.parent.mkdir(parents=True)
+        file.write_text(content)
+        (draft / server_id / ABOUT_FILE).write_text('{"weights_seq_no": 5}')
+        saved[server_id] = SavedServer.of("PPO", 3, draft / server_id)
     manifest = Manifest(
         env_steps, 1.5, "2026-11-22T00:00:00+00:00", "0.1.0", saved, {"simulation-0": 4},
         {"ppo.jsonl": 10}, {"env_steps": env_steps}, 2_000,

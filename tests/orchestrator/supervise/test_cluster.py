@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.orchestrator.supervise.test_worker import Talker, got
 
 from muxrl.orchestrator.config import ExperimentConfig, load_config, prepare
 from muxrl.orchestrator.errors import Ended, RunFailed
@@ -22,39 +22,25 @@ from muxrl.orchestrator.supervise.working import in_own_thread
 from muxrl.servers.config import ServerPlan
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("running_ray"), pytest.mark.timeout(300)]
-WAIT_S = 100.0
 
 
-class Distant:
+class Distant(Talker):
     """The object of a process on another machine."""
 
     def __init__(self, plan: ServerPlan | None = None) -> None:
+        super().__init__()
         path = plan and Path(plan.resume_from or plan.initialize_from)
         self.begun_from = path and (str(path), hash_files(path))
-        self.numbers: list[int] = []
 
     def start(self) -> Any:
         return self.begun_from
-
-    def note(self, number: int) -> None:
-        self.numbers.append(number)
-
-    def noted(self) -> list[int]:
-        return self.numbers
-
-    def fail(self) -> None:
-        raise RunFailed("no luck")
-
-    def say(self, text: str) -> None:
-        sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()
 
     @in_own_thread
     def save(self, path: Path) -> dict[str, str]:
         write_two(path)
         return hash_files(path)
 
-    def end(self) -> None:
+    def die(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -62,11 +48,6 @@ def write_two(folder: Path) -> None:
     (folder / "state").mkdir(parents=True)
     (folder / "about.json").write_text("{}")
     (folder / "state" / "weights").write_bytes(b"\0\1")
-
-
-def got(caller: Caller, method: str, *arguments: Any) -> Any:
-    answer = caller.call(method, *arguments)
-    return answer.exception(WAIT_S) or answer.result()
 
 
 @pytest.fixture
@@ -87,20 +68,20 @@ def distant(workers: ClusterWorkers, tmp_path: Path) -> Iterator[Caller]:
 
 def test_calls_keep_their_order_and_what_is_raised_comes_back(distant: Caller) -> None:
     for number in range(200):
-        distant.call("note", number)
-    assert got(distant, "noted") == list(range(200))
-    error = got(distant, "fail")
+        distant.call("say", str(number))
+    assert got(distant.call("repeat")) == [str(number) for number in range(200)]
+    error = got(distant.call("fail", "itself"))
     assert (type(error), str(error)) == (RunFailed, "no luck")
 
 
 def test_a_checkpoint_and_each_line_of_the_log_come_back(distant: Caller, tmp_path: Path) -> None:
     draft = tmp_path / "on another machine" / "ppo"
-    written = got(distant, "save", draft)
+    written = got(distant.call("save", draft))
     assert hash_files(draft) == written
     log = tmp_path / "logs" / "distant.log"
     for text in ("first", "second"):
         distant.call("say", text)
-    got(distant, "noted")
+    got(distant.call("repeat"))
     # This machine is that one, too: what it writes comes back once more, or more often.
     lines = log.read_text().splitlines()
     assert lines.count("first") >= 2
@@ -110,11 +91,11 @@ def test_a_checkpoint_and_each_line_of_the_log_come_back(distant: Caller, tmp_pa
 
 def test_one_that_dies_says_how(distant: Caller) -> None:
     for _ in range(2):
-        error = got(distant, "end")
+        error = got(distant.call("die"))
         assert isinstance(error, Ended)
         assert "SIGKILL" in str(error)
     distant.kill()
-    assert isinstance(got(distant, "noted"), Ended)
+    assert isinstance(got(distant.call("repeat")), Ended)
 
 
 @pytest.mark.parametrize("key", ["resume_from", "initialize_from"])
@@ -137,7 +118,7 @@ def test_a_server_begins_from_a_checkpoint_that_it_may_not_see(
     node_id = ray.get_runtime_context().get_node_id() if is_same else "another"
     monkeypatch.setattr(cluster, "_node_id", lambda: node_id)
     caller = workers.start("ppo", Distant, plan, log=tmp_path / "logs" / "ppo.log")
-    path, files = got(caller, "start")
+    path, files = got(caller.call("start"))
     assert files == hash_files(tmp_path / "ppo")
     assert (path == here) is is_same
     assert Path(path).exists() is is_same, "what was brought is needed no longer"

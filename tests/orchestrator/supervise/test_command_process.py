@@ -1,22 +1,27 @@
-"""A command that plays: nothing of it is left when it, or the run, has ended."""
+"""A child of this process, and a command that plays: nothing of it is left when it, or the run, has
+ended."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.compliance.real_servers import wait_until
 from tests.processes import assert_all_end, marked
 
 from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.supervise.child import Child, Program
 from muxrl.orchestrator.supervise.command_process import CommandProcess
 
 PATIENCE_S = 20.0
+Make = Callable[[str], CommandProcess]
 CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 COMMAND = """
 import subprocess, sys, time
@@ -27,7 +32,7 @@ open(sys.argv[1], "w").close()
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[[str], CommandProcess]:
+def make(tmp_path: Path) -> Make:
     """Makes the process of a command that starts another one, and then does as it is told."""
 
     def make(then: str) -> CommandProcess:
@@ -38,9 +43,7 @@ def make(tmp_path: Path) -> Callable[[str], CommandProcess]:
     return make
 
 
-def test_what_a_command_that_failed_had_started_is_ended(
-    make: Callable[[str], CommandProcess], mark: str
-) -> None:
+def test_what_a_command_that_failed_had_started_is_ended(make: Make, mark: str) -> None:
     with pytest.raises(RunFailed, match="ended with exit code 3 before the run was over"):
         make("sys.exit(3)").run()
     assert_all_end(mark, PATIENCE_S)
@@ -48,7 +51,7 @@ def test_what_a_command_that_failed_had_started_is_ended(
 
 @pytest.mark.parametrize("then", ["sys.exit(0)", "time.sleep(600)"])
 def test_what_a_command_had_started_is_ended_with_the_run(
-    make: Callable[[str], CommandProcess], mark: str, tmp_path: Path, then: str
+    make: Make, mark: str, tmp_path: Path, then: str
 ) -> None:
     process = make(then)
 
@@ -58,10 +61,7 @@ def test_what_a_command_had_started_is_ended_with_the_run(
 
     thread = threading.Thread(target=run)
     thread.start()
-    deadline = time.monotonic() + PATIENCE_S
-    while not (tmp_path / "has_started").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert (tmp_path / "has_started").exists()
+    wait_until((tmp_path / "has_started").exists)
     process.stop(0.1)
     assert_all_end(mark, PATIENCE_S)
     thread.join(PATIENCE_S)
@@ -79,18 +79,14 @@ def test_what_a_command_had_started_is_ended_if_its_process_is_killed(
         f"CommandProcess({[*command, str(has_started)]!r}).run()"
     )
     process = subprocess.Popen([sys.executable, "-c", code])
-    deadline = time.monotonic() + PATIENCE_S
-    is_there = has_started.exists if when == "later" else lambda: len(marked(mark)) > 2
-    while not is_there() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert is_there()
+    wait_until(has_started.exists if when == "later" else lambda: len(marked(mark)) > 2)
     process.kill()
     process.wait()
     assert_all_end(mark, PATIENCE_S)
 
 
 def test_a_command_that_is_stopped_before_it_began_does_not_begin(
-    make: Callable[[str], CommandProcess], mark: str, tmp_path: Path
+    make: Make, mark: str, tmp_path: Path
 ) -> None:
     process = make("time.sleep(600)")
     process.stop(0.0)
@@ -104,3 +100,34 @@ def test_a_command_that_cannot_be_started_is_named(mark: str, tmp_path: Path) ->
     with pytest.raises(RunFailed, match=named):
         CommandProcess(["no-such-program", "5"]).run()
     assert not marked(mark)
+
+
+DEAF = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("deaf", flush=True)
+time.sleep(600)
+"""
+ALONE = """
+import os, time
+from muxrl.orchestrator.supervise.child import when_alone
+when_alone(lambda: os._exit(3))
+time.sleep(600)
+"""
+
+
+def test_a_child_ends_by_itself_at_the_end_of_its_input_or_is_killed(mark: str) -> None:
+    obedient, deaf = (Child([sys.executable, "-c", code]) for code in (ALONE, DEAF))
+    assert {process.pid for process in marked(mark)} == {obedient.pid, deaf.pid}
+    obedient.end(PATIENCE_S)
+    deaf.end(0.1)
+    assert (obedient.returncode, deaf.returncode) == (3, -signal.SIGKILL)
+    deaf.kill()  # again it does nothing
+
+
+def test_a_program_that_ignores_sigterm_is_killed(mark: str) -> None:
+    ours, theirs = os.pipe()
+    program = Program([sys.executable, "-c", DEAF], theirs)
+    os.read(ours, 1)
+    program.end(0.0, 0.1)
+    assert program.wait(PATIENCE_S) == -signal.SIGKILL

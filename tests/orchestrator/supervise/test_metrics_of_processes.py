@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.client.standalone import muxrl_client as standalone
 from muxrl.experiments.simulations.stairs import Stairs
 from muxrl.experiments.simulations.zero_cost import ZeroCost
-from muxrl.orchestrator.config import EvaluationConfig, ExperimentConfig, SimulationConfig
+from muxrl.orchestrator.config import EvaluationConfig, ExperimentConfig, load_config
 from muxrl.orchestrator.launch.in_process import serve
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.records.conditions import Condition
@@ -28,22 +29,24 @@ from muxrl.orchestrator.supervise.episodes import ServerAddress
 from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
 from muxrl.orchestrator.supervise.gateway_process import GatewayProcess
 from muxrl.orchestrator.supervise.simulation_process import SimulationProcess
-from muxrl.servers.config import ServerConfig
 
-CHASE = ExperimentConfig(
-    "chase",
-    simulation=SimulationConfig(
-        "muxrl.experiments.simulations.torus_chase:TorusChase",
-        {"num_steps": 8, "size": 3},
-        metrics={"caught": "sum"},
-    ),
-    servers={"all": ServerConfig("RANDOM", ["*"])},
-)
+PLAYED = "muxrl.experiments.simulations"
+
+
+def config_of(env: str, evaluation: Any = None, **simulation: Any) -> ExperimentConfig:
+    """A simulation of ours, played by a random server."""
+    given = {"simulation": {"env": f"{PLAYED}.{env}", **simulation}, "evaluation": evaluation or {}}
+    return load_config(given, {"servers.all": {"algorithm": "RANDOM", "agents": ["*"]}})
+
+
+SMALL = {"num_steps": 8, "size": 3}
+CHASE = config_of("torus_chase:TorusChase", kwargs=SMALL, metrics={"caught": "sum"})
 TABLE = ZeroCost(num_steps=8).table
+Addresses = Mapping[str, ServerAddress]
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[Mapping[str, ServerAddress]]:
+def servers() -> Iterator[Addresses]:
     """Fixed policies for all agents: their processes need neither Ray nor time to learn."""
     with serve(CHASE) as served:
         yield served.addresses
@@ -56,7 +59,7 @@ def keep_collecting(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "settle", lambda: None)
 
 
-def test_an_evaluation(servers: Mapping[str, ServerAddress]) -> None:
+def test_an_evaluation(servers: Addresses) -> None:
     process = EvaluationProcess(CHASE, 4)
     process.connect(servers)
     (played,) = process.evaluate([Condition()], 7, 6, {})
@@ -71,9 +74,7 @@ def test_an_evaluation(servers: Mapping[str, ServerAddress]) -> None:
     assert (played.num_truncated, process.report().under_way) == (0, (6, 0))
 
 
-def test_evaluation_episodes_that_are_too_long_are_truncated(
-    servers: Mapping[str, ServerAddress],
-) -> None:
+def test_evaluation_episodes_that_are_too_long_are_truncated(servers: Addresses) -> None:
     short = replace(CHASE, evaluation=EvaluationConfig(max_episode_steps=5))
     process = EvaluationProcess(short, 2)
     process.connect(servers)
@@ -84,21 +85,16 @@ def test_evaluation_episodes_that_are_too_long_are_truncated(
         assert played.num_truncated == 3
 
 
-def test_an_evaluation_follows_a_server_that_has_moved(
-    servers: Mapping[str, ServerAddress],
-) -> None:
-    before = {"all": ServerAddress("127.0.0.1:1")}
+def test_an_evaluation_follows_a_server_that_has_moved(servers: Addresses) -> None:
     process = EvaluationProcess(CHASE, 1)
-    process.connect(before)
+    process.connect({"all": ServerAddress("127.0.0.1:1")})
     process.move("all", servers["all"].address)
     (played,) = process.evaluate([Condition()], 7, 1, {})
     assert played.metrics["episode_length"]
 
 
 @contextlib.contextmanager
-def playing(
-    process: SimulationProcess, servers: Mapping[str, ServerAddress]
-) -> Iterator[SimulationProcess]:
+def playing(process: SimulationProcess, servers: Addresses) -> Iterator[SimulationProcess]:
     """It plays in a thread of its own."""
     process.connect(servers)
     thread = threading.Thread(target=process.run)
@@ -111,7 +107,7 @@ def playing(
     assert not thread.is_alive()
 
 
-def test_training(servers: Mapping[str, ServerAddress]) -> None:
+def test_training(servers: Addresses) -> None:
     tally = Tally()
     with playing(SimulationProcess(CHASE, 0), servers) as process:
         while tally.num_episodes < 10:
@@ -124,19 +120,12 @@ def test_training(servers: Mapping[str, ServerAddress]) -> None:
 
 
 def test_copies_of_a_vector_environment_swap_sides_and_are_recorded(tmp_path: Path) -> None:
-    simulation = SimulationConfig(
-        "muxrl.experiments.simulations.zero_cost:ZeroCostVector",
-        {"num_steps": 8},
-        vector_env=True,
-        num_envs_per_process=4,
-        record=0.5,
-        parameters={"side": {"sides": ["agent_0", "agent_1"]}},
-    )
-    config = ExperimentConfig(
-        "copies", simulation=simulation, servers={"all": ServerConfig("RANDOM", ["*"])}
-    )
+    sides_swap = {"side": {"sides": ["agent_0", "agent_1"]}}
+    copies = {"vector_env": True, "num_envs_per_process": 4, "record": 0.5}
+    of_copy = {"kwargs": {"num_steps": 8}, "parameters": sides_swap}
+    config = config_of("zero_cost:ZeroCostVector", **copies, **of_copy)
     with serve(config) as served:
-        process = SimulationProcess(config, 0, parameters=simulation.parameters, episodes=tmp_path)
+        process = SimulationProcess(config, 0, parameters=sides_swap, episodes=tmp_path)
         sides: list[float] = []
         with playing(process, served.addresses):
             while len(sides) < 60:
@@ -152,18 +141,10 @@ def test_copies_of_a_vector_environment_swap_sides_and_are_recorded(tmp_path: Pa
         assert len(rows) == 6 * (8 - here)
 
 
-def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(
-    servers: Mapping[str, ServerAddress],
-) -> None:
-    config = ExperimentConfig(
-        "stairs",
-        simulation=SimulationConfig(
-            "muxrl.experiments.simulations.stairs:Stairs",
-            parameters={"distance": {"low": 1, "high": 3}},
-        ),
-        servers={"all": ServerConfig("RANDOM", ["*"])},
-        evaluation=EvaluationConfig(parameters={"distance": 20}, max_episode_steps=30),
-    )
+def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(servers: Addresses) -> None:
+    evaluation = {"parameters": {"distance": 20}, "max_episode_steps": 30}
+    drawn = {"distance": {"low": 1, "high": 3}}
+    config = config_of("stairs:Stairs", evaluation, parameters=drawn)
     with serve(config) as served:
         given = config.simulation.parameters
         process = GatewayProcess(config, served.addresses, parameters=given)

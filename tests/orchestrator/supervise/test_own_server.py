@@ -18,8 +18,9 @@ from typing import Any
 import msgspec
 import pytest
 import requests
+from tests.compliance.real_servers import wait_until
 from tests.servers.scripted_store import ACTS, SEES, make_plan, seen
-from tests.servers.trainers.brought import Counting, FailsToBegin
+from tests.servers.trainers.brought import Counting
 
 from muxrl.client import MultiplexingClient
 from muxrl.orchestrator.errors import ConfigError, ProcessEnded, RunFailed
@@ -35,6 +36,7 @@ from muxrl.servers.serving import Serving
 
 TOKEN = "a-token-of-the-tests"
 PATIENCE_S = 20.0
+Foreign = tuple[str, dict[str, Any]]
 
 
 @pytest.fixture
@@ -67,10 +69,7 @@ def play(address: str, num_steps: int = 4) -> dict[str, Any]:
 
 
 def wait_for_iteration(server: OwnServer, iteration: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while server.status().iteration < iteration:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: server.status().iteration >= iteration)
 
 
 NO_CHOICE = {
@@ -91,6 +90,7 @@ NO_CHOICE = {
         ("finish", {"timeout_s": 1e308}, 400, "`float` <= 1000000000"),
         ("save", {"path": "/x", "timeout_s": -1}, 400, "`float` >= 0"),
         ("save", {"path": "/\0", "timeout_s": 1}, 422, "named absolutely"),
+        ("save", {"path": ".", "timeout_s": 1}, 422, "named absolutely, not '.'"),
     ],
 )
 def test_what_a_run_cannot_ask_is_said(
@@ -186,54 +186,24 @@ def test_a_checkpoint_replaces_nothing_but_a_checkpoint(serving: Serving, tmp_pa
     (mine / "thesis.tex").write_text("years")
     with pytest.raises(RunFailed, match="is there, and is no checkpoint"):
         server.save(mine, PATIENCE_S)
-    answer = ask(serving, "run/save", {"path": ".", "timeout_s": 1.0})
-    assert answer.status_code == 422
-    assert "named absolutely, not '.'" in answer.json()["message"]
     assert [path.name for path in mine.iterdir()] == ["thesis.tex"]
     server.save(tmp_path / "fine", PATIENCE_S)
     server.save(tmp_path / "fine", PATIENCE_S)
 
 
-@pytest.mark.parametrize(
-    ("fields", "sentence"),
-    [
-        (
-            {"settings": {"rat": 0.5}},
-            "Counting has no setting 'rat'; did you mean 'rate'?",
-        ),
-        (
-            {"resume_from": "/nowhere"},
-            "server 'scripted' cannot go on from '/nowhere'",
-        ),
-    ],
-)
-def test_a_plan_that_cannot_be_served_is_refused_by_its_sentence(
-    serving: Serving, fields: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(RunFailed) as refusal:
-        OwnServer(plan_at(serving.address, **fields)).start()
-    assert sentence in str(refusal.value)
-    OwnServer(plan_at(serving.address)).start()  # it still waits
-
-
-def test_a_class_that_cannot_be_made_is_named() -> None:
-    serving = Serving(FailsToBegin, "127.0.0.1", 0, TOKEN, lambda: None)
-    try:
-        with pytest.raises(RunFailed, match="FailsToBegin cannot be made for policy 'default'"):
-            OwnServer(plan_at(serving.address)).start()
-    finally:
-        serving.stop()
-
-
-def test_it_wants_the_token(serving: Serving) -> None:
-    with pytest.raises(RunFailed, match="another one came"):
-        OwnServer(plan_at(serving.address, token="some-other-token")).start()
-
-
-def test_nothing_is_played_before_a_run_begins(serving: Serving) -> None:
+def test_what_cannot_be_served_is_refused_by_its_sentence(serving: Serving) -> None:
+    for fields, sentence in (
+        ({"settings": {"rat": 0.5}}, "Counting has no setting 'rat'; did you mean 'rate'?"),
+        ({"resume_from": "/nowhere"}, "server 'scripted' cannot go on from '/nowhere'"),
+        ({"token": "some-other-token"}, "another one came"),
+    ):
+        with pytest.raises(RunFailed) as refusal:
+            OwnServer(plan_at(serving.address, **fields)).start()
+        assert sentence in str(refusal.value)
     answer = ask(serving, "episodes", {})
     assert answer.status_code == 503
     assert "waits for a run to begin" in answer.json()["message"]
+    OwnServer(plan_at(serving.address)).start()  # it still waits
 
 
 # --- servers of other people ---------------------------------------------------------------
@@ -242,7 +212,7 @@ AGENT = {"policy_id": "p", "observation_space": SEES, "action_space": ACTS}
 
 
 @pytest.fixture
-def foreign() -> Iterator[tuple[str, dict[str, Any]]]:
+def foreign() -> Iterator[Foreign]:
     """A server that answers nothing but its spec and its status; yields where, and its spec."""
     spec: dict[str, Any] = {
         "protocol_version": 1,
@@ -274,7 +244,7 @@ def foreign() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_a_server_that_offers_nothing_is_asked_for_its_status_alone(
-    foreign: tuple[str, dict[str, Any]], tmp_path: Path
+    foreign: Foreign, tmp_path: Path
 ) -> None:
     server = OwnServer(plan_at(foreign[0]))
     assert server.start().offers == set()
@@ -303,7 +273,7 @@ def test_a_server_that_offers_nothing_is_asked_for_its_status_alone(
     ],
 )
 def test_what_does_not_go_together_is_named(
-    foreign: tuple[str, dict[str, Any]], changes: dict[str, Any], agents: str, story: str
+    foreign: Foreign, changes: dict[str, Any], agents: str, story: str
 ) -> None:
     address, spec = foreign
     spec |= changes

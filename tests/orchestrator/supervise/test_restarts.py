@@ -1,4 +1,4 @@
-"""How often a process is started again, and that nothing that it did is counted twice or lost."""
+"""How often a process is started again, and how long others wait for it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from msgspec import to_builtins
 
 from muxrl.client.adapters import SimulationError
 from muxrl.client.env_loop import SimulationFailed
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, TimeoutsConfig
 from muxrl.orchestrator.errors import RunFailed
-from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.supervise.episodes import Patience
 from muxrl.orchestrator.supervise.life import Supervisor
 from muxrl.orchestrator.supervise.process import pop_all
 from muxrl.orchestrator.supervise.restarts import Quota
-from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.orchestrator.supervise.simulations import Simulations
 from muxrl.servers.config import RestartsConfig
 
@@ -97,44 +94,6 @@ def test_the_first_report_of_a_simulation_waits_for_each_environment_to_be_made(
     nobody: Any = None
     simulations = Simulations(Supervisor(config, nobody), nobody, nobody, nobody)
     assert simulations._simulations[0]._first_s == 50.0 + 3 * 700.0
-
-
-def test_episodes_with_random_stand_ins_are_counted_and_their_returns_left_out() -> None:
-    tally = Tally()
-    tally.add("simulation-0", SimulationReport(10, [{"a": 1.0}]))
-    assert "num_random_episodes" not in to_builtins(tally.row())
-    tally.add("simulation-0", SimulationReport(20, [], random_episodes=[["ppo"], ["ppo", "a2c"]]))
-    tally.restart("simulation-0")
-    tally.add("simulation-0", SimulationReport(5, [{"a": 3.0}], random_episodes=[["ppo"]]))
-    record = to_builtins(tally.row())
-    assert record["num_random_episodes"] == {"ppo": 3, "a2c": 1}
-    assert record["episodes"] == 5
-    assert record["episode_return_mean"] == {"a": 2.0}
-    again = Tally()
-    again.restore(tally.state())
-    assert to_builtins(again.row())["num_random_episodes"] == {"ppo": 3, "a2c": 1}
-
-
-def test_what_a_lost_process_has_done_still_counts() -> None:
-    tally = Tally()
-    counts = {"num_lost_episodes": 1, "num_bad_episodes": 1, "num_open": 3}
-    tally.add("simulation-0", SimulationReport(100, [{"a": 1.0}], 1, 2.0, **counts))
-    tally.add("simulation-1", SimulationReport(10, [], num_bad_episodes=2))
-    tally.restart("simulation-0")
-    tally.add("simulation-0", SimulationReport(5, [{"a": 3.0}], 0, 0.5, num_lost_episodes=2))
-    tally.restart("ppo")
-    first, second = to_builtins(tally.next_row()), to_builtins(tally.next_row())
-    assert (first["env_steps"], first["episodes"], first["num_mismatches"]) == (115, 2, 1)
-    assert first["cpu_s"] == pytest.approx(2.5)
-    assert (first["num_lost_episodes"], first["num_bad_episodes"]) == (6, 3)
-    assert first["restarted"] == ["simulation-0", "ppo"]
-    assert "restarted" not in second
-    assert tally.num_restarts == {"simulation-0": 1, "ppo": 1}
-    again = Tally()
-    again.restore(tally.state())
-    again.add("simulation-0", SimulationReport(1, [], num_lost_episodes=1))
-    assert to_builtins(again.row())["num_lost_episodes"] == 7
-    assert again.num_restarts == {"simulation-0": 1, "ppo": 1}
 
 
 def test_what_ends_while_a_report_is_made_is_in_it_or_in_the_next() -> None:

@@ -27,25 +27,33 @@ PATIENCE_S = 20.0
 ROOM = "muxrl.orchestrator.supervise.simulations"
 
 
-class Player:
+class Held:
+    """A process that does no more than it has to."""
+
+    def __init__(self) -> None:
+        self._has_to_stop = threading.Event()
+
+    def connect(self, servers: Any) -> None: ...
+
+    def release(self) -> None: ...
+
+    def stop(self) -> None:
+        self._has_to_stop.set()
+
+
+class Player(Held):
     """Plays one step; simulation-0 dies when it is held first, and simulation-1 is slow."""
 
     def __init__(self, config: Any, number: int, *arguments: Any) -> None:
+        super().__init__()
         self._number = number
         self._folder = arguments[-1].parent.parent
         self._num_env_steps = 0
-        self._has_to_stop = threading.Event()
-
-    def connect(self, servers: Any) -> None:
-        pass
 
     @in_main_thread
     def run(self) -> None:
         self._num_env_steps = 1
         self._has_to_stop.wait()
-
-    def stop(self) -> None:
-        self._has_to_stop.set()
 
     def hold(self, grace_s: float, timeout_s: float) -> Rest:
         if self._number == 0:
@@ -58,19 +66,16 @@ class Player:
             time.sleep(0.01)
         return True
 
-    def release(self) -> None:
-        pass
-
     def report(self) -> SimulationReport:
         return SimulationReport(num_env_steps=self._num_env_steps)
 
 
-class Waiting:
+class Waiting(Held):
     """A gateway that nobody asks; the first one dies when it is held."""
 
     def __init__(self, *arguments: Any) -> None:
+        super().__init__()
         self._num_restarts = arguments[3]
-        self._has_to_stop = threading.Event()
 
     def start(self) -> str:
         return "127.0.0.1:9900"
@@ -87,22 +92,15 @@ class Waiting:
     def report(self) -> SimulationReport:
         return SimulationReport()
 
-    def stop(self) -> None:
-        self._has_to_stop.set()
-
-    def end(self, story: str, has_ended_well: bool) -> None:
-        pass
+    def end(self, story: str, has_ended_well: bool) -> None: ...
 
 
 def test_one_that_is_started_again_meanwhile_begins_when_all_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{ROOM}.SimulationProcess", Player)
-    folder = RunDirectory(tmp_path)
-    folder.logs.mkdir()
-    simulation = SimulationConfig(
-        "any:Env", num_processes=2, num_cpus=0.1, restarts=RestartsConfig(max=1)
-    )
+    once = RestartsConfig(max=1)
+    simulation = SimulationConfig("any:Env", num_processes=2, num_cpus=0.1, restarts=once)
     steps: dict[str, int] = {}
     restarted: list[str] = []
 
@@ -112,7 +110,7 @@ def test_one_that_is_started_again_meanwhile_begins_when_all_go_on(
             (tmp_path / "may_pause").touch()
 
     async def play() -> None:
-        simulations = made(simulation, folder, note, restarted)
+        simulations = made(simulation, tmp_path, note, restarted)
         looking = asyncio.create_task(again_and_again(lambda: simulations.report(0.1), 0.05))
         try:
             await simulations.start({})
@@ -136,13 +134,11 @@ def test_a_gateway_that_came_back_while_all_were_held_ends_with_training_and_is_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{ROOM}.GatewayProcess", Waiting)
-    folder = RunDirectory(tmp_path)
-    folder.logs.mkdir()
     simulation = SimulationConfig("external", restarts=RestartsConfig(max=1))
     restarted: list[str] = []
 
     async def play() -> None:
-        simulations = made(simulation, folder, lambda name, report: None, restarted)
+        simulations = made(simulation, tmp_path, lambda name, report: None, restarted)
         gateway = simulations.gateway
         assert gateway is not None
         try:
@@ -164,11 +160,13 @@ def test_a_gateway_that_came_back_while_all_were_held_ends_with_training_and_is_
 
 def made(
     simulation: SimulationConfig,
-    folder: RunDirectory,
+    path: Path,
     on_report: Callable[[str, SimulationReport], None],
     restarted: list[str],
 ) -> Simulations:
     config = ExperimentConfig("held", simulation=simulation)
+    folder = RunDirectory(path)
+    folder.logs.mkdir()
     supervisor = Supervisor(config, folder)
     supervisor.workers = LocalWorkers(config)
     return Simulations(

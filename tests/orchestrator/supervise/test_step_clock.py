@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from muxrl.experiments.simulations.zero_cost import ZeroCost
 from muxrl.orchestrator.supervise.step_clock import StepClock
 
 
-class Stuck(ZeroCost):
-    """Its steps wait until they may go on, and then raise."""
+def test_only_a_call_that_has_not_returned_is_clocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    has_begun, may_go_on = threading.Event(), threading.Event()
 
-    def __init__(self) -> None:
-        super().__init__(num_agents=1)
-        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
-
-    def step(self, actions: dict[str, Any]) -> Any:
-        self.has_begun.set()
-        assert self.may_go_on.wait(10.0)
+    def step(*_: object) -> None:
+        has_begun.set()
+        assert may_go_on.wait(10.0)
         raise ValueError("it is over")
 
-
-def test_only_a_call_that_has_not_returned_is_clocked() -> None:
+    monkeypatch.setattr(ZeroCost, "step", step)
     clock = StepClock()
-    stuck = clock.watch(Stuck())
+    stuck = clock.watch(ZeroCost(num_agents=1))
     stuck.reset(seed=1)
     assert clock.step_s == 0.0
-    with_error: list[BaseException] = []
-
-    def step() -> None:
-        try:
-            stuck.step({})
-        except ValueError as error:
-            with_error.append(error)
-
-    thread = threading.Thread(target=step)
-    thread.start()
-    assert stuck.has_begun.wait(10.0)
-    first = clock.step_s
-    assert 0.0 < first < clock.step_s
-    stuck.may_go_on.set()
-    thread.join()
+    with ThreadPoolExecutor(1) as threads:
+        failed = threads.submit(stuck.step, {})
+        assert has_begun.wait(10.0)
+        first = clock.step_s
+        assert 0.0 < first < clock.step_s
+        may_go_on.set()
+        with pytest.raises(ValueError, match="it is over"):
+            failed.result(10.0)
     assert clock.step_s == 0.0
-    assert str(with_error[0]) == "it is over"

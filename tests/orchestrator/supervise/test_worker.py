@@ -9,15 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compliance.real_servers import wait_until
 from tests.faults.started import ROOT
-from tests.processes import MARK, assert_all_end
 
 from muxrl.orchestrator.errors import Ended, Raised, RunFailed
 from muxrl.orchestrator.supervise import fork_server
@@ -30,7 +29,7 @@ from muxrl.orchestrator.supervise.simulation_process import SimulationProcess
 from muxrl.orchestrator.supervise.worker import Worker
 from muxrl.orchestrator.supervise.working import Rest, in_main_thread, in_own_thread
 
-WAIT_S = 60.0
+WAIT_S = 100.0
 
 
 class Unsendable(Exception):
@@ -173,38 +172,6 @@ def test_one_that_is_stopped_can_be_killed(make: Make) -> None:
     os.kill(worker.pid, signal.SIGSTOP)
     worker.kill()
     assert isinstance(got(worker.call("repeat")), Ended)
-
-
-def test_all_end_with_whoever_started_them(tmp_path: Path, python_path: str) -> None:
-    source = f"""
-import pathlib, sys
-from tests.orchestrator.supervise.test_worker import Talker
-from muxrl.orchestrator.supervise import fork_server
-from muxrl.orchestrator.supervise.worker import Worker
-
-fork_server.begin()
-log = pathlib.Path({str(tmp_path)!r}) / "log"
-workers = [Worker(Talker, (), log, is_forked=is_forked) for is_forked in (False, True)]
-children = [worker.call("start_child").result(100) for worker in workers]
-print("ready", flush=True)
-sys.stdin.read()
-"""
-    env = {**os.environ, MARK: tmp_path.name}
-    maker = subprocess.Popen(
-        [sys.executable, "-c", source], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert maker.stdout is not None
-    assert maker.stdout.readline() == b"ready\n"
-    maker.kill()
-    maker.communicate()
-    assert_all_end(tmp_path.name, WAIT_S)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert condition()
 
 
 def is_gone(pid: int) -> bool:
