@@ -118,7 +118,7 @@ print(f"simulation {index} has ended well")
 
 @pytest.mark.night  # by day: test_resume_faults.py
 def test_all_of_an_external_run_is_killed_and_it_is_resumed(
-    launch_alone: Callable[..., Run], tmp_path: Path, temporary: Path
+    launch_alone: Callable[..., Run], start: Callable[..., Run], tmp_path: Path
 ) -> None:
     """One simulation is started with the run, and again; another one, outside, just goes on."""
     (tmp_path / "simulation.py").write_text(SIMULATION)
@@ -158,19 +158,15 @@ def test_all_of_an_external_run_is_killed_and_it_is_resumed(
 
     arguments = ["launch", "--resume", str(run.folder), f"stop.env_steps={before + 3_000}",
                  f"simulation.gateway.token={token}", "--no-progress"]  # fmt: skip
-    resumed = Run.of_command(arguments, f"{tmp_path.name}-resumed", temporary)
-    resumed.folder = run.folder
-    try:
-        (loop,) = outside
-        assert resumed.wait(2 * PATIENCE_S) == 0, resumed.output
-        thread.join(20.0)
-        assert not outside
-        assert loop.num_episodes > num_played + 20
-        assert_readable(resumed)
-        assert_goes_forward(resumed)
-        resumed.assert_nothing_is_left()
-    finally:
-        resumed.kill()
+    resumed = start(*arguments)
+    (loop,) = outside
+    assert resumed.wait(2 * PATIENCE_S) == 0, resumed.output
+    thread.join(20.0)
+    assert not outside
+    assert loop.num_episodes > num_played + 20
+    assert_readable(resumed)
+    assert_goes_forward(resumed)
+    resumed.assert_nothing_is_left()
     assert "simulation 0 has ended well" in (run.folder / "logs/simulation-0.log").read_text()
     joint = rows(run, "joint")
     assert joint[-1]["env_steps"] >= before + 3_000

@@ -6,14 +6,14 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
 import pytest
-import yaml
 from tests.faults.hosted import Host
-from tests.faults.runs import rows, small_server
-from tests.faults.started import PATIENCE_S, PAUSE_S, Started
+from tests.faults.runs import Run, rows, small_server
+from tests.faults.started import PAUSE_S
 
 from muxrl.orchestrator.records.played import read_episodes, share_of
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 
 def test_a_run_of_which_everything_is_killed_is_resumed(
-    tmp_path: Path, temporary: Path, host: Host
+    launch_alone: Callable[..., Run], tmp_path: Path, temporary: Path, host: Host
 ) -> None:
     config = {
         "name": "hurt",
@@ -47,19 +47,13 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
         "metrics_interval_s": 0.2,
         "storage_path": (tmp_path / "copies").as_uri(),
     }
-    path, run, copy = tmp_path / "hurt.yaml", tmp_path / "run", tmp_path / "copies" / "run"
-    path.write_text(yaml.safe_dump(config))
-
-    arguments = ("launch", str(path), "--run-dir", str(run), "--no-progress")
-    first = Started.of_command(arguments, tmp_path.name, temporary)
-    try:
-        copied = CheckpointFolder(copy / "checkpoints")
-        first.wait_for("copied checkpoints", lambda: bool(copied.env_steps and copied.env_steps[0]))
-        os.kill(first.popen.pid, signal.SIGKILL)
-        first.popen.communicate()
-        first.assert_nothing_is_left()
-    finally:
-        first.kill()
+    run, copy = tmp_path / "run", tmp_path / "copies" / "run"
+    first = launch_alone(config)
+    copied = CheckpointFolder(copy / "checkpoints")
+    first.wait_for("copied checkpoints", lambda: bool(copied.env_steps and copied.env_steps[0]))
+    os.kill(first.popen.pid, signal.SIGKILL)
+    first.popen.communicate()
+    first.assert_nothing_is_left()
     status = json.loads((run / "status.json").read_text())
     assert status["state"] == "running"
     shutil.rmtree(run)
@@ -67,14 +61,8 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
     newest = copied.env_steps[0]
     assert not list(temporary.glob("muxrl-*"))
 
-    def hosted(*arguments: str) -> str:
-        launched, _ = host.launch(arguments)
-        code, output = launched.wait(2 * PATIENCE_S), launched.communicate()[0]
-        assert code == 0, output
-        return output
-
     until = f"stop.env_steps={last_written + 1_500}"
-    output = hosted(
+    output = host.run(
         "launch", "--resume", copy.as_uri(), "--run-dir", str(run), until, "--no-progress"
     )
     host.assert_nothing_is_left(5.0)
@@ -110,7 +98,7 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
     (began_with,) = versions.pop("earlier")
     assert began_with == {**versions, "until_env_steps": newest}
 
-    hosted("evaluate", str(run), "--episodes", "2")
+    host.run("evaluate", str(run), "--episodes", "2")
     (result,) = (run / "evaluations").iterdir()
     servers = json.loads(result.read_text())["servers"]
     last = (run / "checkpoints" / "last").readlink()  # another one, once the run goes on
