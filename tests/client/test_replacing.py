@@ -73,9 +73,3 @@ def test_untrained_agents_are_named_as_an_episode_starts(left: Server, right: Se
     play(MultiplexingClient([UntrainedAgents(left, ["b"]), right]), 2)
     assert left.of(StartEpisode)[0].untrained == ["b"]
     assert not any(step.logged_actions for step in left.of(Step))
-
-
-def test_closing_and_giving_up_reach_the_server(left: Server, right: Server) -> None:
-    client = MultiplexingClient([RandomAgents(left, ["a"]), right])
-    client.close()
-    assert left.is_closed

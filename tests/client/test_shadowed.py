@@ -13,8 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.client.scripted_servers import CountingSimulation, Log, World, refusing
-from tests.client.test_vector_lives import SPACE, Batch, Lives, episodes
-from tests.client.test_vector_loop import NumberServer, RowServer, number, stop_after
+from tests.client.test_vector_loop import (
+    SPACE,
+    Batch,
+    Lives,
+    NumberServer,
+    RowServer,
+    episodes,
+    number,
+    stop_after,
+)
 
 from muxrl.client import EpisodeAborted, MultiplexingClient, ServerLost
 from muxrl.client.adapters import adapt, adapt_vector

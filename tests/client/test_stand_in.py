@@ -17,7 +17,7 @@ from muxrl.client.stand_in import StandIn
 from muxrl.protocol.messages import AnyItem, AnyReply, EndEpisode, ServerSpec, StartEpisode, Step
 
 
-class Losable(Server):
+class Away(Server):
     """A scripted server that can be lost, as a `NetworkTransport` sees it."""
 
     def fetch_spec(self, patience_s: float = 0.0) -> ServerSpec:
@@ -40,7 +40,7 @@ class Beside(World):
     """Of two servers the right one may be lost."""
 
     def __init__(self) -> None:
-        super().__init__(Losable)
+        super().__init__(Away)
         self.stand_in = StandIn(cast(NetworkTransport, self.right), seed=0)
         self.client = MultiplexingClient([self.left, self.stand_in])
         self.random_seeds: list[int | None] = []

@@ -207,13 +207,6 @@ def test_aec_and_parallel_of_one_env_give_the_same_returns(play: Play, game: str
     )
 
 
-def test_wrong_agents_are_refused_with_their_names() -> None:
-    simulation = PettingZooAEC(LastCoin())
-    simulation.reset()
-    with pytest.raises(SimulationError, match=r"missing \['player_0'\]"):
-        simulation.step({"player_1": 0})
-
-
 def test_an_env_that_does_not_bury_its_dead_is_told_so() -> None:
     env = LastCoin(num_coins=1)
     simulation = PettingZooAEC(env)
