@@ -34,7 +34,6 @@ from muxrl.protocol.messages import (
     PlayedRows,
     PlayedSteps,
     Refused,
-    Started,
     StartEpisode,
     Step,
 )
@@ -196,12 +195,6 @@ def test_what_a_server_refuses_is_told_by_name_and_closes_the_episode_everywhere
     assert {name: open_ for name, (open_, _) in counts(servers).items()} == dict.fromkeys(
         servers, 0
     )
-
-
-def test_a_frame_of_two_steps_of_one_episode_is_answered_in_order(peer: Peer) -> None:
-    e = next(_IDS)
-    replies = peer.say(StartEpisode(e), Step(e, 0, SEEN), Step(e, 1, SEEN), EndEpisode(e, 2))
-    assert [type(reply) for reply in replies] == [Started, Actions, Actions, Ended]
 
 
 def test_the_command_puts_a_gateway_in_front_of_servers(servers: dict[str, PolicyServer]) -> None:
