@@ -29,28 +29,6 @@ def test_starts_ray_as_rllib_does():
 """
 
 
-SHARING = """
-import pytest
-
-@pytest.fixture(scope="module")
-def trained():
-    print("made once")
-
-@pytest.mark.learning
-@pytest.mark.parametrize("number", range(3))
-def test_long(trained, number):
-    pass
-
-"""
-SHORT = """
-import pytest
-
-@pytest.mark.parametrize("number", range(3))
-def test_short(number):
-    pass
-"""
-
-
 def pytest_of(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT),
@@ -61,14 +39,6 @@ def pytest_of(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )  # fmt: skip
-
-
-def test_what_long_tests_of_a_file_share_is_made_once_though_they_are_dealt(tmp_path: Path) -> None:
-    (tmp_path / "test_sharing.py").write_text(SHARING)
-    (tmp_path / "test_short.py").write_text(SHORT)
-    done = pytest_of(tmp_path, "-s")
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.count("made once") == 1, done.stdout
 
 
 def test_a_test_that_starts_ray_must_say_so(tmp_path: Path) -> None:
