@@ -241,16 +241,6 @@ def test_a_server_that_counts_otherwise_is_counted(
     assert "counts differ: server 'left'" in caplog.text
 
 
-def test_rounding_is_no_mismatch(client: MultiplexingClient, left: Server) -> None:
-    left.script = lambda item: Ended("e", 1, {"a": 0.3}) if isinstance(item, EndEpisode) else None
-    client.start_episode("e")
-    client.get_action("e", {"a": [0.0]})
-    client.log_returns("e", {"a": 0.1})
-    client.log_returns("e", {"a": 0.2})
-    client.end_episode("e")
-    assert client.num_mismatches == 0
-
-
 @pytest.mark.parametrize("verb", ["get_action", "log_returns", "end_episode", "abort_episode"])
 @pytest.mark.parametrize("how", ["never", "end_episode", "abort_episode"])
 def test_an_episode_that_is_not_open(client: MultiplexingClient, verb: str, how: str) -> None:
@@ -419,16 +409,6 @@ def test_a_lost_server_aborts_on_the_others(
         client.get_action("e", ALL)
 
 
-def test_many_episodes_are_aborted_in_one_message_before_any_answer_is_awaited(
-    client: MultiplexingClient, left: Server, right: Server, log: Log
-) -> None:
-    ids = [client.start_episode() for _ in range(4)]
-    log.clear()
-    client.abort_episode(ids)
-    assert log == [("send", "left"), ("send", "right"), ("receive", "left"), ("receive", "right")]
-    assert left.open == right.open == {}
-
-
 @pytest.mark.parametrize("code", [404, 410])
 def test_an_episode_that_a_server_does_not_know_is_lost_and_another_may_start(
     client: MultiplexingClient, left: Server, right: Server, code: int
@@ -444,14 +424,6 @@ def test_an_episode_that_a_server_does_not_know_is_lost_and_another_may_start(
     assert right.open.keys() == {"other"}
     client.end_episode("other")
     client.start_episode("f")
-
-
-def test_all_servers_lost(client: MultiplexingClient, left: Server, right: Server) -> None:
-    client.start_episode("e")
-    left.is_lost = right.is_lost = True
-    with pytest.raises(ServerUnavailable):
-        client.get_action("e", ALL)
-    client.close()
 
 
 def test_a_server_that_closed_the_episode_itself(

@@ -14,7 +14,7 @@ from muxrl.client import EpisodeLost, MultiplexingClient, ServerLost, stand_in
 from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.client.network_transport import NetworkTransport
 from muxrl.client.stand_in import StandIn
-from muxrl.protocol.messages import AnyItem, AnyReply, EndEpisode, ServerSpec, StartEpisode, Step
+from muxrl.protocol.messages import AnyItem, AnyReply, ServerSpec
 
 
 class Away(Server):
@@ -55,36 +55,6 @@ class Beside(World):
 def world(monkeypatch: pytest.MonkeyPatch) -> Beside:
     monkeypatch.setattr(stand_in, "_LOOK_EVERY_S", 0.005)
     return Beside()
-
-
-def started(server: Server) -> set[str]:
-    return {item.episode_id for item in server.of(StartEpisode)}
-
-
-def test_others_go_on_while_it_is_lost_and_it_gets_what_begins_after(world: Beside) -> None:
-    ticks = itertools.count()
-
-    def lose_and_return() -> bool:
-        tick = next(ticks)
-        if tick in (4, 11):  # in the middle of an episode of three steps
-            world.right.is_lost = tick == 4
-            time.sleep(0.1)
-        return False
-
-    loop = EnvLoop([CountingSimulation()], world.client, seeds=iter(range(8)), on_lost="restart")
-    loop.run(world.take, lose_and_return)
-    world.client.close()
-    assert [r.seed for r in world.results] == list(range(8)), "each seed once, in order"
-    assert 1 < len(world.random_seeds) < 5
-    assert loop.num_lost_episodes == 1
-    assert world.client.num_mismatches == 0
-    # The lost server has whole episodes, and the one in which it was lost.
-    theirs = started(world.right)
-    assert len(theirs) == 8 - len(world.random_seeds) + 1
-    assert {i.episode_id for i in world.right.of(Step)} == theirs
-    assert len(world.right.of(EndEpisode)) == len(theirs) - 1
-    assert len(world.left.of(EndEpisode)) == 8
-    assert len(started(world.left)) == 9
 
 
 def test_several_episodes_in_one_message_may_be_of_both_kinds(world: Beside) -> None:

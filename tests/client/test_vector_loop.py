@@ -39,7 +39,7 @@ from muxrl.protocol.rows import Layout, singles
 
 
 def number(agent_id: str, t: int) -> int:
-    return (t + ord(agent_id)) % 9
+    return (t + ord(agent_id[0])) % 9
 
 
 class NumberServer(Server):

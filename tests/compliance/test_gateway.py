@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import requests
 from tests.compliance.gateways import gateway_to
 from tests.compliance.real_servers import (
     PPO_SETTINGS,
@@ -228,16 +227,3 @@ def test_a_start_that_a_lost_gateway_had_passed_on_begins_again(
     assert isinstance(refused, Refused)
     assert (refused.code, "already over on server 'scripted'" in refused.message) == (410, True)
     assert [num_open for num_open, _ in counts(servers).values()] == [0, 0, 0]
-
-
-def test_prometheus_reads_what_a_gateway_counts(peer: Peer, gateway: ServedGateway) -> None:
-    def ended() -> float:
-        text = requests.get(f"http://{gateway.address}/metrics").text
-        (line,) = (line for line in text.splitlines() if 'end="ended"' in line)
-        assert line.startswith('muxrl_episodes_total{server="gateway",')
-        return float(line.rpartition(" ")[2])
-
-    before, e = ended(), next(_IDS)
-    peer.say(StartEpisode(e), Step(e, 0, SEEN))
-    peer.ask(EndEpisode(e, 1))
-    assert ended() == before + 1

@@ -16,15 +16,12 @@ from tests.compliance.real_servers import (
     SMALL_MODEL,
     TWO,
     MakeServer,
-    Peer,
     make_plan,
     ppo_plan,
-    transport_to,
     wait_until,
 )
 
 from muxrl.client import MultiplexingClient
-from muxrl.protocol.messages import Actions, EndEpisode, StartEpisode, Step
 from muxrl.servers.checkpoints.state_file import read_state
 from muxrl.servers.server import PolicyServer
 from muxrl.servers.trainers.policies import TrainerPolicies
@@ -83,20 +80,6 @@ def test_evaluation_changes_no_weight_and_counts_no_step(
         assert weights(server) == learned
         assert server.status().num_env_steps == 45
         assert client.num_mismatches == 0
-
-
-def test_an_answer_does_not_change_with_the_weights(ppo: PolicyServer) -> None:
-    peer = Peer(transport_to(ppo, "websocket"))
-    first = peer.say(StartEpisode("e"), Step("e", 0, SEEN))[1]
-    peer.ask(StartEpisode("f"))
-    for t in range(60):  # more than a batch: the server learns meanwhile
-        later = peer.ask(Step("f", t, SEEN))
-    assert isinstance(first, Actions)
-    assert isinstance(later, Actions)
-    assert later.weights_seq_no > first.weights_seq_no
-    assert peer.ask(Step("e", 0, SEEN)) == first
-    peer.say(EndEpisode("e", 1), EndEpisode("f", 60))
-    peer.transport.close()
 
 
 _DQN_SETTINGS = {

@@ -157,17 +157,6 @@ def test_one_agent_at_a_time_is_paid_for_all_since_it_last_acted() -> None:
     }
 
 
-def test_an_agent_that_leaves_is_done_at_once_and_the_game_goes_on() -> None:
-    simulation = make_simulation(f"{__name__}:LastCoin", {"num_coins": 9, "limit": 3})
-    simulation.reset()
-    result = simulation.step({"player_0": 2})
-    assert result.truncations == {"player_0": True}
-    assert result.rewards == {"player_0": 3.0, "player_1": -1.5}
-    assert result.final_observations["player_0"]["observation"].tolist() == [6.0, 0.0]
-    assert result.observations.keys() == {"player_1"}
-    assert not result.is_over
-
-
 def test_agents_that_are_dropped_at_a_time_limit_are_observed_once_more(play: Play) -> None:
     class TimeLimit(LastCoin):
         def step(self, action: int | None) -> None:
