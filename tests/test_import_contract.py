@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,16 @@ def _imports(path: Path) -> Iterator[tuple[int, str, tuple[str, ...]]]:
             yield node.lineno, node.module or "", tuple(alias.name for alias in node.names)
 
 
+def importing(paths: Iterable[Path], is_wrong: Callable[[str, Any], object]) -> list[str]:
+    """Returns where these files import what is wrong, by its module and names."""
+    return [
+        f"{path.relative_to(ROOT)}:{line} imports {module}"
+        for path in paths
+        for line, module, names in imports(path)
+        if is_wrong(module, names)
+    ]
+
+
 def name_of(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(("muxrl", *(parts[:-1] if parts[-1] == "__init__" else parts)))
@@ -51,51 +62,41 @@ def name_of(path: Path) -> str:
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_knows_only_those_below_it(layer: str) -> None:
-    modules = modules_of(layer)
-    assert modules
-    found = [
-        f"{path.relative_to(ROOT)}:{line} imports {module}"
-        for path in modules
-        for line, module, names in imports(path)
-        for layer_above in FORBIDDEN[layer]
-        if f"{module}.".startswith(f"muxrl.{layer_above}.")
-        or (module == "muxrl" and layer_above in names)
-    ]
-    assert not found
+    assert modules_of(layer)
+    above = tuple(f"muxrl.{one}." for one in FORBIDDEN[layer])
+    assert not importing(
+        modules_of(layer),
+        lambda module, names: (
+            f"{module}.".startswith(above)
+            or (module == "muxrl" and not FORBIDDEN[layer].isdisjoint(names))
+        ),
+    )
 
 
 def test_a_server_names_no_algorithm() -> None:
     """What an algorithm needs of its server comes with its entry, found by the registry."""
     algorithms = ROOT / "servers" / "algorithms"
-    their_own = [
+    their_own = tuple(
         f"{name_of(path)}."
         for path in (*algorithms.glob("*/__init__.py"), *algorithms.glob("[!_]*.py"))
-    ]
-    assert "muxrl.servers.algorithms.a2c." in their_own
-    assert "muxrl.servers.algorithms.qmix." in their_own
-    found = [
-        f"{path.relative_to(ROOT)}:{line} imports {module}"
-        for path in modules_of("servers")
-        if algorithms not in path.parents
-        for line, module, names in imports(path)
-        for imported in (module, *(f"{module}.{name}" for name in names))
-        for algorithm in their_own
-        if f"{imported}.".startswith(algorithm)
-    ]
-    assert not found
+    )
+    assert {"muxrl.servers.algorithms.a2c.", "muxrl.servers.algorithms.qmix."} < {*their_own}
+    assert not importing(
+        [path for path in modules_of("servers") if algorithms not in path.parents],
+        lambda module, names: any(
+            one.startswith(their_own) for one in (f"{module}.", *(f"{module}.{n}." for n in names))
+        ),
+    )
 
 
-@pytest.mark.parametrize("folder", ["client", "servers", "protocol", "orchestrator", "experiments"])
+@pytest.mark.parametrize(
+    "folder",
+    ["client", "servers", "protocol", "orchestrator", "experiments", "tests", "benchmarks"],
+)
 def test_everything_is_imported_from_muxrl(folder: str) -> None:
     """A bare `client` or `servers` belongs to the user, whatever lies in the current folder."""
     bare = {layer.partition("/")[0] for layer in LAYERS}
-    found = [
-        f"{path.relative_to(ROOT)}:{line} imports {module}"
-        for path in [*modules_of(folder), *modules_of("tests"), *modules_of("benchmarks")]
-        for line, module, _ in imports(path)
-        if module.partition(".")[0] in bare
-    ]
-    assert not found
+    assert not importing(modules_of(folder), lambda module, _: module.partition(".")[0] in bare)
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
@@ -331,10 +332,4 @@ def test_what_needs_no_servers_imports_nothing_of_python_3_11() -> None:
         *(ROOT / "orchestrator").glob("*.py"),
     ]
     assert len(light) > 60
-    found = [
-        f"{path.relative_to(ROOT)}:{line} imports {', '.join(names) or module} of {module}"
-        for path in light
-        for line, module, names in imports(path)
-        if NEWER.get(module, set()) & {"", *names}
-    ]
-    assert not found
+    assert not importing(light, lambda module, names: NEWER.get(module, set()) & {"", *names})
