@@ -26,13 +26,10 @@ class LastCoin(AECEnv):
     is paid 5, which the others lose. Every reward that is given is also written down.
     """
 
-    metadata = {"name": "last_coin", "render_modes": []}
-
     def __init__(self, num_agents: int = 3, num_coins: int = 12, limit: int = 6) -> None:
         super().__init__()
         self.possible_agents = [f"player_{i}" for i in range(num_agents)]
         self.num_coins, self.limit = num_coins, limit
-        self.render_mode = None
         observation = {
             "observation": spaces.Box(0, 99, (2,), np.float32),
             "action_mask": spaces.Box(0, 1, (3,), np.int8),
@@ -42,12 +39,6 @@ class LastCoin(AECEnv):
         self.ends_abruptly = False
         self.buffer = np.zeros(2, np.float32)  # of whoever observed last
 
-    def observation_space(self, agent: str) -> spaces.Space:
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> spaces.Space:
-        return self.action_spaces[agent]
-
     def observe(self, agent: str) -> dict[str, Any]:
         mask = (np.arange(3) < max(self.coins, 1)).astype(np.int8)
         self.buffer[:] = self.coins, self.possible_agents.index(agent)
@@ -56,10 +47,8 @@ class LastCoin(AECEnv):
     def reset(self, seed: int | None = None, options: Any = None) -> None:
         self.agents = list(self.possible_agents)
         self.coins, self.taken = self.num_coins, dict.fromkeys(self.agents, 0)
-        self.rewards = dict.fromkeys(self.agents, 0.0)
-        self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
-        self.terminations = dict.fromkeys(self.agents, False)
-        self.truncations = dict.fromkeys(self.agents, False)
+        self.rewards, self._cumulative_rewards = (dict.fromkeys(self.agents, 0.0) for _ in range(2))
+        self.terminations, self.truncations = (dict.fromkeys(self.agents, False) for _ in range(2))
         self.infos: dict[str, Any] = {agent: {} for agent in self.agents}
         self.selector = AgentSelector(self.agents)
         self.agent_selection = self.selector.next()
