@@ -156,10 +156,11 @@ def num_restarts(address: str) -> float | None:
     return float(line.split()[-1])
 
 
-def wait_for_checkpoint(run: Run) -> None:
+def wait_for_checkpoint(run: Run) -> Run:
     run.wait_for_learning()
     checkpoints = CheckpointFolder(run.folder / "checkpoints")
     run.wait_for("a checkpoint", lambda: bool(checkpoints.env_steps and checkpoints.env_steps[0]))
+    return run
 
 
 def wait_until_it_goes_on(run: Run, name: str) -> None:
