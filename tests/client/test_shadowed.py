@@ -179,32 +179,26 @@ def test_it_is_sent_nothing_of_episodes_that_are_measured() -> None:
     assert world.right.of(EndEpisode)
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
 @pytest.mark.parametrize("kind", [NumberServer, RowServer])
-def test_what_it_refuses_ends_the_episode_on_all_servers(kind: type[NumberServer]) -> None:
-    world = Shadows(kind, script=refusing(Step, t=1))
+def test_what_it_refuses_ends_the_episode_on_all_servers(
+    kind: type[NumberServer], is_whole: bool
+) -> None:
+    """A step, or the whole frame with those of both episodes."""
+    world = Shadows(kind, script=refusing(Step, t=1) if not is_whole else lambda item: None)
+
+    def receive(patience_s: float | None = None) -> list[AnyReply]:
+        replies = Losable.receive(world.shadow, patience_s)
+        has_next = any(np.any(getattr(item, "t", 0) == 1) for item in world.shadow.frames[-1])
+        return [Refused("", 413, "no such luck")] if is_whole and has_next else replies
+
+    world.shadow.receive = receive  # type: ignore[method-assign]
     with pytest.raises(EpisodeAborted, match="no such luck"):
         world.play([Both(num_steps=5), Both(num_steps=5)], range(9))
     for server in (world.left, world.right, world.shadow):
         assert len(server.of(AbortEpisode)) == 2, server.server_id
         assert server.open == {}
     assert {item.t for item in world.shadow.of(Step)} == {0, 1}
-
-
-def test_a_frame_that_it_refuses_as_a_whole_ends_each_episode_of_it() -> None:
-    world = Shadows()
-    too_long = Refused("", 413, "the frame is too long")
-
-    def receive(patience_s: float | None = None) -> list[AnyReply]:
-        replies = Losable.receive(world.shadow, patience_s)
-        is_it = [item.t for item in world.shadow.frames[-1] if isinstance(item, Step)] == [1, 1]
-        return [too_long] if is_it else replies
-
-    world.shadow.receive = receive  # type: ignore[method-assign]
-    with pytest.raises(EpisodeAborted, match="the frame is too long"):
-        world.play([Both(num_steps=5), Both(num_steps=5)], range(9))
-    for server in (world.left, world.right, world.shadow):
-        assert len(server.of(AbortEpisode)) == 2, server.server_id
-        assert server.open == {}
 
 
 def test_what_it_refuses_of_an_end_is_not_kept() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults.hosted import Host
-from tests.faults.runs import Run, rows, small_server
+from tests.faults.runs import Run, assert_goes_forward, rows, small_server
 from tests.faults.started import PAUSE_S
 
 from muxrl.orchestrator.records.played import read_episodes, share_of
@@ -71,9 +71,8 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
     assert copied.env_steps[0] == rows(run, "joint")[-1]["env_steps"]
     assert (copy / "report.html").read_bytes() == (run / "report.html").read_bytes()
 
+    assert_goes_forward(run)
     joint = rows(run, "joint")
-    assert [row["env_steps"] for row in joint] == sorted(row["env_steps"] for row in joint)
-    assert [row["time_s"] for row in joint] == sorted({row["time_s"] for row in joint})
     assert [row["resumed_from"] for row in joint if "resumed_from" in row] == [newest]
     lessons = [row["metrics"]["wind"]["__common__"] for row in joint if row.get("metrics")]
     assert lessons == sorted(lessons), "a lesson that was reached stays reached"
@@ -86,11 +85,7 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
     ((steps, parameters),) = read_episodes(recorded[0])
     assert len(steps) == 100 * 2
     assert parameters.keys() == {"wind"}
-    for server_id in ("ppo", "a2c"):
-        records = rows(run, server_id)
-        assert [r["iteration"] for r in records] == list(range(1, len(records) + 1))
-        assert [r["env_steps"] for r in records] == sorted({r["env_steps"] for r in records})
-        assert records[-1]["env_steps"] > last_written
+    assert all(rows(run, name)[-1]["env_steps"] > last_written for name in ("ppo", "a2c"))
     status = json.loads((run / "status.json").read_text())
     assert (status["state"], status["num_resumed"]) == ("done", 1)
     assert f"resumed at {newest:,} env steps" in (run / "summary.md").read_text()

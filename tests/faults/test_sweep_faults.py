@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.runs import arguments, rows, small_server
+from tests.faults.runs import arguments, assert_goes_forward, rows, small_server
 from tests.faults.started import PAUSE_S, Started, muxrl
 
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
@@ -113,12 +113,10 @@ def test_a_trial_that_was_cut_goes_on_from_its_checkpoint_and_then_with_a_larger
     assert (after.id, after.run_dir, after.status) == (before.id, before.run_dir, "done")
     assert after.env_steps >= 5_000
     assert len(list((folder / "runs").iterdir())) == 2
+    assert_goes_forward(run, "all")
     joint = rows(run, "joint")
     assert [row["resumed_from"] for row in joint if "resumed_from" in row] == [newest]
-    assert [row["time_s"] for row in joint] == sorted({row["time_s"] for row in joint})
     assert joint[0]["env_steps"] < newest < joint[-1]["env_steps"]
-    learned = rows(run, "all")
-    assert [row["iteration"] for row in learned] == list(range(1, len(learned) + 1))
 
     more = ["experiment.stop.env_steps=6_000", "seeds=[0,1,2]"]
     grown = start("sweep", str(folder), "--resume", *more)
