@@ -241,6 +241,16 @@ def test_a_server_that_counts_otherwise_is_counted(
     assert "counts differ: server 'left'" in caplog.text
 
 
+def test_rounding_is_no_mismatch(client: MultiplexingClient, left: Server) -> None:
+    left.script = lambda item: Ended("e", 1, {"a": 0.3}) if isinstance(item, EndEpisode) else None
+    client.start_episode("e")
+    client.get_action("e", {"a": [0.0]})
+    client.log_returns("e", {"a": 0.1})
+    client.log_returns("e", {"a": 0.2})
+    client.end_episode("e")
+    assert client.num_mismatches == 0
+
+
 @pytest.mark.parametrize("verb", ["get_action", "log_returns", "end_episode", "abort_episode"])
 @pytest.mark.parametrize("how", ["never", "end_episode", "abort_episode"])
 def test_an_episode_that_is_not_open(client: MultiplexingClient, verb: str, how: str) -> None:

@@ -104,7 +104,7 @@ def test_nested_observations_are_read_and_nested_actions_written() -> None:
     assert value[0]["x"].dtype == np.float32
     assert type(value[0]["n"]) is int
     assert value[1] is not pixels
-    (from_network := np.zeros(2)).setflags(write=False)
+    (from_network := np.zeros(2, np.float32)).setflags(write=False)
     given = writer(space)(({"x": from_network, "n": 3}, [1, 2]))
     assert space.contains(given)
     assert given[0]["x"].flags.writeable
