@@ -120,44 +120,24 @@ def test_no_files_import_each_other_in_a_circle() -> None:
         pytest.fail("imports in a circle: " + " <- ".join(error.args[1]))
 
 
-def rooms_needed(layer: str) -> dict[str, dict[str, str]]:
-    """Returns, by room (a folder of a layer, or a file beside these), the rooms that it imports.
-
-    Each with one example: "a/b.py imports muxrl....".
-    """
-    files = {name_of(path): path for path in modules_of(layer)}
-
-    def room(path: Path) -> str:
-        return path.relative_to(ROOT / layer).parts[0].removesuffix(".py")
-
-    needs: dict[str, dict[str, str]] = {room(path): {} for path in files.values()}
-    for path in files.values():
-        for line, module, names in imports(path):
-            for imported in {
-                f"{module}.{n}" if f"{module}.{n}" in files else module for n in names
-            }:
-                if imported in files and room(files[imported]) != room(path):
-                    example = f"{path.relative_to(ROOT)}:{line} imports {imported}"
-                    needs[room(path)].setdefault(room(files[imported]), example)
-    needs.pop("__init__", None)  # a layer's own door gathers what lies behind it
-    return needs
-
-
 @pytest.mark.parametrize("layer", ["servers", "orchestrator"])
 def test_rooms_import_only_those_that_the_architecture_draws_below_them(layer: str) -> None:
     page = (ROOT / "docs/architecture.md").read_text()
     drawn = page.split(f"<!-- rooms of {layer}, from the top -->\n\n```\n")[1].split("```")[0]
     height = {line.split()[0]: -row for row, line in enumerate(drawn.splitlines())}
-    needs = rooms_needed(layer)
     folders = {path.name for path in (ROOT / layer).iterdir() if (path / "__init__.py").exists()}
     assert set(height) == folders
-    upward = [
-        example
-        for room, below in needs.items()
-        for other, example in below.items()
-        if room in height and other in height and height[room] <= height[other]
-    ]
-    assert not upward
+
+    def is_upward(room: str, module: str, names: Sequence[str]) -> bool:
+        for imported in (module, *(f"{module}.{name}" for name in names)):
+            other = imported.removeprefix(f"muxrl.{layer}.").partition(".")[0]
+            if other in height and other != room and height[room] <= height[other]:
+                return imported.startswith(f"muxrl.{layer}.")
+        return False
+
+    for room in height:
+        paths = modules_of(f"{layer}/{room}")
+        assert not importing(paths, lambda *imported, room=room: is_upward(room, *imported))
 
 
 def test_the_protocol_needs_msgspec_numpy_and_websockets_alone() -> None:
