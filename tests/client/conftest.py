@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.client.scripted_servers import Log, Server
 
-from muxrl.client import (
-    MultiplexingClient,
-)
+from muxrl.client import MultiplexingClient
 
 
 @pytest.fixture

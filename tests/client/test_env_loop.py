@@ -8,20 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.client.scripted_servers import (
-    CountingSimulation,
-    Server,
-    TimeLimit,
-    World,
-    refusing,
-)
+from tests.client.scripted_servers import CountingSimulation, Server, TimeLimit, World, refusing
 
-from muxrl.client import (
-    AssignmentError,
-    MultiplexingClient,
-    RefusedByServer,
-    ServerLost,
-)
+from muxrl.client import AssignmentError, MultiplexingClient, RefusedByServer, ServerLost
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.env_loop import EnvLoop, EpisodeResult, SimulationFailed
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step

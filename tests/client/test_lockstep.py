@@ -12,13 +12,7 @@ from tests.client.scripted_servers import CountingSimulation, Server, World
 from tests.client.test_vector_loop import NumberServer, RowServer
 
 from muxrl.client.adapters.simulation import StepResult
-from muxrl.protocol.messages import (
-    ActionRows,
-    AnyItem,
-    AnyReply,
-    StartEpisode,
-    StepRows,
-)
+from muxrl.protocol.messages import ActionRows, AnyItem, AnyReply, StartEpisode, StepRows
 from muxrl.protocol.rows import Layout, singles
 
 NUM = 20

@@ -16,13 +16,7 @@ from muxrl.client.http import HttpTransport
 from muxrl.client.websocket import WebSocketTransport
 from muxrl.protocol.codec import decode_batch, encode
 from muxrl.protocol.message_sizes import answer_bytes
-from muxrl.protocol.messages import (
-    Aborted,
-    AbortEpisode,
-    AgentInfo,
-    BatchReply,
-    ServerSpec,
-)
+from muxrl.protocol.messages import Aborted, AbortEpisode, AgentInfo, BatchReply, ServerSpec
 from muxrl.protocol.spaces import Discrete
 
 Connect = Callable[..., WebSocketTransport]

@@ -12,13 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.compliance.gateways import gateway_to
-from tests.compliance.real_servers import (
-    PPO_SETTINGS,
-    SMALL_MODEL,
-    MakeServer,
-    Peer,
-    make_plan,
-)
+from tests.compliance.real_servers import PPO_SETTINGS, SMALL_MODEL, MakeServer, Peer, make_plan
 
 from muxrl.client import MultiplexingClient, PolicyClient, ServerUnavailable
 from muxrl.client.http import HttpTransport

@@ -14,14 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.runs import (
-    Run,
-    assert_goes_forward,
-    assert_readable,
-    config,
-    rows,
-    slow_to_save,
-)
+from tests.faults.runs import Run, assert_goes_forward, assert_readable, config, rows, slow_to_save
 from tests.faults.started import PATIENCE_S
 from tests.faults.test_gateway import LOOP, external
 from tests.nights import at_night
