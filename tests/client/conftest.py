@@ -24,5 +24,5 @@ def right(log: Log) -> Server:
 
 
 @pytest.fixture
-def client(left: Server, right: Server, log: Log) -> MultiplexingClient:
+def client(left: Server, right: Server) -> MultiplexingClient:
     return MultiplexingClient([left, right])
