@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
 from muxrl.client import PolicyClient
 from muxrl.client.errors import ServerUnavailable
 from muxrl.client.http import HttpTransport
 from muxrl.client.websocket import WebSocketTransport
-from muxrl.protocol.codec import decode_batch, encode
+from muxrl.protocol.codec import decode_batch, encode, encode_json
 from muxrl.protocol.message_sizes import answer_bytes
-from muxrl.protocol.messages import Aborted, AbortEpisode, AgentInfo, BatchReply, ServerSpec
+from muxrl.protocol.messages import (
+    Aborted,
+    AbortEpisode,
+    AgentInfo,
+    BatchReply,
+    Refused,
+    ServerSpec,
+)
 from muxrl.protocol.spaces import Discrete
 
 Connect = Callable[..., WebSocketTransport]
@@ -27,7 +36,7 @@ def closing_server() -> Iterator[Connect]:
     """Connects to a server that closes this many connections at their first frame."""
     servers = []
 
-    def connect(num_closed: int) -> WebSocketTransport:
+    def connect(num_closed: int, token: str = "key") -> WebSocketTransport:
         left = [(1012, ""), (1011, "see its log")][:num_closed]
 
         def converse(connection: ServerConnection) -> None:
@@ -40,11 +49,17 @@ def closing_server() -> Iterator[Connect]:
             connection.send(encode(BatchReply(replies)))  # type: ignore[arg-type]
             assert not list(connection), "the client goes first"
 
-        server = serve(converse, "127.0.0.1", 0)
+        def let_in(connection: ServerConnection, request: Request) -> Response | None:
+            if "Authorization" in request.headers:
+                return None
+            story = encode_json(Refused("", code=401, message="none came")).decode()
+            return connection.respond(HTTPStatus.UNAUTHORIZED, story)
+
+        server = serve(converse, "127.0.0.1", 0, process_request=let_in)
         servers.append(server)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         host, port = server.socket.getsockname()[:2]
-        return WebSocketTransport(f"{host}:{port}", patience_s=0.0)
+        return WebSocketTransport(f"{host}:{port}", token=token, patience_s=0.0)
 
     yield connect
     for server in servers:
@@ -67,6 +82,12 @@ def test_a_frame_whose_connection_is_closed_is_sent_again(closing_server: Connec
 def test_a_server_that_closes_again_is_quoted(closing_server: Connect) -> None:
     with pytest.raises(ServerUnavailable, match=r"tried 2 times; .*1011 .*see its log"):
         ask(closing_server(2))
+
+
+def test_a_handshake_that_is_refused_says_why(closing_server: Connect) -> None:
+    """In one piece with its head."""
+    with pytest.raises(ServerUnavailable, match="it answered 401: none came"):
+        ask(closing_server(0, token=""))
 
 
 class HttpAlone(BaseHTTPRequestHandler):
