@@ -1,82 +1,8 @@
-"""What `conftest` promises: Ray only where a marker says so, a file's fixtures made once."""
+"""What `conftest` promises: the tests of a file share what its fixtures make."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-
-ROOT = Path(__file__).parents[1]
-
-UNMARKED = """
-import subprocess, sys
-from muxrl.orchestrator.supervise.ray_session import ray_session
-
-def test_starts_ray():
-    with ray_session(num_cpus=1):
-        pass
-
-def test_starts_ray_in_a_child():
-    code = "import ray; ray.init(num_cpus=1, include_dashboard=False)"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-def test_starts_ray_as_rllib_does():
-    import ray
-    ray.put(1)
-"""
-
-
-SHARING = """
-import pytest
-
-@pytest.fixture(scope="module")
-def trained():
-    print("made once")
-
-@pytest.mark.learning
-@pytest.mark.parametrize("number", range(3))
-def test_long(trained, number):
-    pass
-
-"""
-SHORT = """
-import pytest
-
-@pytest.mark.parametrize("number", range(3))
-def test_short(number):
-    pass
-"""
-
-
-def pytest_of(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT),
-         "-p", "tests.conftest", "-p", "no:cacheprovider", *options, str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )  # fmt: skip
-
-
-def test_what_long_tests_of_a_file_share_is_made_once_though_they_are_dealt(tmp_path: Path) -> None:
-    (tmp_path / "test_sharing.py").write_text(SHARING)
-    (tmp_path / "test_short.py").write_text(SHORT)
-    done = pytest_of(tmp_path, "-s")
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.count("made once") == 1, done.stdout
-
-
-def test_a_test_that_starts_ray_must_say_so(tmp_path: Path) -> None:
-    (tmp_path / "test_unmarked.py").write_text(UNMARKED)
-    done = pytest_of(tmp_path)
-    assert done.returncode == 1, done.stdout
-    assert "3 failed" in done.stdout
-    assert done.stdout.count("only tests marked `ray` may start Ray") == 3
 
 
 def test_tests_of_a_file_share_a_worker(request: pytest.FixtureRequest) -> None:

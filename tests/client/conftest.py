@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.client.scripted_servers import Log, Server
 
-from muxrl.client import (
-    MultiplexingClient,
-)
+from muxrl.client import MultiplexingClient
 
 
 @pytest.fixture
@@ -26,5 +24,5 @@ def right(log: Log) -> Server:
 
 
 @pytest.fixture
-def client(left: Server, right: Server, log: Log) -> MultiplexingClient:
+def client(left: Server, right: Server) -> MultiplexingClient:
     return MultiplexingClient([left, right])

@@ -142,7 +142,7 @@ class Server(Transport):
         )
 
 
-def refusing(kind: type[Any], server_id: str = "?", **fields: Any) -> Script:
+def refusing(kind: type[Any], **fields: Any) -> Script:
     """Returns a script that refuses the items of one kind with these fields, as a server would."""
 
     def script(item: AnyItem) -> AnyReply | None:

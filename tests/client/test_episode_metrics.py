@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.client.scripted_servers import CountingSimulation, Server
+from tests.client.scripted_servers import CountingSimulation, World
 
-from muxrl.client import MultiplexingClient
 from muxrl.client.adapters.simulation import COMMON, SimulationError, StepResult
 from muxrl.client.env_loop import EnvLoop, EpisodeResult, SimulationFailed
 from muxrl.client.episode_metrics import REDUCTIONS, MetricCollector, overall
@@ -123,10 +122,9 @@ OWN = {"episode_length": {COMMON: 6.0}, "truncated": {COMMON: 0.0}}
 
 
 def play(simulation: CountingSimulation, metrics: dict[str, str] | None) -> list[EpisodeResult]:
-    client = MultiplexingClient([Server("left", "a", []), Server("right", "b", [])])
-    results: list[EpisodeResult] = []
-    EnvLoop([simulation], client, seeds=iter([0, 1]), metrics=metrics).run(results.append)
-    return results
+    world = World()
+    world.play([simulation], [0, 1], metrics=metrics)
+    return world.results
 
 
 def test_the_loop_counts_every_step_of_each_episode_and_no_reset() -> None:
@@ -151,7 +149,6 @@ def test_the_loop_ends_on_a_metric_that_is_no_number() -> None:
 
 
 def test_all_steps_that_a_simulation_joins_are_env_steps() -> None:
-    client = MultiplexingClient([Server("left", "a", []), Server("right", "b", [])])
-    loop = EnvLoop([Telling(num_steps=3)], client)
+    loop = EnvLoop([Telling(num_steps=3)], World().client)
     loop.run(should_stop=lambda: loop.num_env_steps >= 7)
     assert loop.num_env_steps == 8

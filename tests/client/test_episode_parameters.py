@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pettingzoo.utils.conversions import parallel_to_aec
 from tests.client.scripted_envs import TwoAgents
-from tests.client.scripted_servers import Server
+from tests.client.test_vector_loop import NumberServer
 
 from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import Simulation, SimulationError, adapt
@@ -110,17 +110,9 @@ def test_one_that_takes_no_options_is_refused() -> None:
         adapt(Deaf()).reset(1, {"speed": 3})
 
 
-class Players(Server):
-    """A scripted server of 'agent'."""
-
-    def __init__(self) -> None:
-        super().__init__("all", ["agent"], [])
-
-    def _answer(self, item: AnyItem) -> AnyReply:
-        reply = super()._answer(item)
-        if isinstance(actions := getattr(reply, "actions", None), dict):
-            return msgspec.structs.replace(reply, actions=dict.fromkeys(actions, 0))
-        return reply
+def players() -> NumberServer:
+    """A server of 'agent'."""
+    return NumberServer("all", ["agent"], [])
 
 
 def values_of(results: list[EpisodeResult], name: str) -> list[float]:
@@ -129,7 +121,7 @@ def values_of(results: list[EpisodeResult], name: str) -> list[float]:
 
 def test_a_loop_gives_each_episode_its_own_and_records_them() -> None:
     results: list[EpisodeResult] = []
-    server = Players()
+    server = players()
     how: Any = {"seeds": iter(range(6)), "parameters": {"speed": SPEEDS["speed"]}}
     loop = EnvLoop([adapt(OneAgent())], MultiplexingClient([server]), **how)
 
@@ -148,7 +140,7 @@ def test_copies_are_told_one_by_one() -> None:
     results: list[EpisodeResult] = []
     vector = SyncVectorEnv([OneAgent] * 3, autoreset_mode=AutoresetMode.DISABLED)
     how: Any = {"seeds": iter(range(100)), "parameters": {"speed": SPEEDS["speed"]}}
-    loop = EnvLoop(adapt_vector(vector), MultiplexingClient([Players()]), **how)
+    loop = EnvLoop(adapt_vector(vector), MultiplexingClient([players()]), **how)
     loop.run(results.append, should_stop=lambda: len(results) == 9)
     played = values_of(results, "speed")
     assert len(set(played)) == 9
@@ -162,7 +154,7 @@ def test_copies_that_reset_by_themselves_are_refused() -> None:
 
 
 def test_behind_a_gateway_a_loop_waits_for_what_it_is_told_before_it_resets() -> None:
-    server, results = Players(), []
+    server, results = players(), []
     server._spec = msgspec.structs.replace(server._spec, offers=[PARAMETERS])
     speeds = iter([3, 5])
 

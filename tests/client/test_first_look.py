@@ -61,15 +61,13 @@ NESTED = gives(infos=lambda self: {"a": {"time": {"late": 1.0}, "said": "no"}})
     ("env", "found"),
     [
         (TwoAgents, []),
-        (
-            gives(rewards=lambda self: {"b": 0.0} if self.t > 1 else {}),
-            ["'a' no reward for 4 of 4 actions", "'b' no reward for 1 of 4 actions"],
-        ),
+        (gives(rewards=lambda self: {"b": 0.0} if self.t > 1 else {}),
+         ["'a' no reward for 4 of 4 actions", "'b' no reward for 1 of 4 actions"]),
         (Unseeded, ["not the same: in step 1 the reward of agent 'a' is 1 in one and 5 in the"]),
         (Sighted, ["after reset(seed=0) the observation of agent 'b' differs"]),
         (Endless, ["no episode of random actions ended within 1,000 steps"]),
     ],
-)
+)  # fmt: skip
 def test_a_whole_episode_says_what_one_step_does_not(env: type, found: list[str]) -> None:
     notes = look(adapt(env()), is_whole=True).notes
     assert [part in note for note, part in zip(notes, found, strict=True)] == [True] * len(found)
@@ -80,20 +78,14 @@ def test_a_whole_episode_says_what_one_step_does_not(env: type, found: list[str]
     ("env", "metrics", "refusal"),
     [
         (LateNaN, {}, r"step\(\) number 3 gave agent 'a' the reward nan"),
-        (
-            gives(seen=lambda self: dict.fromkeys("ab", np.full(3, np.inf if self.t == 2 else 1))),
-            {},
-            r"step\(\) number 2 gave agent 'a' .*infinity",
-        ),
-        (
-            gives(infos=lambda self: {"a": {"action_mask": np.ones(3)}} if self.t == 3 else {}),
-            {},
-            "'a' have an 'action_mask' now",
-        ),
+        (gives(seen=lambda self: dict.fromkeys("ab", np.full(3, np.inf if self.t == 2 else 1))),
+         {}, r"step\(\) number 2 gave agent 'a' .*infinity"),
+        (gives(infos=lambda self: {"a": {"action_mask": np.ones(3)}} if self.t == 3 else {}),
+         {}, "'a' have an 'action_mask' now"),
         (NESTED, {"time": "sum"}, r"metric 'time' .*; name what is in it, such as 'time/late'"),
         (NESTED, {"said": "sum"}, "metric 'said' in the info of 'a' is 'no'; expected a number"),
     ],
-)
+)  # fmt: skip
 def test_a_whole_episode_refuses_what_a_run_would(env: type, metrics: Any, refusal: str) -> None:
     with pytest.raises(SimulationError, match=refusal):
         look(adapt(env()), metrics=metrics, is_whole=True)
@@ -114,26 +106,18 @@ def test_an_episode_that_takes_long_is_left(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("env", "problem"),
     [
-        (
-            gives(state=lambda self: {"x": 1}),
-            "state() returned a dict that makes no array of numbers: {'x': 1}",
-        ),
-        (
-            gives(state=lambda self: [[1], [1, 2]]),
-            "state() returned a list that makes no array of numbers: [[1], [1, 2]]",
-        ),
-        (
-            gives(state=raises(KeyError("ship_0"))),
-            "state() raised KeyError: 'ship_0' (scripted_envs.py, line ",
-        ),
-        (
-            gives(state=lambda self: np.zeros(2), state_space=spaces.Box(0, 1, (3,))),
-            "state() gave 2 numbers and 3 were declared",
-        ),
+        (gives(state=lambda self: {"x": 1}),
+         "state() returned a dict that makes no array of numbers: {'x': 1}"),
+        (gives(state=lambda self: [[1], [1, 2]]),
+         "state() returned a list that makes no array of numbers: [[1], [1, 2]]"),
+        (gives(state=raises(KeyError("ship_0"))),
+         "state() raised KeyError: 'ship_0' (scripted_envs.py, line "),
+        (gives(state=lambda self: np.zeros(2), state_space=spaces.Box(0, 1, (3,))),
+         "state() gave 2 numbers and 3 were declared"),
         (gives(state=raises(NotImplementedError())), ""),
         (TwoAgents, ""),
     ],
-)
+)  # fmt: skip
 def test_a_state_that_is_no_array_is_no_state(env: type, problem: str) -> None:
     found = look(adapt(env()))
     assert found.state_size is None

@@ -7,17 +7,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 from tests.client.scripted_servers import CountingSimulation, Server, World
 from tests.client.test_vector_loop import NumberServer, RowServer
 
 from muxrl.client.adapters.simulation import StepResult
-from muxrl.protocol.messages import (
-    ActionRows,
-    AnyItem,
-    AnyReply,
-    StartEpisode,
-    StepRows,
-)
+from muxrl.protocol.messages import ActionRows, AnyItem, AnyReply, StartEpisode, StepRows
 from muxrl.protocol.rows import Layout, singles
 
 NUM = 20
@@ -142,25 +137,22 @@ def test_rows_may_be_answered_one_by_one() -> None:
     assert world.client.num_mismatches == 0
 
 
-def test_what_fits_no_array_goes_one_by_one() -> None:
-    class OfLists(CountingSimulation):
-        def _observations(self) -> dict[str, Any]:
-            return {"a": [float(self._t)], "b": np.array([self._t], np.complex64)}
+class OfLists(CountingSimulation):
+    def _observations(self) -> dict[str, Any]:
+        return {"a": [float(self._t)], "b": np.array([self._t], np.complex64)}
 
+
+class Uneven(CountingSimulation):
+    def state(self) -> np.ndarray:
+        return np.zeros(len(self.seeds) + int(self.seeds[0] == 0), np.float32)
+
+
+@pytest.mark.parametrize("kind", [OfLists, Uneven])
+def test_what_fits_no_array_goes_one_by_one(kind: type[CountingSimulation]) -> None:
+    """Lists of numbers do; states, of which the left server asks for none, may not either."""
     world = World(RowServer)
-    world.play([OfLists() for _ in range(NUM)], range(NUM))
-    assert rows_in(world) == [NUM] * 3, "lists of numbers do"
+    world.play([kind() for _ in range(NUM)], range(NUM))
+    assert rows_in(world) == [NUM] * 3
     assert not any(isinstance(item, StepRows) for frame in world.right.frames for item in frame)
     assert len(world.results) == NUM
     assert world.client.num_mismatches == 0
-
-
-def test_states_that_fit_no_array_go_one_by_one() -> None:
-    class Uneven(CountingSimulation):
-        def state(self) -> np.ndarray:
-            return np.zeros(len(self.seeds) + int(self.seeds[0] == 0), np.float32)
-
-    world = World(RowServer)
-    world.play([Uneven() for _ in range(NUM)], range(NUM))
-    assert rows_in(world) == [NUM] * 3, "the other server asks for none"
-    assert not any(isinstance(item, StepRows) for frame in world.right.frames for item in frame)

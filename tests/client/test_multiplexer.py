@@ -1,27 +1,32 @@
-"""One step split over the servers and merged again."""
+"""One step split over the servers and merged again; what follows where one refuses, or is lost."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.client.scripted_servers import ALL, Log, Server
+from tests.client.scripted_servers import ALL, Log, Server, refusing
 
 from muxrl.client import (
     AssignmentError,
+    EpisodeLost,
     EpisodeMisuse,
     MultiplexingClient,
     PolicyClient,
+    RefusedByServer,
+    ServerUnavailable,
 )
 from muxrl.protocol.messages import (
+    Aborted,
     AbortEpisode,
+    Actions,
     Ended,
     EndEpisode,
+    Refused,
     StartEpisode,
     Step,
 )
@@ -123,14 +128,6 @@ def test_each_server_sees_its_own_agents_and_their_rewards(
     assert right.of(Step)[1] == Step(episode_id, 1, {"c": [1.0]}, {"c": 2.0})
 
 
-def test_all_are_asked_before_any_answer_is_awaited(client: MultiplexingClient, log: Log) -> None:
-    episode_id = client.start_episode()
-    client.get_action(episode_id, ALL)
-    client.end_episode(episode_id)
-    turn = [("send", "left"), ("send", "right"), ("receive", "left"), ("receive", "right")]
-    assert log == turn * 3
-
-
 def test_many_episodes_in_one_message_a_server(
     client: MultiplexingClient, left: Server, log: Log
 ) -> None:
@@ -141,7 +138,9 @@ def test_many_episodes_in_one_message_a_server(
         one: {"a": "left:a:0", "b": "left:b:0", "c": "right:c:0"},
         two: {"a": "left:a:0"},
     }
-    assert len(log) == 4
+    # All are asked before any answer is awaited.
+    turn = [("send", "left"), ("send", "right"), ("receive", "left"), ("receive", "right")]
+    assert log == turn
     assert [item.episode_id for item in left.frames[-1]] == [one, two]
 
 
@@ -168,10 +167,8 @@ def test_the_verbs_say_what_kind_of_episode_it_is(client: MultiplexingClient, le
 
 
 def test_a_client_of_one_server_takes_infos_as_rllib_s_did(log: Log) -> None:
-    """And has no session; infos go nowhere."""
+    """They go nowhere."""
     server = Server("only", "a", log)
-    with pytest.raises(TypeError, match="session"):
-        PolicyClient(server, session=None)  # type: ignore[call-arg]
     with PolicyClient(server) as client:
         client.start_episode("e")
         assert client.get_action("e", {"a": [0.0]}) == {"a": "only:a:0"}
@@ -201,17 +198,6 @@ def test_an_agent_s_first_end_counts_whoever_acts_after_it(
     assert told.truncations == {"a": True}
     assert not told.terminations
     assert told.final_observations == (final if acts_again else {**final, "b": [9.0]})
-
-
-def test_final_observations_are_of_the_moment_at_which_they_were_given(
-    client: MultiplexingClient, left: Server
-) -> None:
-    episode_id, buffer = client.start_episode(), np.array([2.0])
-    client.get_action(episode_id, ALL)
-    client.log_returns(episode_id, {}, truncations={"a": True}, final_observations={"a": buffer})
-    buffer[:] = 9.0
-    client.get_action(episode_id, {"b": [1.0]})
-    assert left.of(Step)[-1].final_observations == {"a": [2.0]}
 
 
 def test_of_a_team_all_rewards_are_its_own(log: Log) -> None:
@@ -348,15 +334,129 @@ def test_closing_aborts_what_is_open(
         assert server.is_closed
 
 
-def test_metrics_of_an_episode_go_with_its_end(
+# --- refusals -------------------------------------------------------------------------------
+
+
+def test_a_start_is_all_or_nothing(client: MultiplexingClient, left: Server, right: Server) -> None:
+    right.script = refusing(StartEpisode)
+    with pytest.raises(RefusedByServer, match="no such luck") as refusal:
+        client.start_episode("e")
+    assert (refusal.value.server_id, refusal.value.code) == ("right", 422)
+    assert left.open == {}
+    # It may be another client's episode that is open there under this id.
+    assert not any(isinstance(item, AbortEpisode) for item in right.items)
+    with pytest.raises(EpisodeMisuse):
+        client.get_action("e", ALL)
+    right.script = lambda item: None
+    client.start_episode("e")
+
+
+def test_a_refused_step_closes_the_episode_everywhere_and_no_other(
     client: MultiplexingClient, left: Server, right: Server
 ) -> None:
-    episode_id = client.start_episode()
-    client.get_action(episode_id, {"a": [1.0], "b": [1.0]})
-    client.end_episode(episode_id, metrics={"win": 1, "way": {"a": 2.5}})
-    assert [s.of(EndEpisode)[0].metrics for s in (left, right)] == [
-        {"win": 1, "way": {"a": 2.5}}
-    ] * 2
-    other = client.start_episode()
-    client.end_episode(other)
-    assert left.of(EndEpisode)[1].metrics == {}
+    left.script = refusing(Step, episode_id="bad")
+    client.start_episode("bad")
+    client.start_episode("good")
+    with pytest.raises(RefusedByServer) as refusal:
+        client.get_action("bad", ALL)
+    error = refusal.value
+    assert (error.episode_id, error.agent_id, error.expected, error.got) == (
+        "bad", "a", "Box(1,)", "shape (2,)"
+    )  # fmt: skip
+    for server in (left, right):
+        assert server.open.keys() == {"good"}
+    client.get_action("good", ALL)
+    client.end_episode("good")
+    assert left.open == right.open == {}
+
+
+def test_a_refused_end_is_aborted_where_it_was_refused(
+    client: MultiplexingClient, left: Server, right: Server
+) -> None:
+    left.script = refusing(EndEpisode)
+    client.start_episode("e")
+    client.get_action("e", ALL)
+    with pytest.raises(RefusedByServer):
+        client.end_episode("e")
+    assert left.open == right.open == {}
+    assert right.of(AbortEpisode) == []
+
+
+def test_a_frame_that_is_refused_as_a_whole(
+    client: MultiplexingClient, left: Server, right: Server
+) -> None:
+    client.start_episode("e")
+    client.start_episode("f")
+    left.receive = lambda patience_s=None: (
+        setattr(left, "_replies", None),
+        [Refused("", 400, "not a batch")],
+    )[1]  # type: ignore[method-assign]
+    with pytest.raises(RefusedByServer, match="not a batch"):
+        client.get_action(["e", "f"], {"e": ALL, "f": ALL})
+    assert left.open == right.open == {}, (
+        "the others' answers were taken, and the episodes closed there"
+    )
+
+
+# --- losses ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["is_lost", "is_lost_on_receive"])
+@pytest.mark.parametrize("lost", ["left", "right"])
+def test_a_lost_server_aborts_on_the_others(
+    client: MultiplexingClient, left: Server, right: Server, when: str, lost: str
+) -> None:
+    gone, other = (left, right) if lost == "left" else (right, left)
+    client.start_episode("e")
+    client.get_action("e", ALL)
+    setattr(gone, when, True)
+    with pytest.raises(ServerUnavailable, match=f"{lost} is gone") as loss:
+        client.get_action("e", ALL)
+    assert loss.value.server_id == lost
+    assert other.open == {}
+    assert other.of(AbortEpisode) == [AbortEpisode("e", f"lost server {lost}")]
+    with pytest.raises(EpisodeMisuse):
+        client.get_action("e", ALL)
+
+
+@pytest.mark.parametrize("code", [404, 410])
+def test_an_episode_that_a_server_does_not_know_is_lost_and_another_may_start(
+    client: MultiplexingClient, left: Server, right: Server, code: int
+) -> None:
+    client.start_episode("e")
+    client.start_episode("other")
+    left.script = lambda item: (
+        Refused(item.episode_id, code, "it was restarted") if item.episode_id == "e" else None
+    )
+    with pytest.raises(EpisodeLost, match=r"it was restarted.*start_episode\(\)") as loss:
+        client.get_action("e", ALL)
+    assert (loss.value.server_id, loss.value.episode_id) == ("left", "e")
+    assert right.open.keys() == {"other"}
+    client.end_episode("other")
+    client.start_episode("f")
+
+
+def test_a_server_that_closed_the_episode_itself(
+    client: MultiplexingClient, left: Server, right: Server
+) -> None:
+    left.script = lambda item: Aborted("e") if isinstance(item, EndEpisode) else None
+    client.start_episode("e")
+    client.get_action("e", ALL)
+    with pytest.raises(EpisodeLost, match="'left' had closed episode e before its end") as lost:
+        client.end_episode("e")
+    assert (lost.value.episode_id, lost.value.server_id) == ("e", "left")
+    assert right.open == {}
+    assert client.num_mismatches == 1, "what came after its last step is not recorded there"
+    with pytest.raises(EpisodeMisuse, match="is not open"):
+        client.end_episode("e")
+    client.start_episode("f")
+
+
+def test_an_answer_without_an_agents_action_closes_the_episode(
+    client: MultiplexingClient, left: Server, right: Server
+) -> None:
+    left.script = lambda item: Actions("e", 0, {"a": 1}) if isinstance(item, Step) else None
+    client.start_episode("e")
+    with pytest.raises(ServerUnavailable, match=r"'left' answered steps .*\['a'\] .*\['a', 'b'\]"):
+        client.get_action("e", ALL)
+    assert right.open == {}

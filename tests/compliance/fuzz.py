@@ -1,8 +1,8 @@
 """Requests and frames that are nearly right: every route and both transports, drawn from a seed.
 
-A client plays by the rules, and before each of its frames go some that are like it. Mutations of
-the structure put something else in the place of one value, key or item; those of arrays change
-their dtype, shape, bytes or numbers; those of bytes cut, flip, double or insert some.
+A client converses with the server, and before each of its frames go some that are like it.
+Mutations of the structure put something else in the place of one value, key or item; those of
+arrays change their dtype, shape, bytes or numbers; those of bytes cut, flip, double or insert some.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import http.client
 import json
 import random
 import socket
+import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,15 +22,15 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from tests.servers.conversations import Talk
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 from websockets.sync.client import ClientConnection, connect
 
-from muxrl.client import ClientError, MultiplexingClient
-from muxrl.client.transport import Around
 from muxrl.client.websocket import WebSocketTransport
 from muxrl.protocol.codec import ARRAY_EXTENSION, encode, encode_json
 from muxrl.protocol.messages import (
+    AbortEpisode,
     AnyItem,
     AnyReply,
     Batch,
@@ -40,7 +41,6 @@ from muxrl.protocol.messages import (
     StepRows,
 )
 from muxrl.protocol.run_messages import RUN_REQUESTS
-from muxrl.protocol.values import sample
 from muxrl.servers.config import ServerPlan
 
 _ROUTES = [
@@ -84,8 +84,8 @@ class Outcome:
         }
 
 
-class Fuzz(Around):
-    """The transport of a client to a server or gateway, which sends mutated frames before its own.
+class Fuzz:
+    """A conversation with a server or gateway, before each frame of which go mutated ones.
 
     Args:
         address: of the server.
@@ -99,11 +99,11 @@ class Fuzz(Around):
         self, address: str, plan: ServerPlan, seed: int, token: str | None = None, folder: str = ""
     ) -> None:
         self._token = plan.token if token is None else token
-        super().__init__(WebSocketTransport(address, token=self._token, patience_s=_SILENCE_S))
         self._address, self._plan, self._run_folder, self._seed = address, plan, folder, seed
-        self._rng, self._arrays = random.Random(seed), np.random.default_rng(seed)
+        self._rng = random.Random(seed)
+        self._talk = Talk(plan, seed, sys.maxsize, logs_actions=True)
+        self._talk.began = 10**6 * seed  # no id is used again
         self._outcome = Outcome()
-        self._items: Sequence[AnyItem] = ()
         self._num_left = 0
         self._halves: deque[socket.socket] = deque()
         host, _, port = address.rpartition(":")
@@ -114,75 +114,32 @@ class Fuzz(Around):
 
     def run(self, num_requests: int) -> Outcome:
         self._num_left = num_requests
-        with contextlib.closing(self._connection):
-            if self._run_folder:
-                seen = self._seen(list(self._plan.agents))
-                while self._num_left > 0:
-                    self._meddle([StartEpisode("fuzz"), Step("fuzz", 0, seen)])
-            else:
-                with MultiplexingClient([self]) as client:
-                    while self._num_left > 0:
-                        with contextlib.suppress(ClientError):  # of what came before its frame
-                            self._play(client)
+        transport = WebSocketTransport(self._address, token=self._token, patience_s=_SILENCE_S)
+        with contextlib.closing(self._connection), contextlib.closing(transport):
+            for items in self._talk.frames():
+                for _ in range(self._rng.choice([0, 1, 2, 8])):
+                    self._meddle(items)
+                if self._num_left <= 0:
+                    break
+                if not self._run_folder:
+                    transport.send(items)
+                    if over := self._hear(items, transport.receive()):
+                        transport.send([AbortEpisode(episode_id) for episode_id in over])
+                        transport.receive()
             self._hang_up()
             for half in self._halves:
                 half.close()
         return self._outcome
 
-    def send(self, items: Sequence[AnyItem]) -> None:
-        for _ in range(self._rng.choice([0, 1, 2, 8])):
-            self._meddle(items)
-        self._items = items
-        super().send(items)
-
-    def receive(self, patience_s: float | None = None) -> list[AnyReply]:
-        replies = super().receive(patience_s)
-        have_rows = any(isinstance(item, StepRows) for item in self._items)
-        if have_rows and not any(isinstance(one, Refused) for one in replies):
-            self._outcome.num_rows += 1
-        return replies
-
-    def _play(self, client: MultiplexingClient) -> None:
-        """Plays some episodes side by side, with all that may be in one."""
-        rng, agents = self._rng, list(self._plan.agents)
-        state = {"state": [0.5] * self._plan.state_size} if self._plan.state_size else {}
-        explore, num = rng.choice([None, True, False]), rng.choice([1, 2, 6])
-        ids = [
-            client.start_episode(None, rng.random() < 0.5, should_explore=explore)
-            for _ in range(num)
-        ]
-        for _ in range(rng.randrange(1, 9)):
-            if rng.random() < 0.2 and len(agents) > 1:
-                gone = agents.pop()
-                ends: Any = {"truncations": {gone: True}, "final_observations": self._seen([gone])}
-                for one in ids:
-                    client.log_returns(
-                        one, {}, **rng.choice([ends, {"terminations": {gone: True}}])
-                    )
-            here = agents if rng.random() < 0.8 else agents[:1]
-            if num == 1 and rng.random() < 0.3:
-                acts = dict.fromkeys(here, 0)
-                client.log_action(ids[0], self._seen(here), acts, log_probs={"a": -0.5}, **state)
-            else:
-                told = {key: dict.fromkeys(ids, value) for key, value in state.items()}
-                client.get_action(ids, {one: self._seen(here) for one in ids}, **told)  # type: ignore[arg-type]
-            for one in ids:  # of the late ones, too
-                client.log_returns(one, {a: rng.uniform(-1, 1) for a in self._plan.agents})
-        for one in ids:
-            if rng.random() < 0.2:
-                client.abort_episode(one, "why not")
-            else:
-                metrics = rng.choice([{}, {"win": 1.0, "wait_s": {"a": 2.0}}])
-                client.end_episode(
-                    one, self._seen(agents), truncated=True, metrics=metrics, **state
-                )
-
-    def _seen(self, agents: Sequence[str]) -> dict[str, Any]:
-        seen = {a: sample(self._plan.agents[a].observation_space, self._arrays) for a in agents}
-        for value in seen.values():
-            if isinstance(value, dict):
-                value["action_mask"][0] = 1
-        return seen
+    def _hear(self, items: Sequence[AnyItem], replies: Sequence[AnyReply]) -> list[str]:
+        """Returns the episodes of which an item was refused: mutated frames have spoilt them."""
+        over = []
+        for item, reply in zip(items, replies, strict=False):
+            each = getattr(reply, "replies", None) or [reply]
+            refused = [one.episode_id for one in each if isinstance(one, Refused)]
+            self._outcome.num_rows += isinstance(item, StepRows) and not refused
+            over += [one for one in refused if self._talk.t.pop(one, None) is not None]
+        return over
 
     def _hang_up(self) -> None:
         self._websocket = None
@@ -209,13 +166,15 @@ class Fuzz(Around):
         played by itself."""
         rng, steps = self._rng, [item for item in items if isinstance(item, Step)]
         if not steps or rng.random() < 0.5:
-            return Batch(list(items) * rng.choice([1, 1, 1, 3]))
+            some = rng.choice([list(items), list(items[:1])])
+            return Batch(some * rng.choice([1, 1, 1, 3]))
         own_id, step = f"own-{self._seed}-{self._num_left}", rng.choice(steps)
-        acts = dict.fromkeys(step.observations, 1)
-        first = msgspec.structs.replace(step, episode_id=own_id, t=0, logged_actions=acts)
-        second = msgspec.structs.replace(first, t=1, rewards={"a": 1.0, "b": -1.0})
-        finals = self._seen(list(self._plan.agents))
-        end = EndEpisode(own_id, 2, is_truncated=True, final_observations=finals, state=step.state)
+        acts, replace = dict.fromkeys(step.observations, 1), msgspec.structs.replace
+        first = replace(step, episode_id=own_id, t=0, logged_actions=acts,
+                        logged_log_probs=dict.fromkeys(acts, -0.5))  # fmt: skip
+        second = replace(first, t=1, rewards={"a": 1.0, "b": -1.0})
+        end = EndEpisode(own_id, 2, True, final_observations=step.observations, state=step.state,
+                         metrics=rng.choice([{}, {"win": 1.0, "wait_s": {"a": 2.0}}]))  # fmt: skip
         played: list[Any] = [first, second]
         if rng.random() < 0.5:
             logits = {a: [[0.0, 1.0, -1.0]] * 2 for a in acts}
@@ -288,24 +247,15 @@ class Fuzz(Around):
     def _half(self) -> str:
         """Begins a request or a frame, and leaves it there for a while."""
         rng = self._rng
-        key = base64.b64encode(rng.randbytes(16)).decode()
-        head = f"Host: 127.0.0.1\r\nAuthorization: Bearer {self._token}\r\n"
+        head = f" HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self._token}\r\n"
+        post, key = f"POST /v1/step{head}".encode(), base64.b64encode(rng.randbytes(16)).decode()
         upgrade = f"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: {key}\r\n"
-        opened = f"GET /v1/ws HTTP/1.1\r\n{head}{upgrade}Sec-WebSocket-Version: 13\r\n\r\n".encode()
-        raw = rng.choice(
-            [
-                f"POST /v1/step HTTP/1.1\r\n{head}Content-Length: 50\r\n\r\n{{".encode(),
-                f"POST /v1/step HTTP/1.1\r\n{head}Transfer-Encoding: chunked\r\n\r\nzz".encode(),
-                rng.randbytes(40),
-            ]
-        )
-        half = socket.create_connection(self._place, _SILENCE_S)
-        self._halves.append(half)
-        if rng.random() < 0.5:
-            half.sendall(opened)
-            half.recv(1000)
-            raw = rng.choice([b"\x82\xfe\xea\x60abcd", b"\x02\x80abcd", b"\x82", b"\xff\xff\xff"])
-        half.sendall(_bytes(rng, raw))
+        opened = f"GET /v1/ws{head}{upgrade}Sec-WebSocket-Version: 13\r\n\r\n".encode()
+        frames = [b"\x82\xfe\xea\x60abcd", b"\x02\x80abcd", b"\x82", b"\xff\xff\xff"]
+        wholes = [b"Content-Length: 50\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\nzz"]
+        raw = [*(post + one for one in wholes), rng.randbytes(40), opened + rng.choice(frames)]
+        self._halves.append(socket.create_connection(self._place, _SILENCE_S))
+        self._halves[-1].sendall(_bytes(rng, rng.choice(raw)))
         if len(self._halves) > 20:
             self._halves.popleft().close()
         return "half"

@@ -13,10 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.client.http import HttpTransport
-from muxrl.client.random_policy import RandomTransport
 from muxrl.client.transport import Transport
-from muxrl.client.websocket import WebSocketTransport
 from muxrl.protocol.messages import AnyItem, AnyReply
 from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.config import AgentPlan, ServerPlan
@@ -101,7 +98,6 @@ class Peer:
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        self.opened = 0
 
     def say(self, *items: AnyItem) -> list[AnyReply]:
         self.transport.send(items)
@@ -110,10 +106,3 @@ class Peer:
     def ask(self, item: AnyItem) -> AnyReply:
         (reply,) = self.say(item)
         return reply
-
-
-def transport_to(server: PolicyServer, name: str, **kwargs: Any) -> Transport:
-    if name == "random":
-        return RandomTransport(server.spec())
-    kind = {"websocket": WebSocketTransport, "http": HttpTransport}[name]
-    return kind(server.address, **{"token": TOKEN, "patience_s": 20.0, **kwargs})

@@ -13,14 +13,7 @@ from typing import Any
 
 import pytest
 import requests
-from tests.compliance.real_servers import (
-    SEES,
-    TOKEN,
-    MakeServer,
-    make_plan,
-    running,
-    wait_until,
-)
+from tests.compliance.real_servers import SEES, TOKEN, MakeServer, make_plan, running, wait_until
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 

@@ -11,15 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import requests
 from tests.compliance.gateways import gateway_to
-from tests.compliance.real_servers import (
-    PPO_SETTINGS,
-    SMALL_MODEL,
-    MakeServer,
-    Peer,
-    make_plan,
-)
+from tests.compliance.real_servers import PPO_SETTINGS, SMALL_MODEL, MakeServer, Peer, make_plan
 
 from muxrl.client import MultiplexingClient, PolicyClient, ServerUnavailable
 from muxrl.client.http import HttpTransport
@@ -34,7 +27,6 @@ from muxrl.protocol.messages import (
     PlayedRows,
     PlayedSteps,
     Refused,
-    Started,
     StartEpisode,
     Step,
 )
@@ -198,12 +190,6 @@ def test_what_a_server_refuses_is_told_by_name_and_closes_the_episode_everywhere
     )
 
 
-def test_a_frame_of_two_steps_of_one_episode_is_answered_in_order(peer: Peer) -> None:
-    e = next(_IDS)
-    replies = peer.say(StartEpisode(e), Step(e, 0, SEEN), Step(e, 1, SEEN), EndEpisode(e, 2))
-    assert [type(reply) for reply in replies] == [Started, Actions, Actions, Ended]
-
-
 def test_the_command_puts_a_gateway_in_front_of_servers(servers: dict[str, PolicyServer]) -> None:
     command = [sys.executable, "-m", "muxrl", "gateway", *(s.address for s in servers.values())]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -235,16 +221,3 @@ def test_a_start_that_a_lost_gateway_had_passed_on_begins_again(
     assert isinstance(refused, Refused)
     assert (refused.code, "already over on server 'scripted'" in refused.message) == (410, True)
     assert [num_open for num_open, _ in counts(servers).values()] == [0, 0, 0]
-
-
-def test_prometheus_reads_what_a_gateway_counts(peer: Peer, gateway: ServedGateway) -> None:
-    def ended() -> float:
-        text = requests.get(f"http://{gateway.address}/metrics").text
-        (line,) = (line for line in text.splitlines() if 'end="ended"' in line)
-        assert line.startswith('muxrl_episodes_total{server="gateway",')
-        return float(line.rpartition(" ")[2])
-
-    before, e = ended(), next(_IDS)
-    peer.say(StartEpisode(e), Step(e, 0, SEEN))
-    peer.ask(EndEpisode(e, 1))
-    assert ended() == before + 1

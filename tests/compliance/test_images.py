@@ -66,16 +66,6 @@ def test_policies_learn_from_boards_images_and_matrices(
     assert server.status().problem == ""
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 3, 2), (13, 13, 5), (280, 480, 3), (400, 9, 1)])
-def test_convolutions_end_in_256_features(shape: tuple[int, ...]) -> None:
-    filters = convolutions_for(shape)
-    sides = np.array(shape[:2])
-    for _, _, stride in filters[:-1]:
-        sides = -(-sides // stride)
-    assert max(sides) <= 10
-    assert filters[-1] == [256, sides.tolist(), 1, "valid"]
-
-
 def test_sizes_that_rllib_knows_keep_its_filters() -> None:
     known = [[16, [8, 8], 4], [32, [4, 4], 2], [256, [11, 11], 1]]
     assert convolutions_for((84, 84, 4)) == known

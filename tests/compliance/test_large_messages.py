@@ -18,7 +18,6 @@ from websockets.sync.client import ClientConnection, connect
 from muxrl.client import PolicyClient
 from muxrl.client.standalone.muxrl_client import PolicyClient as StandaloneClient
 from muxrl.protocol.spaces import Box
-from muxrl.servers.config import LimitsConfig
 from muxrl.servers.network.message_limits import MAX_JSON_LISTS, MAX_PLAIN_BYTES
 from muxrl.servers.server import PolicyServer
 
@@ -135,12 +134,3 @@ def test_a_long_message_has_its_time_on_a_slow_link(
         link.bytes_per_s = math.inf
         for episode_id in ids:
             client.end_episode(episode_id)
-
-
-def test_the_spec_says_what_was_computed(small: PolicyServer, make_server: MakeServer) -> None:
-    url = f"http://{small.address}/v1/spec"
-    assert 1 << 20 < requests.get(url).json()["max_message_bytes"] < 16 << 20
-    limits = LimitsConfig(max_message_bytes=12_345)
-    given = make_server(make_plan("RANDOM", {"a": SEES["a"]}, limits=limits))
-    url = f"http://{given.address}/v1/spec"
-    assert requests.get(url).json()["max_message_bytes"] == 12_345

@@ -17,8 +17,7 @@ from tests.compliance.links import Link
 from tests.compliance.real_servers import SEES, make_plan, running
 
 from muxrl.client import MultiplexingClient, ServerLost, ServerUnavailable
-from muxrl.client.env_loop import EnvLoop, EpisodeResult
-from muxrl.protocol.spaces import Box
+from muxrl.client.env_loop import EnvLoop
 from muxrl.servers.config import LimitsConfig
 from muxrl.servers.server import PolicyServer
 
@@ -85,19 +84,14 @@ def test_what_is_swallowed_is_sent_again(
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize(("state", "time_s"), [("down", 1.0), ("hung", 1.0)])
+@pytest.mark.parametrize("state", ["down", "hung"])
 def test_an_outage_in_mid_episode(
-    server: PolicyServer,
-    link: Link,
-    transport: Any,
-    state: Any,
-    time_s: float,
-    caplog: pytest.LogCaptureFixture,
+    server: PolicyServer, link: Link, transport: Any, state: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(t: int) -> None:
         if t == 1:
             link.set(state)
-            threading.Timer(time_s, link.set, ["up"]).start()
+            threading.Timer(1.0, link.set, ["up"]).start()
 
     with MultiplexingClient([link.address], transport=transport) as client:
         play(client, at=fail)
@@ -106,23 +100,6 @@ def test_an_outage_in_mid_episode(
     if state == "down":
         assert "trying again for up to 30 s" in caplog.text
         assert "is back after 1." in caplog.text
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_connection_cut_before_each_step(
-    server: PolicyServer, link: Link, transport: Any
-) -> None:
-    with MultiplexingClient([link.address], transport=transport) as client:
-        play(client, 20, at=lambda t: link.cut())
-        assert client.num_mismatches == 0
-        assert counts(server) == (20, 1, 0)
-
-
-def test_a_client_waits_for_its_server_to_come_up(server: PolicyServer, link: Link) -> None:
-    link.set("down")
-    threading.Timer(0.5, link.set, ["up"]).start()
-    with MultiplexingClient([link.address], patience_s=10.0) as client:
-        play(client)
 
 
 def test_a_server_that_stops_is_waited_for(
@@ -156,13 +133,7 @@ def test_a_lost_server_is_named_and_the_next_start_waits_for_it(
             play(client, at=link_fails)
         assert 1.0 <= time.monotonic() - began < 4.0
         assert loss.value.server_id == "random"
-        for words in (
-            "server 'random'",
-            link.address,
-            "no answer for 1",
-            "tried",
-            "start_episode()",
-        ):
+        for words in ("server 'random'", link.address, "no answer for 1", "start_episode()"):
             assert words in str(loss.value)
         threading.Timer(0.5, link.set, ["up"]).start()
         play(client)
@@ -223,19 +194,6 @@ def test_giving_up_ends_a_wait(server: PolicyServer, link: Link) -> None:
         with pytest.raises(ServerLost):
             client.start_episode()
         assert time.monotonic() - began < 5.0
-
-
-def test_an_answer_that_comes_after_an_interrupt_is_not_the_next_one(server: PolicyServer) -> None:
-    with MultiplexingClient([server.address]) as client:
-        (transport,) = client._transports.values()
-        one, two = client.start_episode(), client.start_episode()
-        for episode_id in (one, two):
-            client.get_action(episode_id, SEEN)
-        wait, transport._await = transport._await, None  # type: ignore[attr-defined]
-        with pytest.raises(TypeError):  # in place of a Ctrl-C
-            client.get_action(one, {"a": [0.0, 0.0]})
-        transport._await = wait  # type: ignore[attr-defined]
-        assert client.get_action(two, SEEN).keys() == {"a", "b"}
 
 
 # --- a server that is busy ------------------------------------------------------------------
@@ -321,42 +279,11 @@ def test_an_episode_does_not_expire_where_nobody_acts(
 # --- the loop -------------------------------------------------------------------------------
 
 
-def simulation(num_steps: int = 5) -> CountingSimulation:
-    made = CountingSimulation("ab", num_steps=num_steps)
-    made._observations = lambda: {"a": [0.0, 0.0], "b": [0.0, 0.0]}  # type: ignore[method-assign]
-    made.observation_spaces = dict.fromkeys("ab", Box((2,)))
-    return made
-
-
-@pytest.mark.parametrize("fault", ["restarted", "lost"])
-def test_a_loop_goes_on_after_a_loss(
-    start_server: Callable[..., PolicyServer], server: PolicyServer, link: Link, fault: str
-) -> None:
-    results: list[EpisodeResult] = []
-    with MultiplexingClient([link.address], patience_s=1.0) as client:
-        loop = EnvLoop(
-            [simulation(), simulation(7)], client, seeds=iter(range(20)), on_lost="restart"
-        )
-
-        def fail_once() -> bool:
-            if loop.num_env_steps == 22:
-                if fault == "restarted":
-                    link.target = start_server().address
-                    link.cut()
-                else:
-                    link.set("down")
-                    threading.Timer(1.5, link.set, ["up"]).start()
-            return False
-
-        loop.run(results.append, fail_once)
-        assert sorted(result.seed or 0 for result in results) == list(range(20)), "each seed once"
-        assert loop.num_lost_episodes == 2
-        assert client.num_mismatches == 0
-
-
 def test_a_loop_does_not_wait_for_ever(server: PolicyServer, link: Link) -> None:
+    simulation = CountingSimulation("ab", num_steps=5)
+    simulation._observations = lambda: SEEN  # type: ignore[method-assign]
     with MultiplexingClient([link.address], patience_s=0.5) as client:
-        loop = EnvLoop([simulation()], client, on_lost="restart")
+        loop = EnvLoop([simulation], client, on_lost="restart")
         with pytest.raises(ServerLost):
             loop.run(should_stop=lambda: loop.num_env_steps == 22 and link.set("down") is not None)
         assert loop.num_lost_episodes == 1

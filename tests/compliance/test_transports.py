@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
-from tests.compliance.real_servers import MAX_BYTES, TOKEN, make_plan, running, transport_to
+from tests.compliance.real_servers import MAX_BYTES, TOKEN, make_plan, running
 
 from muxrl.client import MultiplexingClient, RefusedByServer, ServerUnavailable
 from muxrl.protocol.spaces import Box, MultiDiscrete, Space
@@ -86,18 +86,6 @@ def test_a_client_with_a_message_over_the_limit_is_told(ppo: PolicyServer, trans
             for left_open in list(ppo.policies.store._table.slot_of):
                 url = f"http://{ppo.address}/v1/episodes/{left_open}/abort"
                 requests.post(url, headers=BEARER)
-
-
-def test_a_client_that_vanishes_leaves_the_server_in_peace(ppo: PolicyServer, url: str) -> None:
-    for _ in range(3):
-        transport = transport_to(ppo, "websocket")
-        client = MultiplexingClient([transport])
-        client.start_episode()
-        transport.close()  # without a word about the episode
-    assert requests.get(f"{url}/v1/health", headers=BEARER).json()["status"] == "ready"
-    assert ppo.status().num_open_episodes == 3
-    for episode_id in list(ppo.policies.store._table.slot_of):
-        requests.post(f"{url}/v1/episodes/{episode_id}/abort", headers=BEARER)
 
 
 @pytest.mark.parametrize("transport", ["websocket", "http"])

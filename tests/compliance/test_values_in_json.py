@@ -59,13 +59,6 @@ def test_every_space_has_its_form_and_every_text_is_an_agent_s_id(url: str) -> N
     assert reply["actions"]["dict"] == 0, "its mask allows nothing else"
 
 
-def test_a_logged_action_is_taken_as_it_is(url: str) -> None:
-    start = {"type": "start", "episode_id": "logged"}
-    step = {**start, "type": "step", "t": 0, "observations": {"box": [0.0, 0.0]}}
-    _, reply = say(url, start, {**step, "logged_actions": {"box": [77.0, -1.0]}})
-    assert reply["actions"] == {"box": [77.0, -1.0]}
-
-
 def test_a_logged_action_of_another_space_is_refused(url: str) -> None:
     start = {"type": "start", "episode_id": "logged wrong"}
     step = {**start, "type": "step", "t": 0, "observations": {"discrete": 1}}

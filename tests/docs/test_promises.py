@@ -90,7 +90,7 @@ PROMISES: dict[str, dict[str, list[str]]] = {
     },
     "README.md": {
         "one round trip a step, to all servers together": [
-            "tests/client/test_multiplexer.py::test_all_are_asked_before_any_answer_is_awaited",
+            "tests/client/test_multiplexer.py::test_many_episodes_in_one_message_a_server",
         ],
         "The simulation's machine needs neither Ray nor torch": [
             "tests/test_import_contract.py::test_a_simulation_s_side_and_the_command_s_help_are_light",

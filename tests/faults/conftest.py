@@ -29,19 +29,27 @@ def _nothing_temporary_is_left(temporary: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def launch_alone(tmp_path: Path, temporary: Path) -> Iterator[Callable[..., Run]]:
-    """Launches as people do: in a process of its own."""
-    runs: list[Run] = []
+def start(tmp_path: Path, temporary: Path) -> Iterator[Callable[..., Run]]:
+    """Starts ``muxrl`` as people do: in a process of its own."""
+    commands: list[Run] = []
 
-    def start(experiment: dict[str, Any], *options: str, **streams: Any) -> Run:
-        command = arguments(experiment, tmp_path, *options)
-        runs.append(Run.of_command(command, tmp_path.name, temporary, **streams))
-        runs[-1].folder = tmp_path / "run"
-        return runs[-1]
+    def start(*arguments: str, **streams: Any) -> Run:
+        mark = f"{tmp_path.name}-{len(commands)}"
+        commands.append(Run.of_command(arguments, mark, temporary, **streams))
+        commands[-1].folder = tmp_path / "run"
+        return commands[-1]
 
     yield start
-    for run in runs:
-        run.kill()
+    for command in commands:
+        command.kill()
+
+
+@pytest.fixture
+def launch_alone(tmp_path: Path, start: Callable[..., Run]) -> Callable[..., Run]:
+    """Launches so."""
+    return lambda experiment, option="--no-progress", **streams: start(
+        *arguments(experiment, tmp_path, option), **streams
+    )
 
 
 @pytest.fixture
@@ -50,7 +58,7 @@ def launch(tmp_path: Path, host: Host) -> Iterator[Callable[[dict[str, Any]], Ru
     runs: list[HostedRun] = []
 
     def start(experiment: dict[str, Any]) -> Run:
-        launched, mark = host.launch(arguments(experiment, tmp_path))
+        launched, mark = host.launch(arguments(experiment, tmp_path, "--no-progress"))
         runs.append(HostedRun(cast(Any, launched), mark, tmp_path / "run", host))
         return runs[-1]
 

@@ -33,7 +33,6 @@ class HostedLaunch:
         self._files = folder / name
         self.pid = host.pid
         self.returncode: int | None = None
-        self.stdout = None
 
     def poll(self) -> int | None:
         if self.returncode is None:
@@ -57,10 +56,6 @@ class HostedLaunch:
         assert self.returncode is not None
         return self.returncode
 
-    def kill(self) -> None:
-        self._host.kill()
-        self._host.wait()
-
 
 class Host:
     """One process for all launches; started with the first, and anew after a failed test."""
@@ -83,6 +78,13 @@ class Host:
         process.popen.stdin.flush()
         # A `HostedLaunch` and not a `Popen`, of which the tests use no more than it has.
         return HostedLaunch(process.popen, self._folder, name), process.mark
+
+    def run(self, *arguments: str) -> str:
+        """Has it run ``muxrl`` to its end, which has to be a good one; returns its output."""
+        launched, _ = self.launch(arguments)
+        output, _ = launched.communicate(2 * PATIENCE_S)
+        assert launched.returncode == 0, output
+        return output
 
     def end(self, launch: HostedLaunch) -> None:
         """Ends a launch, if a failed test has left it; and then the host, if it does not."""

@@ -13,7 +13,7 @@ from typing import Any
 import requests
 import yaml
 from tests.faults.hosted import Host
-from tests.faults.started import PATIENCE_S, PAUSE_S, Started
+from tests.faults.started import ENDS_S, PATIENCE_S, PAUSE_S, Started
 
 from muxrl.orchestrator.launch.resuming import find_checkpoint
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -96,10 +96,13 @@ class HostedRun(Run):
         self.host.kill()
 
 
-def arguments(experiment: dict[str, Any], folder: Path, *options: str) -> list[str]:
-    path = folder / "hurt.yaml"
-    path.write_text(yaml.safe_dump(experiment))
-    return ["launch", str(path), "--run-dir", str(folder / "run"), *(options or ["--no-progress"])]
+def arguments(
+    config: dict[str, Any], folder: Path, *options: str, command: str = "launch"
+) -> list[str]:
+    """Writes a config; returns the arguments that start it, in `folder` / "run", or "sweep"."""
+    path, what = folder / "hurt.yaml", "run" if command == "launch" else command
+    path.write_text(yaml.safe_dump(config))
+    return [command, str(path), f"--{what}-dir", str(folder / what), *options]
 
 
 def assert_readable(run: Run) -> None:
@@ -153,10 +156,11 @@ def num_restarts(address: str) -> float | None:
     return float(line.split()[-1])
 
 
-def wait_for_checkpoint(run: Run) -> None:
+def wait_for_checkpoint(run: Run) -> Run:
     run.wait_for_learning()
     checkpoints = CheckpointFolder(run.folder / "checkpoints")
     run.wait_for("a checkpoint", lambda: bool(checkpoints.env_steps and checkpoints.env_steps[0]))
+    return run
 
 
 def wait_until_it_goes_on(run: Run, name: str) -> None:
@@ -168,6 +172,14 @@ def wait_until_it_goes_on(run: Run, name: str) -> None:
         return bool(marks) and joint[-1]["env_steps"] > joint[marks[-1]]["env_steps"] + 500
 
     run.wait_for(f"steps after {name} was started again", goes_on)
+
+
+def fail(run: Run) -> str:
+    """Waits for the end of a run that fails, checks what it leaves; returns why, as it says."""
+    assert run.wait(PATIENCE_S + ENDS_S) == 1, run.output
+    assert_readable(run)
+    run.assert_nothing_is_left()
+    return next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
 
 
 def end_well(run: Run) -> dict[str, Any]:
@@ -185,12 +197,12 @@ def end_well(run: Run) -> dict[str, Any]:
     return summary
 
 
-def assert_goes_forward(run: Run) -> None:
+def assert_goes_forward(run: Run | Path, *servers: str) -> None:
     """Asserts that no file has two rows for one step, and that no iteration is missing."""
     joint = rows(run, "joint")
     assert [row["env_steps"] for row in joint] == sorted(row["env_steps"] for row in joint)
     assert [row["time_s"] for row in joint] == sorted({row["time_s"] for row in joint})
-    for server_id in ("ppo", "a2c"):
+    for server_id in servers or ("ppo", "a2c"):
         records = rows(run, server_id)
         assert [r["iteration"] for r in records] == list(range(1, len(records) + 1))
         assert [r["env_steps"] for r in records] == sorted({r["env_steps"] for r in records})

@@ -43,6 +43,23 @@ def environment_of(checkout: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(python_path)}
 
 
+def muxrl(
+    *arguments: str, code: int = 0, cwd: Path = ROOT, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs ``muxrl`` to its end, which has to be with this exit code."""
+    done = subprocess.run(
+        [sys.executable, "-m", "muxrl", *arguments],
+        cwd=cwd,
+        env=environment_of(ROOT) | variables,
+        capture_output=True,
+        text=True,
+        timeout=3 * PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
 @dataclass
 class Started:
     """A command in a process group of its own.
@@ -60,22 +77,14 @@ class Started:
         arguments: Sequence[str],
         mark: str,
         temporary: Path,
-        *,
-        checkout: Path = ROOT,
         **streams: Any,
     ) -> Self:
-        """Starts a checkout's ``muxrl`` with these arguments and `temporary` for temporary files.
+        """Starts ``muxrl`` with these arguments and `temporary` for temporary files.
 
         `streams` are for `subprocess.Popen`; by default all output is kept.
         """
-        return cls.of_program(
-            [sys.executable, "-m", "muxrl", *arguments],
-            mark,
-            temporary,
-            env=environment_of(checkout),
-            cwd=checkout,
-            **streams,
-        )
+        command = [sys.executable, "-m", "muxrl", *arguments]
+        return cls.of_program(command, mark, temporary, env=environment_of(ROOT), **streams)
 
     @classmethod
     def of_program(

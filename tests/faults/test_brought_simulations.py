@@ -12,7 +12,7 @@ from pathlib import Path
 import gymnasium
 import pytest
 from tests.faults.hosted import Host
-from tests.faults.started import ENDS_S, PATIENCE_S, ROOT, environment_of
+from tests.faults.started import ENDS_S, PATIENCE_S, ROOT, environment_of, muxrl
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
@@ -65,20 +65,6 @@ except (EpisodeLost, RunIsOver):
 """
 
 
-def launch(folder: Path, env: str, config: str = CONFIG) -> subprocess.CompletedProcess[str]:
-    (folder / "env.py").write_text(env)
-    (folder / "mine.yaml").write_text(config)
-    return subprocess.run(
-        [sys.executable, "-m", "muxrl", "launch", "mine.yaml", "--run-dir", "run"],
-        cwd=folder,
-        env=environment_of(ROOT),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S + ENDS_S,
-        check=False,
-    )
-
-
 class OnePortTwice(gymnasium.Wrapper):
     """CartPole, one open at a time and two in all; a file says when they were made and closed."""
 
@@ -105,9 +91,7 @@ def test_one_simulator_at_a_time_and_a_report_though_none_is_left_to_be_evaluate
     config, made, run = tmp_path / "mine.yaml", tmp_path / "made.txt", tmp_path / "run"
     brought = f"env: '{__name__}:OnePortTwice', kwargs: {{made: '{made}'}}"
     config.write_text(CONFIG.replace('env: "env:make"', brought))
-    launched, _ = host.launch(["launch", str(config), "--run-dir", str(run)])
-    code, output = launched.wait(PATIENCE_S + ENDS_S), launched.communicate()[0]
-    assert code == 0, output
+    output = host.run("launch", str(config), "--run-dir", str(run))
     # To be looked at, and to be trained in; the third would be evaluated in.
     assert made.read_text() == "made closed " * 2
     assert "no licence is left" in output
@@ -116,11 +100,12 @@ def test_one_simulator_at_a_time_and_a_report_though_none_is_left_to_be_evaluate
     assert (run / "checkpoints" / "last" / "ppo").is_dir()
 
 
-@pytest.mark.night  # by day: tests/client/test_losses.py
+@pytest.mark.night  # by day: tests/client/test_env_loop.py
 def test_a_nan_now_and_then_costs_its_episode(tmp_path: Path) -> None:
     config = CONFIG.replace("restarts: {max: 0}", "restarts: {max: 0}, on_bad_value: episode")
-    done = launch(tmp_path, NAN_NOW_AND_THEN, config)
-    assert done.returncode == 0, done.stdout + done.stderr
+    (tmp_path / "env.py").write_text(NAN_NOW_AND_THEN)
+    (tmp_path / "mine.yaml").write_text(config)
+    muxrl("launch", "mine.yaml", "--run-dir", "run", cwd=tmp_path)
     report = (tmp_path / "run" / "summary.md").read_text()
     assert "training episodes ended at a value that a server refused" in report
 
@@ -163,8 +148,9 @@ def test_a_program_that_played_an_episode_is_begun_again(
     tmp_path: Path, program: str, code: int, said: str
 ) -> None:
     (tmp_path / "sim.py").write_text(program)
-    done = launch(tmp_path, "", EXTERNAL)
-    assert (done.returncode, said in done.stderr) == (code, True), done.stdout + done.stderr
+    (tmp_path / "mine.yaml").write_text(EXTERNAL)
+    done = muxrl("launch", "mine.yaml", "--run-dir", "run", code=code, cwd=tmp_path)
+    assert said in done.stderr
     assert "started again" not in done.stdout + done.stderr
     if code == 0:
         assert len((tmp_path / "begun.txt").read_text()) >= 4  # of 20 env steps

@@ -99,29 +99,27 @@ def test_an_external_run_is_evaluated_survives_its_gateway_and_a_server_and_says
     assert all(len(row["returns"]["a"]) == 3 for row in earlier)
 
 
-SIMULATION = """
+LOOP = f"""
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[4])
+sys.path.insert(0, {str(ROOT)!r})
 from tests.client.scripted_servers import CountingSimulation
-from tests.faults.started import PAUSE_S
 from muxrl.client import PolicyClient
 from muxrl.client.env_loop import EnvLoop
-
-_, gateway, index, folder, root = sys.argv
-with PolicyClient(gateway, token=(Path(folder) / "token").read_text()) as client:
-    simulation = CountingSimulation(num_steps=10, pause_s=PAUSE_S)
-    EnvLoop([simulation], client, on_lost="restart").run()
-print(f"simulation {index} has ended well")
+token = Path(sys.argv[2]).read_text() if sys.argv[2:] else ""
+with PolicyClient(sys.argv[1], token=token, patience_s=100.0) as client:
+    EnvLoop([CountingSimulation(num_steps=10, pause_s=0.002)], client, on_lost="restart").run()
+print(*sys.argv[3:], "has ended well")
 """
+"""A simulation: its arguments are a gateway, the file of its token, and the simulation's number."""
 
 
 @pytest.mark.night  # by day: test_resume_faults.py
 def test_all_of_an_external_run_is_killed_and_it_is_resumed(
-    launch_alone: Callable[..., Run], tmp_path: Path, temporary: Path
+    launch_alone: Callable[..., Run], start: Callable[..., Run], tmp_path: Path
 ) -> None:
     """One simulation is started with the run, and again; another one, outside, just goes on."""
-    (tmp_path / "simulation.py").write_text(SIMULATION)
+    (tmp_path / "simulation.py").write_text(LOOP)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -132,8 +130,8 @@ def test_all_of_an_external_run_is_killed_and_it_is_resumed(
     experiment["evaluation"] = {"final_num_episodes": 2}
     experiment["simulation"] |= {
         "gateway": {"port": port, "token": token},
-        "command": [sys.executable, str(tmp_path / "simulation.py"), "{gateway}", "{index}",
-                    str(tmp_path), str(ROOT)],
+        "command": [sys.executable, str(tmp_path / "simulation.py"), "{gateway}",
+                    str(tmp_path / "token"), "{index}"],
     }  # fmt: skip
     run = launch_alone(experiment)
     run.wait_for("the gateway", (run.folder / "gateway.json").exists)
@@ -158,20 +156,16 @@ def test_all_of_an_external_run_is_killed_and_it_is_resumed(
 
     arguments = ["launch", "--resume", str(run.folder), f"stop.env_steps={before + 3_000}",
                  f"simulation.gateway.token={token}", "--no-progress"]  # fmt: skip
-    resumed = Run.of_command(arguments, f"{tmp_path.name}-resumed", temporary)
-    resumed.folder = run.folder
-    try:
-        (loop,) = outside
-        assert resumed.wait(2 * PATIENCE_S) == 0, resumed.output
-        thread.join(20.0)
-        assert not outside
-        assert loop.num_episodes > num_played + 20
-        assert_readable(resumed)
-        assert_goes_forward(resumed)
-        resumed.assert_nothing_is_left()
-    finally:
-        resumed.kill()
-    assert "simulation 0 has ended well" in (run.folder / "logs/simulation-0.log").read_text()
+    resumed = start(*arguments)
+    (loop,) = outside
+    assert resumed.wait(2 * PATIENCE_S) == 0, resumed.output
+    thread.join(20.0)
+    assert not outside
+    assert loop.num_episodes > num_played + 20
+    assert_readable(resumed)
+    assert_goes_forward(resumed)
+    resumed.assert_nothing_is_left()
+    assert "0 has ended well" in (run.folder / "logs/simulation-0.log").read_text()
     joint = rows(run, "joint")
     assert joint[-1]["env_steps"] >= before + 3_000
     assert [row["resumed_from"] for row in joint if "resumed_from" in row]

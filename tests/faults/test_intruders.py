@@ -14,14 +14,13 @@ import pytest
 from tests.faults.runs import (
     Run,
     assert_goes_forward,
-    assert_readable,
     end_well,
+    fail,
     lasting,
     rows,
     wait_for_checkpoint,
     wait_until_it_goes_on,
 )
-from tests.faults.started import PATIENCE_S
 
 from muxrl.client import PolicyClient, RefusedByServer
 from muxrl.orchestrator import cli
@@ -47,8 +46,7 @@ def test_second_launches_and_clients_are_refused_and_the_run_goes_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(fork_server, "begin", lambda: None)
-    run = launch(lasting())
-    wait_for_checkpoint(run)
+    run = wait_for_checkpoint(launch(lasting()))
     folder = str(run.folder)
     assert cli.main(["launch", str(run.folder.parent / "hurt.yaml"), "--run-dir", folder]) == 2
     assert f"{folder} is there already" in capsys.readouterr().err
@@ -74,8 +72,7 @@ def test_second_launches_and_clients_are_refused_and_the_run_goes_on(
 
 
 def test_a_server_whose_port_is_taken_starts_once_it_is_free(launch: Callable[..., Run]) -> None:
-    run = launch(lasting())
-    wait_for_checkpoint(run)
+    run = wait_for_checkpoint(launch(lasting()))
     address = json.loads((run.folder / "servers.json").read_text())["a2c"]
     place = ("127.0.0.1", int(address.rpartition(":")[2]))
 
@@ -96,11 +93,7 @@ def test_a_server_whose_port_is_taken_starts_once_it_is_free(launch: Callable[..
 def test_a_server_that_must_not_be_lost_ends_the_run(launch: Callable[..., Run]) -> None:
     experiment = lasting()
     experiment["servers"]["a2c"]["on_server_loss"] = "stop"
-    run = launch(experiment)
-    wait_for_checkpoint(run)
+    run = wait_for_checkpoint(launch(experiment))
     pid = run.pid_of("a2c")
     os.kill(pid, signal.SIGKILL)
-    assert run.wait(PATIENCE_S) == 1, run.output
-    assert f"server 'a2c' (pid {pid}, A2C) died" in run.output
-    assert_readable(run)
-    run.assert_nothing_is_left()
+    assert f"server 'a2c' (pid {pid}, A2C) died" in fail(run)

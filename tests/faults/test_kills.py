@@ -14,16 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.runs import (
-    Run,
-    assert_goes_forward,
-    assert_readable,
-    config,
-    rows,
-    slow_to_save,
-)
-from tests.faults.started import PATIENCE_S, ROOT
-from tests.faults.test_gateway import external
+from tests.faults.runs import Run, assert_goes_forward, assert_readable, config, rows, slow_to_save
+from tests.faults.started import PATIENCE_S
+from tests.faults.test_gateway import LOOP, external
 from tests.nights import at_night
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
@@ -31,15 +24,6 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 ENV_STEPS = 1_500
 SERVERS, PLAYERS, TRACKER = ("ppo", "a2c"), ("simulation-0", "evaluation"), "tracker"
 THROUGH_GATEWAY = ("gateway", "simulation-0", "ppo")
-LOOP = f"""
-import sys
-sys.path.insert(0, {str(ROOT)!r})
-from tests.client.scripted_servers import CountingSimulation
-from muxrl.client import PolicyClient
-from muxrl.client.env_loop import EnvLoop
-with PolicyClient(sys.argv[1], patience_s=100.0) as client:
-    EnvLoop([CountingSimulation(num_steps=10, pause_s=0.002)], client, on_lost="restart").run()
-"""
 
 
 class Listening:

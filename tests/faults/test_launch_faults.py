@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.faults.runs import Run, assert_readable, config
-from tests.faults.started import ENDS_S, PATIENCE_S
+from tests.faults.runs import Run, assert_readable, config, fail
+from tests.faults.started import PATIENCE_S
 from tests.nights import at_night
 
 from muxrl.experiments.simulations.faulty import Faulty
@@ -34,11 +34,7 @@ def test_a_checkpoint_that_cannot_be_written_fails_the_run(launch: Callable[...,
     checkpoints = run.folder / "checkpoints"
     checkpoints.rmdir()
     checkpoints.write_text("no folder")
-    assert run.wait(PATIENCE_S) == 1, run.output
-    problem = next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
-    assert f"no checkpoint: [Errno 20] Not a directory: '{checkpoints}" in problem
-    assert_readable(run)
-    run.assert_nothing_is_left()
+    assert f"no checkpoint: [Errno 20] Not a directory: '{checkpoints}" in fail(run)
 
 
 def test_a_refused_checkpoint_is_an_alarm_until_one_is_written(
@@ -121,14 +117,12 @@ def test_a_full_disk_ends_a_run_by_name(launch_alone: Callable[..., Run]) -> Non
     # For the process that writes metrics, manifests and the report.
     room = 1_000 + max(path.stat().st_size for path in (run.folder / "metrics").iterdir())
     resource.prlimit(run.popen.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
-    assert run.wait(PATIENCE_S) == 1, run.output
-    problem = next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
+    problem = fail(run)
     assert f"cannot write to {run.folder / 'metrics'}" in problem
     assert "File too large; the metrics are whole up to env step " in problem
     assert "the report is not whole" in problem  # its picture is larger than that
     assert "nothing more is written for the tracker 'tensorboard'" in run.output
     assert "Traceback" not in run.output
-    assert_readable(run)
     for path in (run.folder / "metrics").iterdir():
         assert path.read_bytes().endswith(b"\n")
     place, manifest, damage = find_checkpoint(RunDirectory.open(run.folder))
@@ -137,7 +131,6 @@ def test_a_full_disk_ends_a_run_by_name(launch_alone: Callable[..., Run]) -> Non
     at = f"goes on from its checkpoint at {manifest.env_steps:,} env steps"
     assert f"once the cause is mended, 'muxrl launch --resume {run.folder}' {at}" in problem
     assert damage == []
-    run.assert_nothing_is_left()
 
 
 def test_a_run_whose_directory_is_removed_ends_at_once(launch: Callable[..., Run]) -> None:
@@ -169,14 +162,11 @@ FAULTS = [
 )
 def test_a_faulty_simulation(launch: Callable[..., Run], fault: str, stories: list[str]) -> None:
     run = launch(config(fault) | {"timeouts": {"step_s": 3}})
-    assert run.wait(PATIENCE_S + ENDS_S) == 1, run.output
-    problem = next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
+    problem = fail(run)
     for story in ["simulation-0", str(run.folder / "logs" / "simulation-0.log"), *stories]:
         assert story in problem
     if fault in ("raise", "wrong_shape"):
         assert "Traceback" in (run.folder / "logs" / "simulation-0.log").read_text()
-    assert_readable(run)
-    run.assert_nothing_is_left()
 
 
 class FaultyInRuns(Faulty):
@@ -192,11 +182,9 @@ def test_a_run_whose_simulation_never_plays_has_failed(launch_alone: Callable[..
     experiment = config("exit", at_step=0, max_restarts=1_000) | {"stop": {"time_s": 8}}
     experiment["simulation"]["env"] = f"{__name__}:{FaultyInRuns.__name__}"
     run = launch_alone(experiment)
-    assert run.wait(PATIENCE_S + ENDS_S) == 1, run.output
-    problem = next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
+    problem = fail(run)
     assert "no simulation finished an env step in " in problem
     assert "simulation-0 died" in problem or "none was ready" in problem
-    assert_readable(run)
 
 
 def test_a_learner_that_diverges_ends_the_run_and_names_the_checkpoint(
@@ -205,10 +193,8 @@ def test_a_learner_that_diverges_ends_the_run_and_names_the_checkpoint(
     wild = config() | {"checkpoint": {"interval_env_steps": 1}}
     wild["servers"]["a2c"]["settings"]["lr"] = [[0, 0.0], [600, 0.0], [601, 1e38]]
     run = launch(wild)
-    assert run.wait(PATIENCE_S + ENDS_S) == 1, run.output
-    problem = next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
+    problem = fail(run)
     assert "its learner has diverged" in problem
     _, manifest, damage = find_checkpoint(RunDirectory.open(run.folder))
     assert f"goes on from its checkpoint at {manifest.env_steps:,} env steps" in problem
     assert damage == []
-    assert_readable(run)

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,24 +36,14 @@ def address() -> str:
 
 
 @pytest.fixture
-def serve(tmp_path: Path, temporary: Path, address: str) -> Iterator[Callable[[], Started]]:
+def serve(tmp_path: Path, start: Callable[..., Started], address: str) -> Callable[[], Started]:
     """Starts ``muxrl serve`` at `address`."""
     port = int(address.rpartition(":")[2])
     server: dict[str, Any] = {"algorithm": "RANDOM", "agents": ["a", "b"], "port": port}
     simulation = {"env": "external", "agents": {"a": SPACES, "b": SPACES}}
     path = tmp_path / "external.yaml"
     path.write_text(yaml.safe_dump({"simulation": simulation, "servers": {"acting": server}}))
-    started: list[Started] = []
-
-    def start() -> Started:
-        command = ["serve", str(path), "--server", "acting"]
-        started.append(Started.of_command(command, f"lost-{len(started)}", temporary))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.kill()
-        one.assert_nothing_is_left()
+    return lambda: start("serve", str(path), "--server", "acting")
 
 
 def is_stopped(pid: int) -> bool:

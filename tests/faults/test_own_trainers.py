@@ -8,12 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from tests.faults.started import ENDS_S, PATIENCE_S, ROOT, Started, environment_of
+from tests.faults.runs import rows
+from tests.faults.started import ENDS_S, ROOT, Started, environment_of, muxrl
 from tests.nights import at_night
 
 from muxrl import RunResult
@@ -36,41 +37,21 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(EXAMPLE, tmp_path / "mine"))
 
 
-def muxrl(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "muxrl", *arguments],
-        cwd=folder,
-        env=environment_of(ROOT) | variables,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S + ENDS_S,
-        check=False,
-    )
-
-
-def last_record(folder: Path, server_id: str) -> dict[str, Any]:
-    rows = (folder / f"run/metrics/{server_id}.jsonl").read_text().splitlines()
-    record: dict[str, Any] = json.loads(rows[-1])
-    return record
-
-
 @pytest.mark.night  # by day: tests/servers/trainers; one in a process of its own
 def test_five_kinds_of_trainer_learn_resume_and_are_evaluated(folder: Path) -> None:
-    begun = muxrl(folder, "launch", "cues.yaml", "--run-dir", "run", "stop.env_steps=400", *SHORT)
-    assert begun.returncode == 0, begun.stdout + begun.stderr
-    resumed = muxrl(folder, "launch", "--resume", "run", "stop.env_steps=1200")
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    run = folder / "run"
+    muxrl("launch", "cues.yaml", "--run-dir", "run", "stop.env_steps=400", *SHORT, cwd=folder)
+    muxrl("launch", "--resume", "run", "stop.env_steps=1200", cwd=folder)
     about = json.loads((folder / "run/checkpoints/last/seller/muxrl.json").read_text())
     assert about["algorithm"] == "policy_gradient:PolicyGradient"
     assert about["env_steps"] >= 1_100
     assert about["iteration"] >= 11
-    assert "penalty" in last_record(folder, "buyer")["learner"]["default"]
-    last = last_record(folder, "adviser")
+    assert "penalty" in rows(run, "buyer")[-1]["learner"]["default"]
+    last = rows(run, "adviser")[-1]
     assert last["learner"]["default"]["mean_reward"] > 0.5  # random 0.33
     assert last["iteration"] > 100
-    played = muxrl(folder, "evaluate", "run", "--episodes", "10", "--replace", "buyer=random")
-    assert played.returncode == 0, played.stdout + played.stderr
-    (found,) = (folder / "run/evaluations").glob("*.json")
+    muxrl("evaluate", "run", "--episodes", "10", "--replace", "buyer=random", cwd=folder)
+    (found,) = (run / "evaluations").glob("*.json")
     assert set(json.loads(found.read_text())["servers"]) == LEARNERS
 
 
@@ -110,22 +91,22 @@ def test_one_that_is_always_spoilt_ends_with_a_checkpoint_from_which_it_goes_on(
 ) -> None:
     (folder / "spoilt.py").write_text(SPOILT)
     (folder / "alone.yaml").write_text(yaml.safe_dump(ALONE))
-    ended = muxrl(folder, "launch", "alone.yaml", "--run-dir", "run")
-    assert ended.returncode == 1, ended.stdout + ended.stderr
+    ended = muxrl("launch", "alone.yaml", "--run-dir", "run", code=1, cwd=folder)
     assert "more than 10 updates of policy 'default' in a row were skipped" in ended.stderr
     assert "its learner has diverged; after it state['sums'] holds nan" in ended.stderr
     assert "the log of adviser warns of updates skipped 11×" in " ".join(ended.stdout.split())
     at = json.loads((folder / "run/checkpoints/last/manifest.json").read_text())["env_steps"]
-    resumed = muxrl(folder, "launch", "--resume", "run", f"stop.env_steps={at + 200}",
-                    "servers.adviser.settings.num_sound=1000000")  # fmt: skip
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    assert last_record(folder, "adviser")["learner"]["default"]["num_skipped_updates"] == 11
+    more = f"stop.env_steps={at + 200}", "servers.adviser.settings.num_sound=1000000"
+    muxrl("launch", "--resume", "run", *more, cwd=folder)
+    last = rows(folder / "run", "adviser")[-1]
+    assert last["learner"]["default"]["num_skipped_updates"] == 11
     notes = json.loads((folder / "run/summary.json").read_text())["notes"]
     assert [n for n in notes if "the log of adviser warns of updates skipped 11×" in n]
 
 
 ABSENT = """
 import sys
+from collections.abc import Callable
 class Absent:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in ("ray", "torch", "omegaconf", "yaml", "tree", "scipy"):
@@ -138,6 +119,7 @@ muxrl.serving.run(bandit.Bandit)
 """The server's process, as in an environment with the extra ``serving`` alone."""
 BESIDE = """
 import sys
+from collections.abc import Callable
 from muxrl import launch
 run = launch(sys.argv[1], sys.argv[4:], run_dir=sys.argv[3], wait=False)
 sys.stdin.readline()
@@ -179,16 +161,15 @@ def test_a_server_in_a_process_of_its_own_is_killed_resumed_and_evaluated(
     def programs() -> list[int]:
         return [p.pid for p in started.started() if p.command.split()[1:] == ["own.py"]]
 
-    def iteration() -> int:
-        path = run / "metrics/others.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return int(json.loads(lines[-1])["iteration"]) if lines else 0
+    def has_learned() -> bool:
+        is_there = (run / "metrics/others.jsonl").exists()
+        return is_there and any(row["iteration"] > 0 for row in rows(run, "others"))
 
     def saved() -> list[Path]:
         return list(run.glob("checkpoints/[0-9]*/manifest.json"))
 
     try:
-        started.wait_for("checkpoint", lambda: bool(saved()) and iteration() > 0)
+        started.wait_for("checkpoint", lambda: bool(saved()) and has_learned())
         (first,) = programs()
         os.kill(first, signal.SIGKILL)
         started.wait_for("restart", lambda: bool(programs()) and programs() != [first])
@@ -209,16 +190,64 @@ def test_a_server_in_a_process_of_its_own_is_killed_resumed_and_evaluated(
         at = max(int(path.parent.name) for path in saved())
         goes_on = ["launch", "--resume", "run", f"stop.env_steps={at + 400}"]
         # It removes what the run that was killed has left.
-        resumed = muxrl(folder, *goes_on, TMPDIR=str(temporary))
-        assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-        assert last_record(folder, "others")["env_steps"] > at
-    assert last_record(folder, "others")["learner"]["default"]["mean_reward"] > 0.5
+        muxrl(*goes_on, cwd=folder, TMPDIR=str(temporary))
+        assert rows(run, "others")[-1]["env_steps"] > at
+    assert rows(run, "others")[-1]["learner"]["default"]["mean_reward"] > 0.5
     summary = json.loads((run / "summary.json").read_text())
     assert "others" in str(summary)
-    played = muxrl(folder, "evaluate", "run", "--episodes", "10")
-    assert played.returncode == 0, played.stdout + played.stderr
+    muxrl("evaluate", "run", "--episodes", "10", cwd=folder)
     (found,) = (run / "evaluations").glob("*.json")
     own = json.loads(found.read_text())["servers"]["others"]
     assert own["algorithm"] == "EXTERNAL"
     assert own["rule"] == "greedy"
     assert own["returns"]["mean"] > 9.0
+
+
+LIBRARIES = (
+    "simulation.num_processes=1",
+    "servers.qmix.settings.num_episodes_before_learning=2",
+    "servers.qmix.settings.batch_size_episodes=2",
+    "servers.rllib.settings={train_batch_size_per_learner: 100, minibatch_size: 50, num_epochs: 1}",
+    "servers.sb3.settings.batch_env_steps=50",
+    "evaluation.num_episodes=2",
+    "evaluation.final_num_episodes=4",
+    "evaluation.interval_env_steps=null",
+    "checkpoint.interval_env_steps=200",
+    "trackers=[]",
+)
+OF_LIBRARIES = ("qmix", "rllib", "sb3")
+
+
+def test_three_libraries_learn_side_by_side_and_go_on_after_a_kill(
+    start: Callable[..., Started], tmp_path: Path, temporary: Path
+) -> None:
+    run = tmp_path / "run"
+    started = start(
+        "launch", "libraries", "--run-dir", str(run), "stop.env_steps=1000000", *LIBRARIES
+    )
+
+    def saved() -> list[int]:
+        return [int(path.parent.name) for path in run.glob("checkpoints/[0-9]*/manifest.json")]
+
+    started.wait_for(
+        "checkpoint of three that learn",
+        lambda: (
+            len(saved()) > 1
+            and all((run / "metrics" / f"{one}.jsonl").exists() for one in OF_LIBRARIES)
+            and all(rows(run, one) for one in OF_LIBRARIES)
+        ),
+    )
+    os.kill(started.popen.pid, signal.SIGKILL)
+    started.popen.communicate()
+    started.assert_nothing_is_left()
+    at, before = max(saved()), rows(run, "rllib")
+    muxrl("launch", "--resume", str(run), f"stop.env_steps={at + 1_100}", TMPDIR=str(temporary))
+    for server_id in OF_LIBRARIES:
+        last = rows(run, server_id)[-1]
+        assert last["env_steps"] > at
+        assert last["learner"]
+    after = rows(run, "rllib")[-1]["learner"]["default"]
+    steps = "num_module_steps_trained_lifetime"
+    assert after[steps] > before[0]["learner"]["default"][steps]
+    returns = json.loads((run / "summary.json").read_text())
+    assert all(server_id in str(returns) for server_id in OF_LIBRARIES)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from tests.faults.hosted import Host
-from tests.faults.runs import rows, small_server
-from tests.faults.started import PATIENCE_S
+from tests.faults.runs import arguments, rows, small_server
 
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 
@@ -42,17 +39,9 @@ def test_a_learner_meets_its_past_and_goes_on_with_it(tmp_path: Path, host: Host
         "checkpoint": {"keep_every_env_steps": 400, "keep_last": 1, "interval_s": None},
         "metrics_interval_s": 1.0,  # in which several snapshots are due
     }
-    path, run = tmp_path / "pool.yaml", tmp_path / "run"
-    path.write_text(yaml.safe_dump(config))
-
-    def play(*arguments: str) -> dict[str, Any]:
-        """Returns what the pool says of its members in the end."""
-        launched, _ = host.launch(["launch", *arguments, "--no-progress"])
-        assert launched.wait(PATIENCE_S) == 0, launched.communicate()
-        members: dict[str, Any] = rows(run, "rivals")[-1]["learner"]
-        return members
-
-    before = play(str(path), "--run-dir", str(run))
+    run = tmp_path / "run"
+    host.run(*arguments(config, tmp_path))
+    before = rows(run, "rivals")[-1]["learner"]
     snapshots = CheckpointFolder(run / "checkpoints").snapshots(400)
     assert [env_steps // 400 for env_steps in snapshots] == [1, 2, 3, 4, 5, 6, 7]
     past = before.keys() - {"now", "chance"}
@@ -66,7 +55,8 @@ def test_a_learner_meets_its_past_and_goes_on_with_it(tmp_path: Path, host: Host
     assert metrics["return_against_rivals.now"].keys() == {"agent_0"}
     assert r"return\_against\_rivals.past" in (run / "summary.md").read_text()
 
-    after = play("--resume", str(run), "stop.env_steps=3600")
+    host.run("launch", "--resume", str(run), "stop.env_steps=3600")
+    after = rows(run, "rivals")[-1]["learner"]
     grown = CheckpointFolder(run / "checkpoints").snapshots(400)
     assert grown[:7] == snapshots
     assert [env_steps // 400 for env_steps in grown[7:]] == [8, 9]

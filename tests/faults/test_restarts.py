@@ -17,6 +17,7 @@ from tests.faults.runs import (
     assert_goes_forward,
     assert_readable,
     end_well,
+    fail,
     lasting,
     rows,
     slow_to_save,
@@ -62,8 +63,7 @@ def num_closed(run: Run, server_id: str) -> int:
 
 def test_a_server_and_then_a_simulation_that_are_killed_go_on(launch: Callable[..., Run]) -> None:
     """The server from its checkpoint."""
-    run = launch(lasting())
-    wait_for_checkpoint(run)
+    run = wait_for_checkpoint(launch(lasting()))
     address = json.loads((run.folder / "servers.json").read_text())
     simulation = stop_in_mid_episode(run, "simulation-0")
     os.kill(run.pid_of("a2c"), signal.SIGKILL)
@@ -93,8 +93,7 @@ def test_counts_agree_where_simulations_act_locally(launch: Callable[..., Run]) 
     """Also of checkpoints in mid-episode, and when a server was killed between two of them."""
     experiment = lasting(checkpoint={"interval_s": 1, "keep_last": 1_000, "hold_s": 0.001})
     experiment["simulation"]["inference_mode"] = {"ppo": "local", "a2c": "local"}
-    run = launch(experiment)
-    wait_for_checkpoint(run)
+    run = wait_for_checkpoint(launch(experiment))
     os.kill(run.pid_of("a2c"), signal.SIGKILL)
     wait_until_it_goes_on(run, "a2c")
     checkpoints = CheckpointFolder(run.folder / "checkpoints")
@@ -118,8 +117,7 @@ def test_others_learn_beside_random_agents_while_a_server_is_lost(
 ) -> None:
     experiment = lasting(timeouts={"report_s": REPORT_S})
     experiment["servers"]["a2c"]["on_server_loss"] = "random"
-    run = launch(experiment)
-    wait_for_checkpoint(run)
+    run = wait_for_checkpoint(launch(experiment))
     os.kill(run.pid_of("a2c"), signal.SIGSTOP)
     wait_until_it_goes_on(run, "a2c")
     restarted = rows(run, "a2c")[-1]["env_steps"]
@@ -163,20 +161,16 @@ def test_a_server_that_is_lost_too_often_ends_the_run_and_keeps_the_checkpoint(
 ) -> None:
     experiment = lasting()
     experiment["servers"]["a2c"]["restarts"] = {"max": 1}
-    run = launch(experiment)
-    wait_for_checkpoint(run)
+    run = wait_for_checkpoint(launch(experiment))
     os.kill(run.pid_of("a2c"), signal.SIGKILL)
     wait_until_it_goes_on(run, "a2c")
     pid = run.pid_of("a2c")
     newest = CheckpointFolder(run.folder / "checkpoints").env_steps[0]
     os.kill(pid, signal.SIGKILL)
-    assert run.wait() == 1, run.output
-    problem = next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
+    problem = fail(run)
     assert f"server 'a2c' (pid {pid}, A2C) died" in problem
     assert str(run.folder / "logs" / "a2c.log") in problem
     assert "started again once within 600 s, as often as servers.a2c.restarts.max" in problem
-    assert_readable(run)
-    run.assert_nothing_is_left()
     place, manifest, damage = find_checkpoint(RunDirectory.open(run.folder))
     assert (damage, {*manifest.servers}) == ([], {"ppo", "a2c"})
     assert int(place.name) >= newest
@@ -186,8 +180,7 @@ def test_servers_killed_in_a_save_and_in_the_final_evaluation_go_on_and_so_does_
     launch: Callable[..., Run],
 ) -> None:
     experiment = lasting(stop={"env_steps": 4_000}, evaluation={"final_num_episodes": 10})
-    run = launch(slow_to_save(experiment))
-    wait_for_checkpoint(run)
+    run = wait_for_checkpoint(launch(slow_to_save(experiment)))
     folder = run.folder / "checkpoints"
     pids = {name: run.pid_of(name) for name in ("ppo", "a2c")}
 

@@ -1,17 +1,17 @@
-"""Whole sweeps with faults injected: finished trials stay finished."""
+"""Whole sweeps and leagues that are killed, or stopped: finished trials stay finished."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from tests.faults.runs import rows, small_server
-from tests.faults.started import PAUSE_S, Started
+from tests.faults.runs import arguments, assert_goes_forward, rows, small_server
+from tests.faults.started import PAUSE_S, Started, muxrl
 
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
@@ -53,23 +53,6 @@ def sweep(seeds: list[int], **kwargs: Any) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def start(tmp_path: Path, temporary: Path) -> Iterator[Callable[..., Started]]:
-    commands: list[Started] = []
-
-    def start(config: dict[str, Any] | None = None, *arguments: str) -> Started:
-        if config is not None:
-            path = tmp_path / "hurt.yaml"
-            path.write_text(yaml.safe_dump(config))
-            arguments = (str(path), "--sweep-dir", str(tmp_path / "sweep"), *arguments)
-        commands.append(Started.of_command(["sweep", *arguments], tmp_path.name, temporary))
-        return commands[-1]
-
-    yield start
-    for command in commands:
-        command.kill()
-
-
 def trials(folder: Path) -> list[TrialRecord]:
     """Returns the trials as recorded so far."""
     return SweepDirectory.open(folder).trials() if (folder / "trials.jsonl").exists() else []
@@ -98,7 +81,7 @@ def test_a_trial_that_was_cut_goes_on_from_its_checkpoint_and_then_with_a_larger
         "stop": {"env_steps": 5_000},
         "checkpoint": {"interval_env_steps": 500, "interval_s": None},
     }
-    killed = start(config)
+    killed = start(*arguments(config, tmp_path, command="sweep"))
 
     def second_has_a_checkpoint() -> bool:
         begun = [folder / t.run_dir for t in trials(folder) if t.status == "running" and t.run_dir]
@@ -119,7 +102,7 @@ def test_a_trial_that_was_cut_goes_on_from_its_checkpoint_and_then_with_a_larger
     newest = CheckpointFolder(run / "checkpoints").env_steps[0]
     assert newest < 5_000
 
-    resumed = start(None, str(folder), "--resume")
+    resumed = start("sweep", str(folder), "--resume")
     assert resumed.wait(PATIENCE_S) == 0, resumed.output
     resumed.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
     assert "2 trials, 1 of them finished before, 1 to go on from a checkpoint" in resumed.output
@@ -130,17 +113,80 @@ def test_a_trial_that_was_cut_goes_on_from_its_checkpoint_and_then_with_a_larger
     assert (after.id, after.run_dir, after.status) == (before.id, before.run_dir, "done")
     assert after.env_steps >= 5_000
     assert len(list((folder / "runs").iterdir())) == 2
+    assert_goes_forward(run, "all")
     joint = rows(run, "joint")
     assert [row["resumed_from"] for row in joint if "resumed_from" in row] == [newest]
-    assert [row["time_s"] for row in joint] == sorted({row["time_s"] for row in joint})
     assert joint[0]["env_steps"] < newest < joint[-1]["env_steps"]
-    learned = rows(run, "all")
-    assert [row["iteration"] for row in learned] == list(range(1, len(learned) + 1))
 
     more = ["experiment.stop.env_steps=6_000", "seeds=[0,1,2]"]
-    grown = start(None, str(folder), "--resume", *more)
+    grown = start("sweep", str(folder), "--resume", *more)
     assert grown.wait(PATIENCE_S) == 0, grown.output
     assert [trial.seed for trial in trials(folder)] == [0, 1, 2]
     assert all(t.status == "done" and t.env_steps >= 6_000 for t in trials(folder))
     resumed_from = [row["resumed_from"] for row in rows(run, "joint") if "resumed_from" in row]
     assert resumed_from == [newest, after.env_steps]
+
+
+@pytest.mark.night  # by day: manage/test_stopping.py
+def test_a_sweep_is_stopped_and_keeps_what_it_has(
+    start: Callable[..., Started], tmp_path: Path
+) -> None:
+    folder = tmp_path / "sweep"
+    command = start(*arguments(sweep(seeds=list(range(12))), tmp_path, command="sweep"))
+    command.wait_for("a trial", lambda: num_finished(folder) >= 1, PATIENCE_S)
+    trial = next(folder / t.run_dir for t in trials(folder) if t.run_dir)
+    assert "is a trial of the sweep" in muxrl("stop", str(trial), code=2).stderr
+    stopped = muxrl("stop", str(folder))
+    assert command.wait(PATIENCE_S) == 130, command.output
+    assert f"go on with: muxrl sweep {folder} --resume" in stopped.stdout
+    assert f"{num_finished(folder)} done" in stopped.stdout
+    command.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
+
+
+LEAGUE = {
+    "name": "hurt",
+    "base": "rock_paper_scissors",
+    "experiment": {
+        "stop": {"env_steps": 600},
+        "evaluation": {"final_num_episodes": 0},
+        "checkpoint": {"keep_every_env_steps": None},
+        "trackers": [],
+        "metrics_interval_s": 0.1,
+    },
+    "interchangeable": ["main", "rivals"],
+    "members": {"one": {"role": "main"}, "two": {"role": "main", "first_round": 2}},
+    "rounds": 2,
+    "num_episodes": 10,
+    "max_concurrent": 1,
+}
+
+
+@pytest.mark.night  # by day: each point in `tests/orchestrator/league`
+def test_a_league_that_is_killed_in_mid_round_keeps_what_was_done(
+    start: Callable[..., Started], tmp_path: Path
+) -> None:
+    folder = tmp_path / "league"
+    killed = start(*arguments(LEAGUE, tmp_path, command="league"))
+    second = folder / "rounds" / "02"
+    # The first round and the first trial of the second one are done.
+    killed.wait_for("half of round 2", lambda: num_finished(second) == 1, PATIENCE_S)
+    os.kill(killed.popen.pid, signal.SIGKILL)
+    killed.wait()
+    killed.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
+    done = next(trial for trial in trials(second) if trial.is_finished)
+    kept = files_of(second, done)
+    first_games = (folder / "rounds" / "01" / "games.json").read_bytes()
+    assert not (second / "games.json").exists()
+
+    resumed = start("league", str(folder), "--resume")
+    assert resumed.wait(PATIENCE_S) == 0, resumed.output
+    resumed.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
+    assert "round 1 of" not in resumed.output
+    assert "2 trials, 1 of them finished before" in resumed.output
+    assert files_of(second, done) == kept
+    assert (folder / "rounds" / "01" / "games.json").read_bytes() == first_games
+    assert [trial.status for trial in trials(second)] == ["done", "done"]
+    told = json.loads((folder / "league.json").read_text())
+    assert list(told["roles"]["main"]["ratings"]) == ["one @ 1", "one @ 2", "two @ 2", "random"]
+    begun = [(row["member"], row["begins_with"]) for row in told["rounds"]]
+    assert begun == [("one", "new weights"), ("one", "one @ 1"), ("two", "new weights")]

@@ -12,9 +12,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.faults.runs import Run, assert_readable, lasting, num_restarts, wait_for_checkpoint
-from tests.faults.started import PATIENCE_S
-from tests.faults.test_stop import muxrl
+from tests.faults.runs import (
+    Run,
+    assert_readable,
+    config,
+    lasting,
+    num_restarts,
+    wait_for_checkpoint,
+)
+from tests.faults.started import PATIENCE_S, muxrl
 
 from muxrl.orchestrator.launch.resuming import find_checkpoint
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -74,7 +80,6 @@ def test_the_page_follows_a_run_until_it_is_stopped(
     (listed,) = json.loads(muxrl("runs", str(run.folder.parent), "--json").stdout)
     assert (listed["path"], listed["state"]) == (str(run.folder), "running")
     stopped = muxrl("stop", str(run.folder))
-    assert stopped.returncode == 0, stopped.stdout
     assert run.wait(PATIENCE_S) == 130, run.output
     last = list(news)[-1]
     assert last["status"]["state"] == "interrupted", "the page is told how the run ended"
@@ -89,5 +94,13 @@ def test_the_page_follows_a_run_until_it_is_stopped(
     (listed,) = json.loads(muxrl("runs", str(run.folder.parent), "--json").stdout)
     assert listed["state"] == "interrupted"
     assert listed["resumable_at"] == manifest.env_steps
-    again = muxrl("stop", str(run.folder))
-    assert (again.returncode, "is over: interrupted" in again.stdout) == (2, True), again.stdout
+    assert "is over: interrupted" in muxrl("stop", str(run.folder), code=2).stderr
+
+
+def test_a_run_is_stopped_while_its_processes_start(launch_alone: Callable[..., Run]) -> None:
+    run = launch_alone(config())
+    run.wait_for("a server's log", lambda: (run.folder / "logs" / "ppo.log").exists())
+    muxrl("stop", str(run.folder))
+    assert run.wait() == 130, run.output
+    assert json.loads((run.folder / "status.json").read_text())["state"] == "interrupted"
+    run.assert_nothing_is_left()

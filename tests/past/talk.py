@@ -10,14 +10,7 @@ import numpy as np
 from tests.compliance.real_servers import make_counter, make_plan
 
 from muxrl.protocol.codec import encode_batch
-from muxrl.protocol.messages import (
-    AbortEpisode,
-    AnyItem,
-    Batch,
-    EndEpisode,
-    StartEpisode,
-    Step,
-)
+from muxrl.protocol.messages import AbortEpisode, AnyItem, Batch, EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.config import AgentPlan
 from muxrl.servers.server import PolicyServer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import requests
 from msgspec.structs import replace
 from tests.faults.hosted import Host
 from tests.faults.started import PATIENCE_S
-from tests.past.exchange import ask
 from tests.past.figures import PAST, figures, outputs
 from tests.past.talk import frames, serving
+from websockets.sync.client import connect
 
 from muxrl import RunResult, load_policy
 from muxrl.client import network_transport
@@ -70,6 +71,24 @@ def test_a_client_of_another_protocol_version_refuses_the_server(
         with pytest.raises(ServerUnavailable, match="speaks protocol version 1, this client 2"):
             transport.fetch_spec()
         transport.close()
+
+
+def ask(address: str, transport: str, sent: Sequence[bytes]) -> list[bytes]:
+    """Returns a server's answer to each frame, by other libraries than muxrl's own client."""
+    if transport == "http":
+        with requests.Session() as session:
+            return [
+                session.post(f"http://{address}/v1/step", data=frame, timeout=30).content
+                for frame in sent
+            ]
+    received = []
+    with connect(f"ws://{address}/v1/ws", compression=None) as socket:
+        for frame in sent:
+            socket.send(frame)
+            answer = socket.recv(timeout=30)
+            assert isinstance(answer, bytes)
+            received.append(answer)
+    return received
 
 
 @pytest.mark.parametrize("transport", ["websocket", "http"])

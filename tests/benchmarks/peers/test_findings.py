@@ -21,24 +21,10 @@ def played(contestant: str, number: int, rate: float, setup: Setup = TWO) -> Pla
     return Played(contestant, setup, number, rate, (1.0, 2.0, 300.0), 2_000, trained, 0.5)
 
 
-def findings(
-    rounds: list[Played],
-    updates: list[Updated] | None = None,
-    failures: list[Failure] | None = None,
-) -> Findings:
+def findings(rounds: list[Played], updates: list[Updated], failures: list[Failure]) -> Findings:
     versions = {"muxrl": {"ray": "2.60.0"}}
-    return Findings(
-        "today",
-        "command",
-        "abc",
-        "2 cores",
-        versions,
-        5.0,
-        2,
-        rounds,
-        updates or [],
-        failures or [],
-    )
+    made = "today", "command", "abc", "2 cores", versions, 5.0, 2
+    return Findings(*made, rounds, updates, failures)
 
 
 def test_a_ratio_is_of_the_same_round_and_setup() -> None:
@@ -50,7 +36,9 @@ def test_a_ratio_is_of_the_same_round_and_setup() -> None:
             played(OURS, 1, 50.0),
             played(OURS, 0, 7.0, ONE),
             played(OLD, 2, 10.0),  # ours failed in that round
-        ]
+        ],
+        [],
+        [],
     )
     assert ratios(found, OLD, OURS, TWO) == [10.0, 5.0]
     assert ratios(found, OLD, OURS, ONE) == []

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from benchmarks.peers import __main__ as peers
-from benchmarks.peers import environments
 from benchmarks.peers.contest import CONTESTANTS, OURS, UPDATERS, Contestant, Updater
-from benchmarks.peers.environments import OWN, REQUIREMENTS, EnvironmentFailed, environment
+from benchmarks.peers.environments import OWN, REQUIREMENTS, EnvironmentFailed
 from benchmarks.peers.findings import Findings
 from benchmarks.peers.race import ROOT, RoundFailed, play
 from benchmarks.peers.work import Setup
@@ -83,34 +82,6 @@ def test_a_program_is_there_and_what_it_needs_is_pinned(one: Contestant | Update
         lines = (REQUIREMENTS / f"{one.environment}.txt").read_text().splitlines()
         assert all("==" in line for line in lines if not line.startswith("#"))
         assert "torch==2.13.0" in lines
-
-
-def test_an_environment_is_made_once_and_again_if_it_failed_or_its_file_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place, made = tmp_path / "environments", []
-
-    def create(folder: Path, with_pip: bool) -> None:
-        """An environment whose pip takes everything but one package."""
-        made.append(folder)
-        python = folder / "bin" / "python"
-        python.parent.mkdir(parents=True)
-        python.write_text('#!/bin/sh\nif grep wrong "$7"; then echo "no wrong" >&2; exit 1; fi\n')
-        python.chmod(0o755)
-
-    monkeypatch.setattr(environments, "REQUIREMENTS", tmp_path)
-    monkeypatch.setattr(environments.venv, "create", create)
-    requirements = tmp_path / "mine.txt"
-    requirements.write_text("wrong==1\n")
-    with pytest.raises(EnvironmentFailed, match=r"'mine' .*: no wrong"):
-        environment("mine", place)
-    assert not (place / "mine").exists()
-    requirements.write_text("right==1\n")
-    assert environment("mine", place) == environment("mine", place) == made[0] / "bin" / "python"
-    assert len(made) == 2
-    requirements.write_text("right==2\n")
-    environment("mine", place)
-    assert len(made) == 3
 
 
 def test_the_exit_code_of_a_race_in_which_somebody_failed(

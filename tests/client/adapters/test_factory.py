@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import gymnasium
@@ -13,15 +11,6 @@ from muxrl.client.adapters import Copy, SimulationError, make_simulation
 from muxrl.client.adapters.factory import fill_in
 
 CUES = "muxrl.experiments.simulations.cue_game:CueGame"
-
-
-def test_importing_the_adapters_is_light() -> None:
-    code = (
-        "import sys, muxrl.client.adapters\n"
-        "heavy = {'ray', 'torch', 'gymnasium', 'pettingzoo', 'mpe2'} & set(sys.modules)\n"
-        "sys.exit(f'imported {heavy}' if heavy else 0)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def fails(**kwargs: Any) -> None:
@@ -101,17 +90,6 @@ def test_a_missing_dependency_is_told_apart_from_a_missing_module(
         make_simulation("env_that_breaks:Env", {})
 
 
-def test_an_exception_of_the_envs_own_step_keeps_its_type() -> None:
-    from muxrl.experiments.simulations.faulty import InjectedFault
-
-    simulation = make_simulation(
-        "muxrl.experiments.simulations.faulty:Faulty", {"fault": "raise", "at_step": 0}
-    )
-    observations, _ = simulation.reset()
-    with pytest.raises(InjectedFault, match="step 0 of episode 0"):
-        simulation.step(dict.fromkeys(observations, 0))
-
-
 def test_nested_observations_are_read_and_nested_actions_written() -> None:
     from muxrl.client.adapters.agent_spaces import reader, writer
 
@@ -126,7 +104,10 @@ def test_nested_observations_are_read_and_nested_actions_written() -> None:
     assert value[0]["x"].dtype == np.float32
     assert type(value[0]["n"]) is int
     assert value[1] is not pixels
-    assert space.contains(writer(space)(({"x": np.zeros(2), "n": 3}, [1, 2])))
+    (from_network := np.zeros(2, np.float32)).setflags(write=False)
+    given = writer(space)(({"x": from_network, "n": 3}, [1, 2]))
+    assert space.contains(given)
+    assert given[0]["x"].flags.writeable
     assert reader(space)("nonsense") == "nonsense", "left for the server to refuse"
     assert reader(space)(({"y": 1}, pixels))[0] == {"y": 1}
 

@@ -190,6 +190,7 @@ def pays(reward: Any) -> type[TwoAgents]:
         (pays(float("nan")), r"step\(\) gave agent 'a' the reward nan"),
         (pays(None), "the reward of agent 'a' is None; it must be one number"),
         (pays("1.0"), "the reward of agent 'a' is '1.0'; it must be one number"),
+        (pays(np.zeros(2)), r"the reward of agent 'a' .* the shape \(2,\); it must be one number"),
     ],
 )  # fmt: skip
 def test_what_cannot_run_is_said_before_it_does(env: type[TwoAgents], refusal: str) -> None:

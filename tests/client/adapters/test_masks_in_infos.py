@@ -39,7 +39,7 @@ class Steps:
         self.t = 0
         self.num_resets += 1
 
-    def seen(self) -> np.ndarray:
+    def shown(self) -> Any:
         return np.array([self.t], np.float32)
 
     def info(self) -> dict[str, Any]:
@@ -53,7 +53,6 @@ class Steps:
 
     def take(self, action: int) -> None:
         assert self.t in self.silent or action == self.t % 3
-        self.t += 1
 
 
 class InGymnasium(Steps, gymnasium.Env):
@@ -62,11 +61,12 @@ class InGymnasium(Steps, gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self.begin()
-        return self.seen(), self.info()
+        return self.shown(), self.info()
 
     def step(self, action: Any) -> Any:
         self.take(action)
-        return self.seen(), 1.0, self.t == LENGTH, False, self.info()
+        self.t += 1
+        return self.shown(), 1.0, self.t == LENGTH, False, self.info()
 
 
 class InParallel(Steps, TwoAgents):
@@ -79,20 +79,17 @@ class InParallel(Steps, TwoAgents):
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         self.begin()
-        self.agents = ["a", "b"]
-        return dict.fromkeys("ab", self.seen()), {"a": self.info(), "b": {}}
+        return super().reset()[0], self.infos()
 
     def step(self, actions: dict[str, Any]) -> Any:
         self.take(actions["a"])
-        is_over = self.t == LENGTH
-        self.agents = [] if is_over else ["a", "b"]
-        both = dict.fromkeys("ab", is_over)
-        return (
-            dict.fromkeys("ab", self.seen()),
-            dict.fromkeys("ab", 1.0),
-            *(both, dict.fromkeys("ab", False)),
-            {"a": self.info(), "b": {}},
-        )
+        return super().step(actions)
+
+    def seen(self) -> dict[str, Any]:
+        return dict.fromkeys("ab", self.shown())
+
+    def infos(self) -> dict[str, Any]:
+        return {"a": self.info(), "b": {}}
 
 
 class InRLlib(InParallel, MultiAgentEnv):
@@ -171,8 +168,8 @@ def test_masks_that_begin_after_the_first_reset_are_refused(kind: type[Steps], p
 class WithParts(InGymnasium):
     observation_space = spaces.Dict({"near": SEES, "far": SEES})
 
-    def seen(self) -> Any:
-        return dict.fromkeys(("near", "far"), super().seen())
+    def shown(self) -> Any:
+        return dict.fromkeys(("near", "far"), super().shown())
 
 
 def test_a_dict_gets_the_mask_beside_its_parts(play: Play) -> None:

@@ -87,31 +87,6 @@ def test_every_reward_is_routed_once_and_every_agent_is_done_once(
         assert result.infos == {}, "'common' is no agent"
 
 
-def test_float_actions_of_any_width_and_read_only_are_accepted(play: Play) -> None:
-    def choose(agent: str, observation: Any) -> Any:
-        action = np.full(5, 0.5, np.float64)
-        action.setflags(write=False)
-        return action
-
-    played = play(
-        make_simulation(
-            "mpe2.simple_spread_v3:parallel_env", {"max_cycles": 3, "continuous_actions": True}
-        ),
-        choose,
-    )
-    assert len(played.results) == 3
-
-
-def test_only_a_float_width_is_cast() -> None:
-    env = Scripted([Life([0.0] * 3, "terminated")])
-    simulation = PettingZooParallel(env)
-    assert simulation.reset()[0]["a0"].dtype == np.float32
-    env.buffer = np.zeros(2, np.int64)
-    assert simulation.step({"a0": 0}).observations["a0"].dtype == np.int64
-    env.buffer = np.zeros(7)
-    assert simulation.step({"a0": 0}).observations["a0"].shape == (7,)
-
-
 def test_actions_reach_the_env_in_its_own_order() -> None:
     env = Scripted([Life([0.0], "terminated")] * 3)
     simulation = PettingZooParallel(env)
@@ -166,18 +141,6 @@ def test_who_comes_back_is_refused_by_name_and_who_is_done_once_more_is_not(
             simulation.step({"a1": 0})
     else:
         assert simulation.step({"a1": 0}).observations.keys() == {"a1"}
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (2,)])
-def test_a_reward_may_be_an_array_of_one_element(shape: tuple[int, ...]) -> None:
-    env = Scripted([Life([np.full(shape, 2.5)] * 2, "terminated")])  # type: ignore[list-item]
-    simulation = PettingZooParallel(env)
-    simulation.reset()
-    if shape == (2,):
-        with pytest.raises(SimulationError, match=r"reward of agent 'a0'.*\(2,\).*one number"):
-            simulation.step({"a0": 0})
-    else:
-        assert simulation.step({"a0": 0}).rewards == {"a0": 2.5}
 
 
 class Shown(TwoAgents):

@@ -80,47 +80,26 @@ def told(result: Any) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        pytest.param(
-            [
-                ([0, 1], {}, [1], []),  # agent 1 is done, with an observation
-                ([0], {1: 2.0}, [1], []),  # paid and flagged once more
-                ([0], {}, ["__all__"], []),  # 1 was done before, 2 was never there
-            ],
-            [("0", {}, "1", "", "1"), ("0", {"1": 2.0}, "", "", ""), ("", {}, "0", "", "0")],
-            id="__all__ is of the agents still in the episode",
-        ),
-        pytest.param(
-            [([0, 1], {}, [1], []), ([0], {}, [], ["__all__"])],
-            [("0", {}, "1", "", "1"), ("", {}, "", "0", "0")],
-            id="so it is truncated",
-        ),
-        pytest.param(
-            [([0, 1], {}, [0], ["__all__"])],
-            [("", {}, "0", "1", "01")],
-            id="an agent's own flag comes before __all__",
-        ),
-        pytest.param(
-            [([1], {}, [], []), ([0], {}, [], []), ([], {}, ["__all__"], [])],
-            [("1", {}, "", "", ""), ("0", {}, "", "", ""), ("", {}, "01", "", "")],
-            id="only the observed act",
-        ),
-        pytest.param(
-            [
-                ([], {0: 1.0}, [], []),
-                ([], {0: 2.0, 1: 4.0}, [1], []),
-                ([0], {0: 3.0}, [], []),
-                ([], {}, [], ["__all__"]),
-            ],
-            [("0", {"0": 6.0, "1": 4.0}, "1", "", ""), ("", {}, "", "0", "")],
-            id="steps in which nobody acts are not seen",
-        ),
-        pytest.param(
-            [([0], {}, [0, 1], [2])],
-            [("", {}, "01", "2", "0")],
-            id="it is over when all possible agents are done",
-        ),
+        # Agent 1 is done, with an observation; then paid and flagged once more. `__all__` is of the
+        # agents still in the episode: 1 was done before, 2 was never there.
+        ([([0, 1], {}, [1], []), ([0], {1: 2.0}, [1], []), ([0], {}, ["__all__"], [])],
+         [("0", {}, "1", "", "1"), ("0", {"1": 2.0}, "", "", ""), ("", {}, "0", "", "0")]),
+        # So it is truncated.
+        ([([0, 1], {}, [1], []), ([0], {}, [], ["__all__"])],
+         [("0", {}, "1", "", "1"), ("", {}, "", "0", "0")]),
+        # An agent's own flag comes before `__all__`.
+        ([([0, 1], {}, [0], ["__all__"])], [("", {}, "0", "1", "01")]),
+        # Only the observed act.
+        ([([1], {}, [], []), ([0], {}, [], []), ([], {}, ["__all__"], [])],
+         [("1", {}, "", "", ""), ("0", {}, "", "", ""), ("", {}, "01", "", "")]),
+        # Steps in which nobody acts are not seen.
+        ([([], {0: 1.0}, [], []), ([], {0: 2.0, 1: 4.0}, [1], []), ([0], {0: 3.0}, [], []),
+          ([], {}, [], ["__all__"])],
+         [("0", {"0": 6.0, "1": 4.0}, "1", "", ""), ("", {}, "", "0", "")]),
+        # It is over when all possible agents are done.
+        ([([0], {}, [0, 1], [2])], [("", {}, "01", "2", "0")]),
     ],
-)
+)  # fmt: skip
 def test_what_the_steps_of_an_episode_say(play: Play, script: Any, expected: Any) -> None:
     results = play(simulation_of(*script)).results
     assert [told(result) for result in results] == expected

@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ray.rllib.env.vector.vector_multi_agent_env import VectorMultiAgentEnv
-from tests.client.scripted_envs import TwoAgents
+from tests.client.scripted_envs import Counting
 
 from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import (
@@ -143,17 +143,11 @@ def test_a_mask_stays_with_the_copy_that_is_not_reset() -> None:
 
 
 def test_the_last_state_is_in_the_infos_of_an_env_that_has_reset() -> None:
-    class WithState(Batched):
-        state_space = spaces.Box(-1, 1, (1,), np.float32)
-
-        def state(self) -> Any:
-            return np.zeros((self.num_envs, 1), np.float32)
-
-    infos = {"final_obs": {a: np.ones((2, 2), np.float32) for a in "pq"}}
-    vector = adapt_vector(WithState(2, truncations=np.array([False, True]), infos=infos))
+    infos = {"final_obs": {a: np.ones((2, 1), np.float32) for a in "ab"}}
+    vector = adapt_vector(Batched(2, truncations=np.array([False, True]), infos=infos))
     vector.reset(0)
     with pytest.raises(SimulationError, match=r"no 'final_state' of it"):
-        vector.step({"p": np.zeros(2, int), "q": np.zeros(2, int)})
+        vector.step({a: np.zeros(2, int) for a in "ab"})
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
@@ -207,98 +201,78 @@ def test_an_only_copy_with_dicts_by_agent_is_the_simulation() -> None:
     look(only)
 
 
-class Batched(TwoAgents):
-    """Two agents, dicts of arrays."""
-
-    possible_agents = ("p", "q")
-    sees = spaces.Box(-1, 1, (2,), np.float32)
+class Batched(Counting):
+    """One that resets by itself, in whose step something is wrong."""
 
     def __init__(self, num_envs: int, **spoilt: Any) -> None:
-        self.num_envs = num_envs
-        self.metadata = {"autoreset_mode": "SameStep"}
+        super().__init__(*[9] * num_envs, mode="SameStep")
         self.spoilt = spoilt
 
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        return self._all(np.zeros((self.num_envs, 2), np.float32)), {}
-
     def step(self, actions: Any) -> Any:
-        nobody = np.zeros(self.num_envs, bool)
-        given = {
-            "observations": self._all(np.zeros((self.num_envs, 2), np.float32)),
-            "rewards": self._all(np.zeros(self.num_envs)),
-            "terminations": self._all(nobody),
-            "truncations": nobody,
-            "infos": {},
-        }
-        return tuple({**given, **self.spoilt}.values())
-
-    def _all(self, rows: Any) -> Any:
-        return dict.fromkeys(self.possible_agents, rows)
+        parts = "observations", "rewards", "terminations", "truncations", "infos"
+        return tuple((dict(zip(parts, super().step(actions), strict=True)) | self.spoilt).values())
 
 
 @pytest.mark.parametrize(
     ("spoilt", "says"),
     [
         ({"truncations": np.array([True, False])}, "no 'final_obs'"),
-        ({"truncations": {"r": np.zeros(2)}}, r"truncation of \['r'\]; .* \['p', 'q'\]"),
-        ({"rewards": {"p": np.zeros(3)}}, r"reward of agent 'p' .*2 numbers.*\(3,\)"),
-        ({"observations": {"p": np.zeros((2, 2))}}, r"no observation of \['q'\]"),
+        ({"truncations": {"r": np.zeros(2)}}, r"truncation of \['r'\]; .* \['a', 'b'\]"),
+        ({"rewards": {"a": np.zeros(3)}}, r"reward of agent 'a' .*2 numbers.*\(3,\)"),
+        ({"observations": {"a": np.zeros((2, 1))}}, r"no observation of \['b'\]"),
         ({"observations": np.zeros((2, 2))}, "not a dict"),
-        (
-            {"infos": {"p": {"action_mask": np.ones((2, 3), np.int8)}}},
-            r"have an 'action_mask' now.* of reset\(\), too",
-        ),
+        ({"infos": {"a": {"action_mask": np.ones((2, 9), np.int8)}}},
+         r"have an 'action_mask' now.* of reset\(\), too"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_is_named(spoilt: dict[str, Any], says: str) -> None:
     vector = adapt_vector(Batched(2, **spoilt))
     vector.reset()
     with pytest.raises(SimulationError, match=says):
-        vector.step({a: np.zeros(2, np.int64) for a in "pq"})
+        vector.step({a: np.zeros(2, np.int64) for a in "ab"})
 
 
-class InBuffers(Batched):
+class InBuffers(Counting):
     """Writes all that it returns into the same arrays, a reset too; draws what it shows first."""
 
     def __init__(self, num_envs: int) -> None:
-        super().__init__(num_envs)
-        self.metadata = {"autoreset_mode": "Disabled"}
+        super().__init__(*[9] * num_envs)
         self.rng = np.random.default_rng()
-        self.seen, self.earned = np.zeros((num_envs, 2), np.float32), np.zeros(num_envs)
+        self.rows, self.earned = np.zeros((num_envs, 1), np.float32), np.zeros(num_envs)
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         if seed is not None:
             self.rng = np.random.default_rng(seed)
         mask = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
-        self.seen[mask] = self.rng.uniform(-1.0, 0.0, (mask.sum(), 2))
+        self.rows[mask] = self.rng.uniform(-1.0, 0.0, (mask.sum(), 1))
         self.earned[mask] = 0.0
-        return self._all(self.seen), {}
+        return dict.fromkeys("ab", self.rows), {}
 
     def step(self, actions: Any) -> Any:
-        self.seen[:], self.earned[:] = 0.5, 1.0
-        is_over = np.arange(self.num_envs) == 0
-        infos = {"p": {"n": self.earned, "tensor": torch.from_numpy(self.earned)}}
-        return self._all(self.seen), self._all(self.earned), ~is_over & False, is_over, infos
+        self.rows[:], self.earned[:] = 0.5, 1.0
+        seen, earned = (dict.fromkeys("ab", one) for one in (self.rows, self.earned))
+        infos = {"a": {"n": self.earned, "tensor": torch.from_numpy(self.earned)}}
+        return seen, earned, {}, np.arange(self.num_envs) == 0, infos
 
 
 def test_a_reset_into_the_same_arrays_changes_no_step() -> None:
     vector = adapt_vector(InBuffers(2))
     vector.ask_options(lambda copy: {"x": copy})
-    first = vector.reset(seed=3)["p"]
+    first = vector.reset(seed=3)["a"]
     assert first[0].tolist() != first[1].tolist()  # one seed, and not the same episode
-    step = vector.step({a: np.zeros(2, np.int64) for a in "pq"})
-    assert [one.tolist() for one in step.final_observations[0].values()] == [[0.5, 0.5]] * 2
+    step = vector.step({a: np.zeros(2, np.int64) for a in "ab"})
+    assert [one.tolist() for one in step.final_observations[0].values()] == [[0.5]] * 2
     assert [one.tolist() for one in step.rewards.values()] == [[1.0, 1.0]] * 2
-    assert [one.tolist() for one in step.infos["p"].values()] == [[1.0, 1.0]] * 2
-    assert step.observations["p"][0].max() < 0.0
+    assert [one.tolist() for one in step.infos["a"].values()] == [[1.0, 1.0]] * 2
+    assert step.observations["a"][0].max() < 0.0
 
 
-def of_two(num_envs: int) -> Batched:
-    return Batched(2)
+def of_two(num_envs: int) -> Counting:
+    return Counting(9, 9)
 
 
-def without_a_number() -> Batched:
-    return Batched(2)
+def without_a_number() -> Counting:
+    return Counting(9, 9)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import ast
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -240,22 +239,12 @@ def test_what_is_no_address_is_refused(address: str) -> None:
         (b'{"protocol_version": 2}', "speaks protocol version 2, this client 1"),
     ],
 )
-def test_what_is_no_such_server_is_named(body: bytes, story: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = "{}:{}".format(*listener.getsockname())
-        thread = threading.Thread(target=_answer, args=[listener, body])
-        thread.start()
-        with pytest.raises(ServerUnavailable, match=f"server {address} {story}"):
-            PolicyClient(address)
-        thread.join()
-
-
-def _answer(listener: socket.socket, body: bytes) -> None:
-    connection, _ = listener.accept()
-    with connection:
-        connection.recv(10_000)
-        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n"
-        connection.sendall(head.encode() + body)
+def test_what_is_no_such_server_is_named(
+    slow_once: str, body: bytes, story: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SlowOnce, "spec", body)
+    with pytest.raises(ServerUnavailable, match=f"server {slow_once} {story}"):
+        PolicyClient(slow_once)
 
 
 # --- other languages ------------------------------------------------------------------------
@@ -306,23 +295,24 @@ def test_the_loops_run_as_they_stand_and_keep_all_rules(
 
 
 class SlowOnce(BaseHTTPRequestHandler):
-    """A server that takes its time to start the first episode."""
+    """A server that takes its time to start the first episodes."""
 
     protocol_version = "HTTP/1.1"
+    spec = b'{"protocol_version": 1}'
     delays_s: list[float]
 
     def do_GET(self) -> None:
-        self._answer({"protocol_version": 1})
+        self._answer(self.spec)
 
     def do_POST(self) -> None:
         (item,) = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["items"]
         if item["type"] == "start" and self.delays_s:
             time.sleep(self.delays_s.pop())
         kind = {"start": "started", "abort": "aborted"}[item["type"]]
-        self._answer({"replies": [{"type": kind, "episode_id": item["episode_id"]}]})
+        replies = [{"type": kind, "episode_id": item["episode_id"]}]
+        self._answer(json.dumps({"replies": replies}).encode())
 
-    def _answer(self, reply: object) -> None:
-        body = json.dumps(reply).encode()
+    def _answer(self, body: bytes) -> None:
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -332,17 +322,22 @@ class SlowOnce(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
+@pytest.fixture
+def slow_once() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), SlowOnce) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
 @pytest.mark.parametrize("language", ["java", "cpp"])
 def test_a_second_thread_and_a_fork_are_refused(
-    commands: Commands, language: str, monkeypatch: pytest.MonkeyPatch
+    slow_once: str, commands: Commands, language: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = commands[language, "shared"]()
     # While the program's other thread, which begins half a second later, waits for an answer.
     monkeypatch.setattr(SlowOnce, "delays_s", [1.5], raising=False)
-    with ThreadingHTTPServer(("127.0.0.1", 0), SlowOnce) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        said = run(*command, f"127.0.0.1:{server.server_port}").splitlines()
-        server.shutdown()
+    said = run(*command, slow_once).splitlines()
     if language == "java":
         refusal = (
             "thread 'main' uses this client while thread 'waiting' waits for an answer; make a"

@@ -1,10 +1,11 @@
-"""A shadow is sent what its server is sent, with the actions that the server answered."""
+"""Transports around a server's: a shadow beside it, random actions in its place, some replaced."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -12,13 +13,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.client.scripted_servers import CountingSimulation, Log, World, refusing
-from tests.client.test_vector_lives import SPACE, Batch, Lives, episodes
-from tests.client.test_vector_loop import NumberServer, RowServer, number, stop_after
+from tests.client.scripted_servers import ALL, CountingSimulation, Log, Server, World, refusing
+from tests.client.test_vector_loop import (
+    SPACE,
+    Batch,
+    Lives,
+    NumberServer,
+    RowServer,
+    episodes,
+    number,
+    stop_after,
+)
 
-from muxrl.client import EpisodeAborted, MultiplexingClient, ServerLost
+from muxrl.client import EpisodeAborted, EpisodeLost, MultiplexingClient, ServerLost, stand_in
 from muxrl.client.adapters import adapt, adapt_vector
+from muxrl.client.env_loop import EnvLoop, EpisodeResult
+from muxrl.client.network_transport import NetworkTransport
+from muxrl.client.random_policy import RandomTransport
+from muxrl.client.replacing import RandomAgents, UntrainedAgents
 from muxrl.client.shadowed import Shadowed
+from muxrl.client.stand_in import StandIn
 from muxrl.protocol.messages import (
     AbortEpisode,
     ActionRows,
@@ -171,32 +185,26 @@ def test_it_is_sent_nothing_of_episodes_that_are_measured() -> None:
     assert world.right.of(EndEpisode)
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
 @pytest.mark.parametrize("kind", [NumberServer, RowServer])
-def test_what_it_refuses_ends_the_episode_on_all_servers(kind: type[NumberServer]) -> None:
-    world = Shadows(kind, script=refusing(Step, t=1))
+def test_what_it_refuses_ends_the_episode_on_all_servers(
+    kind: type[NumberServer], is_whole: bool
+) -> None:
+    """A step, or the whole frame with those of both episodes."""
+    world = Shadows(kind, script=refusing(Step, t=1) if not is_whole else lambda item: None)
+
+    def receive(patience_s: float | None = None) -> list[AnyReply]:
+        replies = Losable.receive(world.shadow, patience_s)
+        has_next = any(np.any(getattr(item, "t", 0) == 1) for item in world.shadow.frames[-1])
+        return [Refused("", 413, "no such luck")] if is_whole and has_next else replies
+
+    world.shadow.receive = receive  # type: ignore[method-assign]
     with pytest.raises(EpisodeAborted, match="no such luck"):
         world.play([Both(num_steps=5), Both(num_steps=5)], range(9))
     for server in (world.left, world.right, world.shadow):
         assert len(server.of(AbortEpisode)) == 2, server.server_id
         assert server.open == {}
     assert {item.t for item in world.shadow.of(Step)} == {0, 1}
-
-
-def test_a_frame_that_it_refuses_as_a_whole_ends_each_episode_of_it() -> None:
-    world = Shadows()
-    too_long = Refused("", 413, "the frame is too long")
-
-    def receive(patience_s: float | None = None) -> list[AnyReply]:
-        replies = Losable.receive(world.shadow, patience_s)
-        is_it = [item.t for item in world.shadow.frames[-1] if isinstance(item, Step)] == [1, 1]
-        return [too_long] if is_it else replies
-
-    world.shadow.receive = receive  # type: ignore[method-assign]
-    with pytest.raises(EpisodeAborted, match="the frame is too long"):
-        world.play([Both(num_steps=5), Both(num_steps=5)], range(9))
-    for server in (world.left, world.right, world.shadow):
-        assert len(server.of(AbortEpisode)) == 2, server.server_id
-        assert server.open == {}
 
 
 def test_what_it_refuses_of_an_end_is_not_kept() -> None:
@@ -231,3 +239,146 @@ def test_it_closes_with_its_server() -> None:
     world.client.close()
     assert world.right.is_closed
     assert world.shadow.is_closed
+
+
+class Away(Server):
+    """A scripted server that can be lost, as a `NetworkTransport` sees it."""
+
+    def fetch_spec(self, patience_s: float = 0.0) -> ServerSpec:
+        return super().fetch_spec()
+
+    def is_there(self) -> bool:
+        return not self.is_lost
+
+    def send(self, items: Iterable[AnyItem]) -> None:
+        if not self.is_lost:  # what breaks is tried again when the answer is awaited
+            super().send(list(items))
+
+    def receive(self, patience_s: float | None = None) -> list[AnyReply]:
+        if self.is_lost:
+            raise ServerLost(f"{self.server_id} is lost", server_id=self.server_id)
+        return super().receive(patience_s)
+
+
+class Beside(World):
+    """Of two servers the right one may be lost."""
+
+    def __init__(self) -> None:
+        super().__init__(Away)
+        self.stand_in = StandIn(cast(NetworkTransport, self.right), seed=0)
+        self.client = MultiplexingClient([self.left, self.stand_in])
+        self.random_seeds: list[int | None] = []
+
+    def take(self, result: EpisodeResult) -> None:
+        self.results.append(result)
+        if self.stand_in.plays(result.episode_id):
+            self.random_seeds.append(result.seed)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Beside:
+    monkeypatch.setattr(stand_in, "_LOOK_EVERY_S", 0.005)
+    return Beside()
+
+
+def test_several_episodes_in_one_message_may_be_of_both_kinds(world: Beside) -> None:
+    """Long and short episodes: some still run at random when the server has new ones again."""
+    ticks = itertools.count()
+
+    def lose_and_return() -> bool:
+        tick = next(ticks)
+        if tick in (2, 6):
+            world.right.is_lost = tick == 2
+            time.sleep(0.1)
+        return tick > 40
+
+    simulations = [CountingSimulation(num_steps=n) for n in (2, 30)]
+    loop = EnvLoop(simulations, world.client, on_lost="restart")
+    loop.run(world.take, lose_and_return)
+    world.client.close()
+    both = [f for f in world.left.frames if len(f) > 1]
+    alone = [f for f in world.right.frames if len(f) == 1]
+    assert both
+    assert alone
+    assert world.client.num_mismatches == 0
+    assert world.random_seeds
+    assert world.left.open == world.right.open == {}
+
+
+def test_an_episode_that_was_open_on_the_lost_server_is_gone(world: Beside) -> None:
+    first = world.client.start_episode("first")
+    second = world.client.start_episode("second")
+    world.right.is_lost = True
+    with pytest.raises(ServerLost):
+        world.client.get_action(first, {"a": [0.0], "b": [0.0]})
+    with pytest.raises(EpisodeLost) as gone:
+        world.client.get_action(second, {"a": [0.0], "b": [0.0]})
+    assert "its server is lost" in str(gone.value)
+    third = world.client.start_episode("third")
+    assert world.client.get_action(third, {"b": [0.0]})["b"] in range(9)
+    world.client.end_episode(third)
+    assert world.left.open == {}
+
+
+def play(client: MultiplexingClient, num_steps: int) -> None:
+    episode_id = client.start_episode("e", training_enabled=False)
+    for _ in range(num_steps):
+        client.get_action(episode_id, ALL)
+    client.end_episode(episode_id)
+    assert client.num_mismatches == 0
+
+
+def test_the_server_is_told_the_random_actions_of_one_side_only(left: Server, log: Log) -> None:
+    right = Server("right", "cd", log)
+    everybody = {**ALL, "d": [4.0]}
+    drawn = []
+    for seed in (1, 1, 2):
+        right.items.clear()
+        client = MultiplexingClient([left, RandomAgents(right, ["d"], seed)])
+        episode_id = client.start_episode(training_enabled=False)
+        for _ in range(200):
+            client.get_action(episode_id, everybody)
+        client.end_episode(episode_id)
+        steps = right.of(Step)
+        assert all(step.logged_actions.keys() == {"d"} for step in steps)
+        drawn.append([int(step.logged_actions["d"]) for step in steps])
+    assert drawn[0] == drawn[1] != drawn[2]
+    counts = np.bincount(drawn[0], minlength=9)
+    assert len(counts) == 9  # of Discrete(9)
+    assert counts.min() > 0
+    assert not any(step.logged_actions for step in left.of(Step))
+
+
+def test_random_actions_are_not_what_an_environment_draws_with_their_seed(log: Log) -> None:
+    """A game may ask for the number that it has drawn, and evaluations seed both alike."""
+    right = Server("right", "d", log)
+    client = MultiplexingClient([RandomAgents(right, ["d"], 7)])
+    transport = RandomTransport(Server("right", "d", log).fetch_spec(), 7)
+    alone = MultiplexingClient([transport])
+    for one in (client, alone):
+        one.start_episode("e", training_enabled=False)
+    acted = [int(alone.get_action("e", {"d": [4.0]})["d"]) for _ in range(300)]
+    for _ in range(300):
+        client.get_action("e", {"d": [4.0]})
+    assert set(acted) == set(range(9))
+    hidden = np.random.default_rng(7).integers(9, size=300)
+    for drawn in (acted, [int(step.logged_actions["d"]) for step in right.of(Step)]):
+        assert sum(drawn == hidden) < 70  # 33 by chance
+
+
+def test_a_step_without_the_side_is_left_alone(left: Server, right: Server) -> None:
+    client = MultiplexingClient([RandomAgents(left, ["b"]), right])
+    episode_id = client.start_episode()
+    client.get_action(episode_id, {"a": [1.0], "c": [3.0]})
+    client.end_episode(episode_id)
+    assert left.of(Step)[0].logged_actions == {}
+
+
+def test_untrained_agents_are_named_as_an_episode_starts(left: Server, right: Server) -> None:
+    play(MultiplexingClient([UntrainedAgents(left), right]), 2)
+    assert left.of(StartEpisode) == [StartEpisode("e", "eval", None, ["a", "b"])]
+    assert right.of(StartEpisode) == [StartEpisode("e", "eval")]
+    left.items.clear()
+    play(MultiplexingClient([UntrainedAgents(left, ["b"]), right]), 2)
+    assert left.of(StartEpisode)[0].untrained == ["b"]
+    assert not any(step.logged_actions for step in left.of(Step))
