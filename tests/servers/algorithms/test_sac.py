@@ -14,7 +14,6 @@ from tests.servers.algorithms.test_dqn import GAMMA, ROWS, make_batch, rows_of, 
 from torch import Tensor
 from torch.distributions import Normal
 
-from muxrl.protocol.dense import forward
 from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.algorithms.sac import SAC
 from muxrl.servers.episodes.trajectories import Trajectory
@@ -145,9 +144,7 @@ def test_its_auto_entropy_is_a_share_of_what_the_available_actions_allow(has_mas
 @pytest.mark.parametrize(
     ("space", "setting", "target"),
     [
-        (ACTS, 0.7, 0.7),
         (ACTS, None, -1.0),
-        (BOX, "auto", -2.0),
         (BOX, None, -2.0),
         (BOX, -5.0, -5.0),
     ],
@@ -288,15 +285,6 @@ def test_images_are_learned_from(space: Any) -> None:
 
 
 # --- acting ---------------------------------------------------------------------------------
-
-
-def test_logits_as_layers_are_those_of_the_network() -> None:
-    trainer = made(model={"fcnet_hiddens": [16, 8]})
-    seen = np.random.default_rng(0).standard_normal((32, 3), np.float32)
-    expected = trainer.network()(torch.from_numpy(seen)).detach().numpy()
-    layers = trainer.acting_network().layers
-    np.testing.assert_allclose(forward(layers, seen), expected, rtol=1e-4, atol=1e-5)
-    assert made(BOX).acting_network() is None, "clients draw Discrete actions alone"
 
 
 def test_it_draws_available_actions_by_their_probabilities() -> None:
