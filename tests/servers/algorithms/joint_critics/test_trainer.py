@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.servers.acted import actions_of
-from tests.servers.algorithms.joint_critics.naive import make_trainer, piece_of
+from tests.servers.algorithms.joint_critics.naive import (
+    HAS_DIMENSION,
+    make_batch,
+    make_trainer,
+    piece_of,
+    rows_of,
+)
 from tests.servers.algorithms.joint_critics.pulling import (
     SMALL,
     plan_of,
@@ -23,6 +27,7 @@ from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box
+from muxrl.servers.agents.keys import OBS
 from muxrl.servers.algorithms.joint_critics.maddpg import MADDPG
 from muxrl.servers.algorithms.joint_critics.masac import MASAC
 from muxrl.servers.config import ServerPlan
@@ -39,20 +44,14 @@ BOTH = pytest.mark.parametrize("make", [MADDPG, MASAC])
     ("name", "settings", "message"),
     [
         ("MADDPG", {"policy_delay": 0}, "policy_delay=0 must be a whole number of at least 1"),
-        ("MADDPG", {"policy_delay": 1.5}, "setting 'policy_delay' must be an integer, got 1.5"),
         ("MADDPG", {"target_noise": -0.1}, "target_noise=-0.1 must be at least 0"),
         ("MADDPG", {"target_noise_clip": -1.0}, "target_noise_clip=-1.0 must be at least 0"),
         ("MADDPG", {"exploration_noise": [(0, 0.5), (10, -0.1)]}, "must be at least 0"),
-        ("MADDPG", {"exploration_noise": [(5, 0.5), (10, 0.1)]}, "first timestep must be 0"),
-        ("MADDPG", {"twin_critics": 2}, "MADDPG's setting 'twin_critics' must be true or"),
         ("MADDPG", {"lr": 0.1}, "MADDPG has no setting 'lr'; it is 'actor_lr' here"),
         ("MADDPG", {"initial_alpha": 0.1}, "MADDPG has no setting 'initial_alpha'"),
-        ("MASAC", {"hidden_dim": 0}, "hidden_dim=0 must be a whole number of at least 1"),
-        ("MASAC", {"batch_size_steps": 1.5}, "must be an integer, got 1.5"),
         ("MASAC", {"tau": 0.0}, r"tau=0.0 must lie in \(0, 1\]"),
         ("MASAC", {"initial_alpha": 0.0}, "initial_alpha=0.0 must be above 0"),
         ("MASAC", {"updates_per_step": 0.0}, "updates_per_step=0.0 must be above 0"),
-        ("MASAC", {"target_entropy": "low"}, "setting 'target_entropy' must be a number or 'auto'"),
         (
             "MASAC",
             {"num_steps_before_learning": 50, "buffer_capacity_steps": 40},
@@ -78,6 +77,23 @@ def test_what_only_others_have_is_refused() -> None:
         find("matd3")
     samples = {name: find(name).samples_actions for name in ("MADDPG", "MASAC")}
     assert samples == {"MADDPG": False, "MASAC": True}
+
+
+# --- acting ---------------------------------------------------------------------------------
+
+
+@BOTH
+def test_actions_stay_in_the_dimensions_that_members_have(make: Any) -> None:
+    trainer, batch = make_trainer(make), make_batch(np.random.default_rng(0))
+    acted = [
+        trainer.act(rows_of(batch[OBS], explores=explores)).actions for explores in (False, True)
+    ]
+    acted += [trainer.draw_actions(batch[OBS][OBS])[0].detach().numpy()] if make is MASAC else []
+    for actions in acted:
+        assert (np.abs(actions) <= 1.0).all()
+        np.testing.assert_array_equal(actions != 0, np.broadcast_to(HAS_DIMENSION, actions.shape))
+    if make is MADDPG:
+        assert not trainer.target_actions(batch[OBS]).numpy()[:, HAS_DIMENSION == 0].any()
 
 
 # --- what is due ----------------------------------------------------------------------------
@@ -118,44 +134,6 @@ def test_learning_goes_on_where_a_full_replay_holds_fewer_steps_than_it_began_wi
         metrics = trainer.learn([piece_of(rng, 1, f"e{k}", is_terminated=True)])
     assert metrics["num_steps_stored"] < 19
     assert metrics["num_updates"] == 21
-
-
-def test_learning_waits_until_a_replay_that_was_not_saved_is_filled_again() -> None:
-    settings = {"num_steps_before_learning": 20, "batch_size_steps": 4}
-    first, second = (make_trainer(MADDPG, **settings) for _ in range(2))
-    rng = np.random.default_rng(0)
-    before = first.learn([piece_of(rng, 30)])["num_updates"]
-    second.load(copy.deepcopy(first.state()))
-    second.refill_replay(30)
-    after = [second.learn([piece_of(rng, 15, f"e{k}")])["num_updates"] for k in range(2)]
-    assert after == [before, before + 11]
-
-
-# --- updates --------------------------------------------------------------------------------
-
-
-@BOTH
-def test_the_actors_loss_does_not_move_the_critics(make: Any) -> None:
-    trainer = make_trainer(make, critic_lr=0.0, num_steps_before_learning=1, batch_size_steps=4)
-    before = {name: one.clone() for name, one in trainer.networks().items()}
-    trainer.learn([piece_of(np.random.default_rng(0), 8)])
-    moved = {n.partition(".")[0] for n, one in trainer.networks().items()
-             if not torch.equal(one, before[n])}  # fmt: skip
-    assert "actor" in moved
-    assert "critic" not in moved
-
-
-@BOTH
-def test_an_update_with_numbers_that_are_not_finite_is_skipped(make: Any) -> None:
-    trainer = make_trainer(make, num_steps_before_learning=1, batch_size_steps=4)
-    before = {name: one.clone() for name, one in trainer.networks().items()}
-    piece = piece_of(np.random.default_rng(0), 5)
-    piece.rewards[:] = np.inf
-    trainer.learn([piece])
-    assert trainer.skipped.num == {"team": 5}
-    for name, one in trainer.networks().items():
-        if not name.startswith("target"):  # which goes on moving towards the other
-            assert torch.equal(one, before[name]), name
 
 
 # --- on a server ----------------------------------------------------------------------------
