@@ -24,8 +24,6 @@ def column(*numbers: float) -> torch.Tensor:
     ("returns", "truncated", "terminated"),
     [
         ({}, [1 + 5, 2 + 10, 3 + 20], [1 + 5, 2 + 10, 3]),
-        ({"n_step": 2}, [1 + 1 + 5, 2 + 1.5 + 10, 3 + 20], [1 + 1 + 5, 2 + 1.5, 3]),
-        ({"n_step": 3}, [1 + 1 + 0.75 + 5, 2 + 1.5 + 10, 3 + 20], [2.75, 3.5, 3]),
         ({"n_step": 50}, [1 + 1 + 0.75 + 5, 2 + 1.5 + 10, 3 + 20], [2.75, 3.5, 3]),
         ({"td_lambda": 1.0}, [1 + 1 + 0.75 + 5, 2 + 1.5 + 10, 3 + 20], [2.75, 3.5, 3]),
         # From the end: 23; 2 + (20 + 23) / 4; 1 + (10 + 12.75) / 4.
@@ -47,24 +45,6 @@ def test_returns_of_three_steps(
             **returns,
         )
         assert got.flatten().tolist() == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("returns", [{}, {"n_step": 2}, {"td_lambda": 0.5}], ids=str)
-@pytest.mark.parametrize("ends", [0.0, 1.0])
-def test_padding_does_not_affect_returns(returns: dict[str, Any], ends: float) -> None:
-    def targets(padding: int) -> list[float]:
-        rubbish = [999.0] * padding
-        got = bootstrapped_returns(
-            column(*REWARDS, *rubbish),
-            column(*VALUES, *rubbish),
-            column(0, 0, ends, *[0.0] * padding),
-            column(1, 1, 1, *[0.0] * padding),
-            gamma=GAMMA,
-            **returns,
-        )
-        return got.flatten().tolist()[:3]
-
-    assert targets(4) == targets(1) == targets(0)
 
 
 @settings(max_examples=50, deadline=None)
