@@ -105,21 +105,6 @@ def test_a_first_value_that_has_changed_is_begun_with(
     assert values == [value_of(first), begins_at]
 
 
-def test_a_default_that_has_changed_since_a_checkpoint_noted_it_stays(
-    rllib: None, tmp_path: Path
-) -> None:
-    plan = plan_of("PPO")
-    play_and_save(plan, tmp_path / "saved", 5)
-    note = json.loads((tmp_path / "saved" / "muxrl.json").read_text())
-    note["defaults"]["clip_param"] = 0.123
-    (tmp_path / "saved" / "muxrl.json").write_text(json.dumps(note))
-    second = Served(dataclasses.replace(plan, resume_from=str(tmp_path / "saved")))
-    settings: Any = second.policies.acting.learners["default"].settings  # type: ignore[attr-defined]
-    second.end()
-    assert settings.clip_param == 0.123
-    assert settings.optimizer_epsilon == 1e-5
-
-
 def test_a_replay_that_is_too_large_is_left_out_aloud_and_filled_again(
     rllib: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
