@@ -54,8 +54,8 @@ def make_batch(masks: Tensor, next_masks: Tensor, actions: Any = None) -> dict[s
 
 
 def rows_of(obs: np.ndarray, masks: np.ndarray | None = None, **fields: Any) -> Rows:
-    rng = np.random.default_rng(0)
-    return Rows(obs.astype(np.float32), masks, None, ("a",) * len(obs), True, True, rng, **fields)
+    fields = {"rng": np.random.default_rng(0), **fields}
+    return Rows(obs.astype(np.float32), masks, None, ("a",) * len(obs), True, True, **fields)
 
 
 # --- learning -------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,6 @@ from muxrl.servers.algorithms.joint_critics.maddpg import MADDPG
 from muxrl.servers.algorithms.joint_critics.masac import MASAC
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.lookup import find
-from muxrl.servers.server import make_policies
 from muxrl.servers.setting_values import AlgorithmProblem
 
 BOTH = pytest.mark.parametrize("make", [MADDPG, MASAC])
@@ -203,19 +201,3 @@ def test_a_team_learns_whoever_is_missing(algorithm: str) -> None:
     assert not stored["obs"]["obs"][stored["obs"]["alive"] == 0].any()
     # Two of three episodes end with a termination, one step in six.
     assert stored["terminateds"].mean() == pytest.approx(2 / 3 / 6, abs=0.05)
-
-
-@pytest.mark.parametrize("algorithm", ["MADDPG", "MASAC"])
-def test_a_frozen_team_acts_as_it_did(tmp_path: Path, algorithm: str) -> None:
-    with playing(plan_of(algorithm=algorithm, settings=SMALL)) as played:
-        played.play_steps(60)
-        saved = played.policies.save(tmp_path / "saved")
-        expected = [played.pulls(c) for c in (-1.0, 0.3)]
-    plan = plan_of(settings={"checkpoint": str(saved)})
-    frozen = make_policies(dataclasses.replace(plan, algorithm="FROZEN"), lambda _: None)
-    seen = [dict.fromkeys("ab", np.array([c], np.float32)) for c in (-1.0, 0.3)]
-    for number, (value, pulls) in enumerate(zip(seen, expected, strict=True)):
-        frozen.store.accept(StartEpisode(f"e{number}"), 0.0)
-        pending = frozen.store.accept(Step(f"e{number}", 0, value), 0.0)
-        actions = actions_of(frozen.acting, pending)
-        assert {m: float(a[0]) for m, a in actions.items()} == pytest.approx(pulls)

@@ -202,13 +202,6 @@ def test_importance_weights_can_learn_at_a_rate_of_their_own(optimizer_name: str
     trainer = make(cls=QPLEX, optimizer_name=optimizer_name, lr=lr, importance_lr_factor=30.0)
     net, batch = trainer.net, sample_all(play(3), play(2, seed=1))
     assert isinstance(net.mixer, DuplexMixer)
-    importance = {id(p) for p in net.mixer.importance.parameters()}
-    learned = {id(p) for p in net.parameters() if p.requires_grad}
-    groups = trainer.steps[""].optimizer.param_groups
-    assert [{id(p) for p in group["params"]} for group in groups] == [
-        learned - importance,
-        importance,
-    ]
     before = [p.detach().clone() for p in net.parameters() if p.requires_grad]
     metrics = update(trainer, batch)
     after = [p for p in net.parameters() if p.requires_grad]
