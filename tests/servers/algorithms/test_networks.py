@@ -13,12 +13,7 @@ from muxrl.protocol.dense import forward
 from muxrl.servers.agents.keys import OBS
 from muxrl.servers.algorithms.actor_critic import ActorCriticNet
 from muxrl.servers.algorithms.distributions import Categorical, Gaussian
-from muxrl.servers.algorithms.networks import (
-    Encoder,
-    Pixels,
-    dense_layers,
-    head,
-)
+from muxrl.servers.algorithms.networks import Encoder, Pixels, dense_layers, head
 from muxrl.servers.algorithms.settings.model import ModelSettings
 
 

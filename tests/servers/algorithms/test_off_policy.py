@@ -33,11 +33,7 @@ def learn(actors: Actors, num: int, rng: np.random.Generator, **how: Any) -> dic
 @pytest.mark.parametrize(("intensity", "updates"), [(None, 0.25), (10.0, 1.25), (5.5, 0.6875)])
 @pytest.mark.parametrize(("pieces", "num"), [((31, 40), 40), ((128,), 100), ((12, 116, 10), 110)])
 def test_training_intensity_is_steps_trained_for_each_played(
-    cls: type[OffPolicy],
-    pieces: tuple[int, ...],
-    num: int,
-    intensity: float | None,
-    updates: float,
+    cls: type[OffPolicy], pieces: tuple[int, ...], num: int, intensity: float | None, updates: float
 ) -> None:
     """In batches of 8, every 4 env steps; RLlib rounds 5.5 to 6. Those before the 32nd bring none,
     however much comes at once, but for the fragment that ends with it."""

@@ -142,12 +142,7 @@ def test_its_auto_entropy_is_a_share_of_what_the_available_actions_allow(has_mas
 
 
 @pytest.mark.parametrize(
-    ("space", "setting", "target"),
-    [
-        (ACTS, None, -1.0),
-        (BOX, None, -2.0),
-        (BOX, -5.0, -5.0),
-    ],
+    ("space", "setting", "target"), [(ACTS, None, -1.0), (BOX, None, -2.0), (BOX, -5.0, -5.0)]
 )
 def test_its_target_entropy_may_be_a_number_or_rllibs_rule(
     space: Any, setting: Any, target: float

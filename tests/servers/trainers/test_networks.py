@@ -14,10 +14,7 @@ from tests.servers.export.untrained import plan_of
 from tests.servers.trainers.dense import Drawing, Team
 
 from muxrl.protocol.codec import decode_weights
-from muxrl.protocol.messages import (
-    DenseLayer,
-    PolicyWeights,
-)
+from muxrl.protocol.messages import DenseLayer, PolicyWeights
 from muxrl.protocol.spaces import Box, DictSpace, Discrete
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.fixed_policies.exported import export_checkpoint

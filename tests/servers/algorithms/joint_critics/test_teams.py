@@ -106,11 +106,7 @@ def test_actions_are_scaled_to_each_members_bounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "kind"),
-    [
-        (MultiDiscrete((3, 2)), "MultiDiscrete"),
-        (Box((2,)), "Box"),
-    ],
+    ("space", "kind"), [(MultiDiscrete((3, 2)), "MultiDiscrete"), (Box((2,)), "Box")]
 )
 def test_other_actions_are_refused(space: Space, kind: str) -> None:
     with pytest.raises(TeamProblem, match=rf"{kind}.* of agent 'a'.* one-dimensional Box"):

@@ -13,11 +13,7 @@ from tests.servers.algorithms.qmix.pieces import spec_of
 from torch import Tensor
 from torch.nn import functional
 
-from muxrl.servers.algorithms.qmix.mixers import (
-    DuplexMixer,
-    ParallelMLP,
-    bounded,
-)
+from muxrl.servers.algorithms.qmix.mixers import DuplexMixer, ParallelMLP, bounded
 from muxrl.servers.algorithms.settings.teams import QPLEXSettings
 
 

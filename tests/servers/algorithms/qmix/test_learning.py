@@ -8,14 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from tests.servers.algorithms.qmix.pieces import (
-    GAMMA,
-    make,
-    play,
-    sample_all,
-    tensors_of,
-    update,
-)
+from tests.servers.algorithms.qmix.pieces import GAMMA, make, play, sample_all, tensors_of, update
 
 from muxrl.servers.agents.keys import ALIVE, OBS
 from muxrl.servers.algorithms.columns import ACTIONS, LOSS_MASK, REWARDS, TERMINATEDS
@@ -78,13 +71,7 @@ def test_the_greedy_values_and_the_actions_reach_a_mixer_of_advantages(
 ) -> None:
     online, mixer = ONLINE.clone().requires_grad_(), cast(Mixer, _OfAdvantages())
     q_taken, target = td_terms(
-        mixer,
-        mixer,
-        online,
-        TARGET,
-        hand_made(mask_b),
-        gamma=GAMMA,
-        double_q=double_q,
+        mixer, mixer, online, TARGET, hand_made(mask_b), gamma=GAMMA, double_q=double_q
     )
     # t=0: 1 + 4 taken, 2 + 4 at best, actions 0 + 1; t=1: 6 + 7, 6 + 8, 1 + 0.
     assert q_taken[..., 0].tolist() == [[6000 + 100 + 5, 14_000 + 100 + 13]]
@@ -95,13 +82,7 @@ def test_without_a_mixer_absent_members_are_credited_with_the_teams_rewards() ->
     batch = hand_made()
     batch[OBS]["alive"][0, 1, 1] = 0.0  # b is not asked at t=1, but again at t=2
     q_taken, target = td_terms(
-        NoMixer(),
-        NoMixer(),
-        ONLINE,
-        TARGET,
-        batch,
-        gamma=GAMMA,
-        double_q=True,
+        NoMixer(), NoMixer(), ONLINE, TARGET, batch, gamma=GAMMA, double_q=True
     )
     assert q_taken.tolist() == [[[1, 4], [6, 0]]]
     # a: 20, then 50. b: 2 and then 80; what stands at t=1 is not b's and is not in the loss.

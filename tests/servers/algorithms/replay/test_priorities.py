@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 from tests.servers.algorithms.qmix.pieces import stored
 
 from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
-from muxrl.servers.algorithms.replay.priorities import (
-    LOWEST,
-    Priorities,
-    PrioritySettings,
-)
+from muxrl.servers.algorithms.replay.priorities import LOWEST, Priorities, PrioritySettings
 from muxrl.servers.algorithms.replay.replay import WEIGHTS
 
 VALUES = np.array([0.5, 4.0, 1.0, 0.01, 2.0])
