@@ -10,6 +10,7 @@ import torch
 from tests.servers.algorithms.playing import (
     SPACES,
     actors_of,
+    batch_of,
     has_its_slope,
     ignores_padding,
     learned,
@@ -30,14 +31,6 @@ from muxrl.servers.algorithms.rollout import Rollout
 ALL = [PPO, A2C, IMPALA, APPO]
 LSTM = {"use_lstm": True, "lstm_cell_size": 6, "max_seq_len": 4}
 SMALL = {"train_batch_size_per_learner": 20}
-
-
-def batch_of(actors: Any, rng: np.random.Generator, **how: Any) -> list[Any]:
-    return [
-        play(actors, 7, rng, name="e1", is_terminated=True, **how),
-        play(actors, 9, rng, name="e2", **how),
-        play(actors, 4, rng, name="e3", is_truncated=True, **how),
-    ]
 
 
 # --- losses ---------------------------------------------------------------------------------

@@ -21,10 +21,17 @@ GAMMA = 0.5
 ACTS = gymnasium.spaces.Discrete(4)
 
 
-def made(shape: tuple[int, ...] = (3,), *, has_masks: bool = False, **settings: Any) -> Any:
-    """Returns a trainer whose target network differs from the other one."""
+def made(
+    shape: tuple[int, ...] = (3,),
+    *,
+    cls: Any = DQN,
+    space: gymnasium.Space = ACTS,
+    has_masks: bool = False,
+    **settings: Any,
+) -> Any:
+    """Returns a trainer whose targets differ from the others."""
     model = {"fcnet_hiddens": [8], **settings.pop("model", {})}
-    trainer = make(DQN, spec_of(ACTS, shape, has_masks=has_masks), model, gamma=GAMMA, **settings)
+    trainer = make(cls, spec_of(space, shape, has_masks=has_masks), model, gamma=GAMMA, **settings)
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in trainer.net.parameters():

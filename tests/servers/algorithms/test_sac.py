@@ -9,8 +9,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from tests.servers.algorithms import test_dqn
 from tests.servers.algorithms.playing import make, spec_of
-from tests.servers.algorithms.test_dqn import GAMMA, ROWS, make_batch, rows_of, some_masks
+from tests.servers.algorithms.test_dqn import ACTS, GAMMA, ROWS, make_batch, rows_of, some_masks
 from torch import Tensor
 from torch.distributions import Normal
 
@@ -19,25 +20,11 @@ from muxrl.servers.algorithms.sac import SAC
 from muxrl.servers.episodes.trajectories import Trajectory
 
 ALPHA = 3.0
-ACTS = gymnasium.spaces.Discrete(4)
 BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,))
 
 
-def made(
-    space: gymnasium.Space = ACTS,
-    shape: tuple[int, ...] = (3,),
-    *,
-    has_masks: bool = False,
-    **settings: Any,
-) -> Any:
-    """Returns a trainer whose targets differ from its critics."""
-    model = {"fcnet_hiddens": [8], **settings.pop("model", {})}
-    trainer = make(SAC, spec_of(space, shape, has_masks=has_masks), model, gamma=GAMMA, **settings)
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in trainer.net.parameters():
-            parameter += 0.5 * torch.randn_like(parameter)
-    return trainer
+def made(space: gymnasium.Space = ACTS, **how: Any) -> Any:
+    return test_dqn.made(cls=SAC, space=space, **how)
 
 
 def learned(trainer: Any, batch: dict[str, Any]) -> tuple[dict[str, float], Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -132,6 +133,17 @@ def test_learning_goes_on_where_a_full_replay_holds_fewer_steps_than_it_began_wi
         metrics = trainer.learn([piece_of(rng, 1, f"e{k}", is_terminated=True)])
     assert metrics["num_steps_stored"] < 19
     assert metrics["num_updates"] == 21
+
+
+def test_learning_waits_until_a_replay_that_was_not_saved_is_filled_again() -> None:
+    settings = {"num_steps_before_learning": 20, "batch_size_steps": 4}
+    first, second = (make_trainer(MADDPG, **settings) for _ in range(2))
+    rng = np.random.default_rng(0)
+    before = first.learn([piece_of(rng, 30)])["num_updates"]
+    second.load(copy.deepcopy(first.state()))
+    second.refill_replay(30)
+    after = [second.learn([piece_of(rng, 15, f"e{k}")])["num_updates"] for k in range(2)]
+    assert after == [before, before + 11]
 
 
 # --- on a server ----------------------------------------------------------------------------

@@ -35,16 +35,14 @@ def column(*numbers: float) -> torch.Tensor:
 def test_returns_of_three_steps(
     returns: dict[str, Any], truncated: list[float], terminated: list[float]
 ) -> None:
+    """And padding does not affect them."""
     for ends, expected in ((0.0, truncated), (1.0, terminated)):
-        got = bootstrapped_returns(
-            column(*REWARDS),
-            column(*VALUES),
-            column(0, 0, ends),
-            torch.ones(1, 3, 1),
-            gamma=GAMMA,
-            **returns,
-        )
-        assert got.flatten().tolist() == pytest.approx(expected)
+        for rubbish in ([], [999.0], [999.0] * 4):
+            rewards, values = column(*REWARDS, *rubbish), column(*VALUES, *rubbish)
+            padding = [0.0] * len(rubbish)
+            terminations, mask = column(0, 0, ends, *padding), column(1, 1, 1, *padding)
+            got = bootstrapped_returns(rewards, values, terminations, mask, gamma=GAMMA, **returns)
+            assert got[0, :3, 0].tolist() == pytest.approx(expected)
 
 
 @settings(max_examples=50, deadline=None)
