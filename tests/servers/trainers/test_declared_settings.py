@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 from tests.servers.scripted_store import make_plan
@@ -88,6 +88,12 @@ class Toy(Counting):
         super().__init__(policy)
         self.settings = settings
         self.batch_env_steps = settings.train_batch_size_per_learner
+
+
+class Variant(Toy):
+    """A variant."""
+
+    preset: ClassVar[Mapping[str, Any]] = {"mixer": "vdn"}
 
 
 class PlainSettings(Settings):
@@ -201,6 +207,15 @@ def test_every_setting_has_its_default() -> None:
     assert default_settings(plan_of(Toy, {}))["model"] == model
     assert {*entry.kinds()} == {*entry.settings()}
     assert entry.meanings()["target_update_freq"] == "Env steps between two copies."
+
+
+def test_a_preset_is_the_class_s_own_affair() -> None:
+    assert "mixer" not in entry_of(Variant).settings()
+    assert problems(Variant, {"mixer": "qmix"}) == [
+        "Variant is ToySettings with mixer='vdn'; to set 'mixer' yourself use Toy"
+    ]
+    made = entry_of(Variant).make_settings(ServerConfig("x", settings={"gamma": 0.5}))
+    assert (made.mixer, made.gamma) == ("vdn", 0.5)
 
 
 def test_a_trainer_is_made_with_its_settings() -> None:
