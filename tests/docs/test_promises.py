@@ -79,7 +79,7 @@ PROMISES: dict[str, dict[str, list[str]]] = {
             f"{SERVERS}/episodes/test_batches.py::test_a_number_far_outside_of_what_came_before_is_named",
         ],
         "| an agent stays away |": [
-            f"{SERVERS}/trainers/test_staying_away.py::test_a_policy_of_whom_nothing_is_played_stays_as_it_was_and_others_learn",
+            f"{SERVERS}/algorithms/test_sound_updates.py::test_a_policy_whose_agent_stays_away_is_neither_updated_nor_judged",
         ],
         "| more than 10 updates in a row are skipped, 100 from a replay |": [
             f"{FAULTS}/test_launch_faults.py::test_a_learner_that_diverges_ends_the_run_and_names_the_checkpoint",

@@ -28,7 +28,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "A2C": ON_POLICY,
     "IMPALA": ON_POLICY,
-    "APPO": ON_POLICY,
     # Every step is a game of its own.
     "DQN": {
         "gamma": 0.0,

@@ -10,11 +10,8 @@ from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import make_vector_simulation
 from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
-from muxrl.orchestrator.launch.in_process import Served, serve
-from muxrl.protocol.messages import StepRows
+from muxrl.orchestrator.launch.in_process import serve
 from muxrl.servers.config import ServerConfig
-from muxrl.servers.episodes.blocks import AwaitedRows
-from muxrl.servers.episodes.store import EpisodeStore
 
 ZERO_COST = "muxrl.experiments.simulations.zero_cost:ZeroCost"
 NUM_SIMULATIONS, NUM_EPISODES = 16, 32
@@ -53,41 +50,6 @@ SERVERS: dict[str, ServerConfig] = {
     ),
 }
 AGENTS = {"num_agents": 10}
-
-
-def play(served: Served) -> dict[str, Any]:
-    """Plays all episodes; returns each server's status."""
-    simulations = [served.simulation() for _ in range(NUM_SIMULATIONS)]
-    with served.client() as client:
-        loop = EnvLoop(simulations, client, seeds=iter(range(NUM_EPISODES)))
-        loop.run()
-        assert client.num_mismatches == 0
-        assert loop.num_episodes == NUM_EPISODES
-    served.check()
-    return {server_id: server.status() for server_id, server in served.servers.items()}
-
-
-@pytest.mark.night  # by day: from a vector simulation
-def test_servers_learn_from_steps_in_rows(rllib: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    read_in_rows, num_in_rows = EpisodeStore.accept_rows, 0
-
-    def accept_rows(store: EpisodeStore, item: StepRows, now: float) -> Any:
-        nonlocal num_in_rows
-        outcome = read_in_rows(store, item, now)
-        num_in_rows += isinstance(outcome, AwaitedRows) * len(item.episode_ids)
-        return outcome
-
-    monkeypatch.setattr(EpisodeStore, "accept_rows", accept_rows)
-    config = ExperimentConfig(
-        "rows", simulation=SimulationConfig(ZERO_COST, AGENTS), servers=dict(SERVERS)
-    )
-    with serve(config) as served:
-        found = play(served)
-    assert num_in_rows == len(SERVERS) * NUM_EPISODES * 100  # of 100 steps in each
-    for status in found.values():
-        assert (status.num_env_steps, status.num_episodes) == (NUM_EPISODES * 100, NUM_EPISODES)
-        assert status.num_refused == 0
-        assert status.iteration >= 1
 
 
 def test_servers_learn_from_a_vector_simulation(rllib: None) -> None:

@@ -115,6 +115,12 @@ def play(
     return life.play("a" * num, reward=lambda seen, action: reward(seen[OBS], action), **how)
 
 
+def batch_of(actors: Actors, rng: np.random.Generator, **how: Any) -> list[Trajectory]:
+    """Returns pieces of 20 steps: one terminates, one goes on, and one is cut short."""
+    pieces = ((7, {"is_terminated": True}), (9, {}), (4, {"is_truncated": True}))
+    return [play(actors, num, rng, name=str(num), **ends, **how) for num, ends in pieces]
+
+
 def mask_of(space: gymnasium.Space, rng: np.random.Generator) -> np.ndarray:
     """Returns a mask that leaves an action of each choice."""
     sizes = [int(n) for n in getattr(space, "nvec", [getattr(space, "n", 0)])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 from tests.servers.algorithms.playing import (
     SPACES,
     actors_of,
+    batch_of,
     has_its_slope,
     ignores_padding,
     learned,
@@ -20,7 +20,6 @@ from tests.servers.algorithms.playing import (
 )
 from tests.servers.resumable import T_IN_TEAMS, Served, T, plan_of
 
-from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
 from muxrl.servers.algorithms.a2c import A2C
 from muxrl.servers.algorithms.actor_critic import OWN
@@ -32,14 +31,6 @@ from muxrl.servers.algorithms.rollout import Rollout
 ALL = [PPO, A2C, IMPALA, APPO]
 LSTM = {"use_lstm": True, "lstm_cell_size": 6, "max_seq_len": 4}
 SMALL = {"train_batch_size_per_learner": 20}
-
-
-def batch_of(actors: Any, rng: np.random.Generator, **how: Any) -> list[Any]:
-    return [
-        play(actors, 7, rng, name="e1", is_terminated=True, **how),
-        play(actors, 9, rng, name="e2", **how),
-        play(actors, 4, rng, name="e3", is_truncated=True, **how),
-    ]
 
 
 # --- losses ---------------------------------------------------------------------------------
@@ -97,24 +88,6 @@ def test_a_value_far_from_its_target_is_learned_unless_a_clip_is_set(
     assert bool((values.grad != 0).all()) == is_learned
 
 
-@pytest.mark.parametrize("cls", ALL)
-@pytest.mark.parametrize("model", [{}, LSTM], ids=["mlp", "lstm"])
-def test_actions_that_were_chosen_elsewhere_train_the_values_alone(cls: Any, model: Any) -> None:
-    actors = actors_of(cls, model=model, entropy_coeff=0.0, **SMALL)
-    trainer: Any = actors.learners["p"]
-    pieces = batch_of(actors, np.random.default_rng(0))
-    for one in pieces:
-        one.outputs[LOG_PROB][:] = np.inf
-    if cls is PPO:
-        trainer.settings.use_kl_loss = False
-    before = copy.deepcopy(trainer.net.state_dict())
-    metrics = learned(actors, *pieces)["p"]
-    assert all(map(np.isfinite, metrics.values()))
-    changed = {k for k, v in trainer.net.state_dict().items() if not torch.equal(v, before[k])}
-    assert bool(changed) == (cls in (PPO, A2C))  # V-trace weighs what it learns of values, too
-    assert all(name.startswith(("critic", "vf")) for name in changed)
-
-
 def test_advantages_are_standardised_over_own_actions() -> None:
     actors = actors_of(PPO, **SMALL)
     pieces = batch_of(actors, np.random.default_rng(0), reward=lambda seen, action: float(seen[0]))
@@ -131,36 +104,7 @@ def test_advantages_are_standardised_over_own_actions() -> None:
     assert float(columns[ADVANTAGES].mean()) != pytest.approx(0.0, abs=1e-3)
 
 
-def test_targets_are_returns_up_to_the_end_of_the_batch() -> None:
-    actors = actors_of(A2C, gamma=0.5)
-    rng = np.random.default_rng(0)
-    pieces = [
-        play(actors, 3, rng, is_terminated=True, reward=lambda *_: 2.0),
-        play(actors, 2, rng, name="f", reward=lambda *_: 2.0),
-    ]
-    trainer: Any = actors.learners["p"]
-    columns = trainer.batch_of(Rollout.of(pieces))
-    with torch.no_grad():
-        last = float(trainer.net({OBS: torch.from_numpy(pieces[1].observations[-1:])})[1])
-    expected = [2 + 1 + 0.5, 2 + 1, 2, 2 + 1 + 0.25 * last, 2 + 0.5 * last]
-    assert columns[TARGETS].tolist() == pytest.approx(expected)
-
-
 # --- sequences ------------------------------------------------------------------------------
-
-
-def test_values_of_sequences_are_those_of_acting_from_the_beginning() -> None:
-    actors = actors_of(PPO, model=LSTM)
-    pieces = batch_of(actors, np.random.default_rng(0))
-    trainer: Any = actors.learners["p"]
-    values = trainer.values_of(Rollout.of(pieces))
-    expected = []
-    for one in pieces:
-        states = {k: torch.zeros(1, 6) for k in trainer.initial_state()}
-        with torch.no_grad():
-            own = trainer.net.unroll({OBS: torch.from_numpy(one.observations)[None]}, states)[1]
-        expected += own[0].tolist()
-    assert values.tolist() == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("cls", ALL)
@@ -202,44 +146,7 @@ def test_actions_are_drawn_from_the_distribution_that_is_recorded(kind: str, mod
         assert (one.outputs[DISTRIBUTION][one.masks[:-1] == 0] < -1e30).all()
 
 
-def test_numpy_and_torch_say_the_same_of_actions() -> None:
-    actors = actors_of(PPO, spec_of(has_masks=True))
-    one = play(actors, 20, np.random.default_rng(0))
-    trainer: Any = actors.learners["p"]
-    with torch.no_grad():
-        obs = torch.from_numpy(one.observations[:-1])
-        inputs, _ = trainer.predicted({OBS: obs, ACTION_MASK: torch.from_numpy(one.masks[:-1])})
-    assert one.outputs[DISTRIBUTION] == pytest.approx(inputs.numpy(), abs=1e-5)
-
-
 # --- learning -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("cls", ALL)
-@pytest.mark.parametrize("kind", SPACES)
-def test_a_good_action_becomes_more_probable(cls: Any, kind: str) -> None:
-    actors = actors_of(
-        cls,
-        spec_of(SPACES[kind]),
-        lr=0.01 if kind != "box" else 1e-3,
-        entropy_coeff=0.0,
-        gamma=0.0,
-        **SMALL,
-        **({"num_epochs": 4} if cls is PPO else {}),
-    )
-    rng = np.random.default_rng(0)
-
-    def reward(seen: np.ndarray, action: Any) -> float:
-        return float(np.all(action == 1)) if kind != "box" else -float(abs(action[0] - 0.5))
-
-    def mean(pieces: list[Any]) -> float:
-        return float(np.mean([one.rewards.mean() for one in pieces]))
-
-    before = mean([play(actors, 200, rng, reward=reward)])
-    for _ in range(60):
-        learned(actors, *(one for _ in range(3) for one in batch_of(actors, rng, reward=reward)))
-    after = mean([play(actors, 200, rng, reward=reward)])
-    assert after > before + 0.2
 
 
 def test_an_update_says_how_far_it_is_before_each_minibatch() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from stable_baselines3.common.buffers import ReplayBufferSamples
-from tests.servers.algorithms.playing import SPACES, actors_of, make, play, spec_of
+from tests.servers.algorithms.playing import SPACES, actors_of, batch_of, make, spec_of
 from tests.servers.algorithms.test_dqn import GAMMA, ROWS, make_batch, some_masks
 from tests.servers.algorithms.test_sac import BOX, Given, without_masks
 from torch import Tensor, nn
@@ -91,10 +91,7 @@ def test_on_policy_algorithms_learn_as_theirs(name: str, kind: str) -> None:
     begin_alike(pairs)
     actors.publish()
     rng = np.random.default_rng(0)
-    pieces = [
-        play(actors, num, rng, name=str(num), reward=lambda seen, _: float(seen[0]), **how)
-        for num, how in ((7, {"is_terminated": True}), (9, {}), (4, {"is_truncated": True}))
-    ]
+    pieces = batch_of(actors, rng, reward=lambda seen, _: float(seen[0]))
     of_theirs = []
     for one in pieces:
         with torch.no_grad():

@@ -6,16 +6,13 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from tests.servers.algorithms import playing
 from torch import distributions as reference
 
 from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.servers.algorithms.distributions import distribution_of, masked, squashed
 
-SPACES = {
-    "discrete": gymnasium.spaces.Discrete(4),
-    "multi": gymnasium.spaces.MultiDiscrete([2, 3]),
-    "box": gymnasium.spaces.Box(-1.0, 1.0, (2,)),
-}
+SPACES = {**playing.SPACES, "discrete": gymnasium.spaces.Discrete(4)}
 
 
 def theirs(kind: str, inputs: torch.Tensor) -> list[reference.Distribution]:

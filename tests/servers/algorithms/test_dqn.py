@@ -21,10 +21,17 @@ GAMMA = 0.5
 ACTS = gymnasium.spaces.Discrete(4)
 
 
-def made(shape: tuple[int, ...] = (3,), *, has_masks: bool = False, **settings: Any) -> Any:
-    """Returns a trainer whose target network differs from the other one."""
+def made(
+    shape: tuple[int, ...] = (3,),
+    *,
+    cls: Any = DQN,
+    space: gymnasium.Space = ACTS,
+    has_masks: bool = False,
+    **settings: Any,
+) -> Any:
+    """Returns a trainer whose targets differ from the others."""
     model = {"fcnet_hiddens": [8], **settings.pop("model", {})}
-    trainer = make(DQN, spec_of(ACTS, shape, has_masks=has_masks), model, gamma=GAMMA, **settings)
+    trainer = make(cls, spec_of(space, shape, has_masks=has_masks), model, gamma=GAMMA, **settings)
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in trainer.net.parameters():
@@ -54,8 +61,8 @@ def make_batch(masks: Tensor, next_masks: Tensor, actions: Any = None) -> dict[s
 
 
 def rows_of(obs: np.ndarray, masks: np.ndarray | None = None, **fields: Any) -> Rows:
-    rng = np.random.default_rng(0)
-    return Rows(obs.astype(np.float32), masks, None, ("a",) * len(obs), True, True, rng, **fields)
+    fields = {"rng": np.random.default_rng(0), **fields}
+    return Rows(obs.astype(np.float32), masks, None, ("a",) * len(obs), True, True, **fields)
 
 
 # --- learning -------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from muxrl.servers.agents.keys import ALIVE, STATE
 from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES
 from muxrl.servers.algorithms.happo import HAPPO, joint_steps
 from muxrl.servers.algorithms.mappo import MAPPO
-from muxrl.servers.checkpoints.state_file import read_state, write_state
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.failures import TrainerFailed
@@ -187,24 +185,10 @@ def test_agents_of_another_team_or_of_none_do_not_count(teams: dict[str, str]) -
         assert torch.equal(columns[ADVANTAGES], expected[a])
 
 
-def test_no_two_rows_of_a_policy_are_of_one_step() -> None:
-    """Of two factors for one number one would be lost."""
-    actors = actors_of()
-    trainers: Any = actors.learners
-    played = by_policy(play(actors, LIVES))
-    steps = joint_steps(trainers, played)
-    assert all(len(set(of.tolist())) == len(of) for of in steps.values())
-    known = set(np.concatenate([*steps.values()]).tolist())
-    assert known == set(range(len(known)))
-    mixed = replace(played["a"][-1], t=played["a"][-2].t, id=played["a"][-2].id)
-    with pytest.raises(AssertionError, match="factor would be lost"):
-        joint_steps(trainers, {**played, "a": [*played["a"][:-1], mixed]})
-
-
 # --- one after another ----------------------------------------------------------------------
 
 
-def test_the_order_is_drawn_anew_from_a_generator_in_the_state(tmp_path: Path) -> None:
+def test_the_order_is_drawn_anew() -> None:
     actors = actors_of()
     pieces, orders = play(actors, PLAYED), []
 
@@ -217,10 +201,6 @@ def test_the_order_is_drawn_anew_from_a_generator_in_the_state(tmp_path: Path) -
         orders.append(order_of(actors))
     assert {"ab", "ba"} == set(orders)
     assert 3 < orders.count("ab") < 12
-    write_state(tmp_path / "state", actors.get("state"))
-    resumed = actors_of()
-    resumed.put("state", read_state(tmp_path / "state"))
-    assert [order_of(actors) for _ in range(9)] == [order_of(resumed) for _ in range(9)]
 
 
 def test_all_epochs_of_one_come_before_the_next_ones() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.servers.algorithms.playing import actors_of, play
+from tests.servers.algorithms.playing import actors_of, batch_of
 from torch import Tensor
 
 from muxrl.servers.agents.keys import OBS
@@ -69,10 +69,7 @@ def test_an_update_is_that_of_the_papers(cls: Any) -> None:
         vf_loss_coeff=VALUE, entropy_coeff=ENTROPY, **more,
     )  # fmt: skip
     rng = np.random.default_rng(0)
-    pieces = [
-        play(actors, num, rng, name=str(num), reward=lambda seen, _: float(seen[0]), **how)
-        for num, how in ((7, {"is_terminated": True}), (9, {}), (4, {"is_truncated": True}))
-    ]
+    pieces = batch_of(actors, rng, reward=lambda seen, _: float(seen[0]))
     trainer: Any = actors.learners["p"]
     target = trainer.target if cls is APPO else None
     torch.manual_seed(0)

@@ -74,8 +74,11 @@ def a_batch(actors: Any, rng: np.random.Generator, **how: Any) -> list[Any]:
 # --- the loss -------------------------------------------------------------------------------
 
 
-def test_the_loss_is_the_papers() -> None:
-    one = make(MAPPO, central_spec(), SMALL, vf_clip_param=0.1, huber_delta=0.5, entropy_coeff=0.03)
+@pytest.mark.parametrize(("clip", "delta"), [(0.1, 0.5), (None, None)])
+def test_the_loss_is_the_papers(clip: float | None, delta: float | None) -> None:
+    """Without clip and Huber's bound the value loss is half the squared error."""
+    own = {"vf_clip_param": clip, "huber_delta": delta, "entropy_coeff": 0.03}
+    one, limit, bound = make(MAPPO, central_spec(), SMALL, **own), clip or np.inf, delta or np.inf
     batch = some_batch()
     with torch.no_grad():
         loss = float(one.loss(batch, is_reported=True)[0])
@@ -86,8 +89,8 @@ def test_the_loss_is_the_papers() -> None:
     for i in range(5):
         ratio = np.exp(log_probs[i, i % 3] + 1.0)
         total -= min(ratio * advantages[i], np.clip(ratio, 0.8, 1.2) * advantages[i])
-        near = old[i] + np.clip(values[i] - old[i], -0.1, 0.1)
-        total += max(_huber(values[i] - targets[i], 0.5), _huber(near - targets[i], 0.5))
+        near = old[i] + np.clip(values[i] - old[i], -limit, limit)
+        total += max(_huber(value - targets[i], bound) for value in (values[i], near))
         total += 0.03 * float((np.exp(log_probs[i]) * log_probs[i]).sum())
     assert loss == pytest.approx(total / 5, rel=1e-5)
     assert has_its_slope(one, batch)
@@ -96,14 +99,6 @@ def test_the_loss_is_the_papers() -> None:
 def _huber(error: float, delta: float) -> float:
     size = abs(error)
     return 0.5 * size**2 if size <= delta else delta * (size - 0.5 * delta)
-
-
-def test_without_clip_and_huber_the_value_loss_is_half_the_squared_error() -> None:
-    one, batch = make(MAPPO, central_spec(), SMALL, entropy_coeff=0.0), some_batch()
-    batch[ADVANTAGES].zero_()
-    with torch.no_grad():
-        expected = 0.5 * (one.net(batch)[1] - batch[TARGETS]).square().mean()
-        assert float(one.loss(batch, is_reported=False)[0]) == pytest.approx(float(expected))
 
 
 def test_steps_of_nobodys_train_the_critic_only() -> None:
@@ -127,19 +122,6 @@ def test_steps_of_nobodys_train_the_critic_only() -> None:
     assert not all(map(torch.equal, now[1], critic))
     batch[OWN][:] = False  # and there is no division by 0
     assert not any(bool(one.any()) for one in gradients()[0])
-
-
-@NETWORKS
-@pytest.mark.parametrize("steps", ["-----", "xxxxx", "-x--x"])
-def test_a_batch_of_nobodys_steps_leaves_the_actor_as_it_is(steps: str, model: Any) -> None:
-    actors = central_actors(MAPPO, model=model, **PAPERS)
-    net, rng = trainer_of(actors).net, np.random.default_rng(0)
-    before = copy.deepcopy(net.state_dict())
-    metrics = learned(actors, Life(actors, rng).play(steps))["p"]
-    assert all(map(np.isfinite, metrics.values()))
-    changed = {name for name, now in net.state_dict().items() if not torch.equal(now, before[name])}
-    assert changed
-    assert all(name.startswith(("critic", "vf", "normalizer")) for name in changed)
 
 
 @pytest.mark.parametrize("clip_jointly", [False, True])
@@ -183,10 +165,9 @@ def test_targets_and_advantages_are_normalised(model: Any) -> None:
     torch.testing.assert_close(one.net.in_rewards(columns[OLD_VALUES][where]), raw)
 
 
-@pytest.mark.parametrize("settings", [{}, PAPERS])
-def test_targets_beyond_reason_are_left_out(settings: Any) -> None:
+def test_targets_beyond_reason_are_left_out() -> None:
     """A Huber loss does not show them, and units would keep them."""
-    actors = central_actors(MAPPO, **settings)
+    actors = central_actors(MAPPO, **PAPERS)
     net, rng = trainer_of(actors).net, np.random.default_rng(0)
     learned(actors, *a_batch(actors, rng))
     before = copy.deepcopy(net.state_dict())
@@ -235,24 +216,7 @@ def test_new_statistics_preserve_the_values(hidden: list[int]) -> None:
     assert not torch.allclose(net.values_alone(rows), raw, atol=1e-1), "its own units have changed"
 
 
-def test_without_normalisation_values_are_in_units_of_rewards() -> None:
-    net = make(MAPPO, central_spec(), SMALL).net
-    values = net.values_alone(some_rows())
-    assert torch.equal(net.in_rewards(values), values)
-    assert net.learn_units(torch.tensor([100.0])).tolist() == [100.0]
-    assert not any("normalizer" in key for key in net.state_dict())
-
-
 # --- what actor and critic see --------------------------------------------------------------
-
-
-def test_gradients_keep_actor_and_critic_apart() -> None:
-    net, rows = make(MAPPO, central_spec(), SMALL).net, some_rows()
-    for predicted, owners in zip(net(rows), ("actor pi", "critic vf"), strict=True):
-        net.zero_grad()
-        predicted.square().sum().backward()
-        for name, parameter in net.named_parameters():
-            assert (parameter.grad is not None) == (name.split(".")[0] in owners.split())
 
 
 @pytest.mark.parametrize(
@@ -277,7 +241,7 @@ def test_what_each_of_them_reads(
 
 @pytest.mark.parametrize("obs_agent_id", [True, False])
 @pytest.mark.parametrize("has_masks", [True, False])
-def test_it_acts_in_numpy_and_in_files_as_it_learns(has_masks: bool, obs_agent_id: bool) -> None:
+def test_it_acts_in_numpy_as_it_learns(has_masks: bool, obs_agent_id: bool) -> None:
     spec = central_spec(has_masks=has_masks)
     actors = central_actors(MAPPO, spec, obs_agent_id=obs_agent_id)
     one, rows = trainer_of(actors), some_rows(1, has_mask=has_masks)
@@ -285,12 +249,9 @@ def test_it_acts_in_numpy_and_in_files_as_it_learns(has_masks: bool, obs_agent_i
     acted = actors.ask("p", rows_of(seen, None, actors))
     with torch.no_grad():
         expected = one.predicted(rows)[0].numpy()
-        keys = [key for key in one.acting_keys if key != ACTION_MASK]
-        in_file = one.network()(*(rows[key] for key in keys)).numpy()
-    assert (AGENT_ID in keys) == obs_agent_id
+    assert (AGENT_ID in one.acting_keys) == obs_agent_id
     np.testing.assert_allclose(acted.outputs[DISTRIBUTION], expected, rtol=1e-5, atol=1e-6)
     assert (expected[:, 1] == UNAVAILABLE).all() == has_masks
-    np.testing.assert_allclose(in_file[:, ::2], expected[:, ::2], rtol=1e-5, atol=1e-6)
 
 
 def test_a_value_is_of_the_state_and_in_units_of_rewards() -> None:

@@ -22,7 +22,7 @@ from tests.servers.algorithms.playing import (
 from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, OBS, STATE
 from muxrl.servers.agents.log_probs import LOG_PROB
-from muxrl.servers.algorithms.actor_critic import ACTOR, IS_STEP, OWN, STATES
+from muxrl.servers.algorithms.actor_critic import ACTOR, IS_STEP, OWN
 from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
 from muxrl.servers.algorithms.mappo import MAPPO
 from muxrl.servers.algorithms.rollout import Rollout
@@ -180,13 +180,3 @@ def test_a_copy_that_acts_for_a_learner_follows_its_critic_too() -> None:
     learned(actors, Life(actors, rng).play("aa-aaxa"))
     theirs = actors.acting("p").net.state_dict()
     assert all(torch.equal(v, theirs[k]) for k, v in policy(actors).net.state_dict().items())
-
-
-def test_sequences_begin_with_what_was_recorded() -> None:
-    actors = central_actors(MAPPO, model=LSTM)
-    piece = Life(actors, np.random.default_rng(0)).play("aaaaaa")
-    columns = policy(actors).columns_of(
-        Rollout.of([piece]), **{ADVANTAGES: np.zeros(6, np.float32)}
-    )
-    for key, begin in columns[STATES].items():
-        np.testing.assert_array_equal(begin.numpy(), piece.outputs[STATES][key][[0, 4]])

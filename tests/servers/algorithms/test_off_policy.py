@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.servers.algorithms.playing import SPACES, actors_of, learned, make, play, spec_of
+from tests.servers.algorithms.playing import actors_of, learned, make, play
 
 from muxrl.servers.algorithms.dqn import DQN
 from muxrl.servers.algorithms.off_policy import OffPolicy
@@ -20,12 +19,7 @@ SMALL: dict[str, Any] = {
     "num_steps_sampled_before_learning_starts": 32,
     "rollout_fragment_length": 4,
 }
-PRIORITIZED = {
-    "type": "MultiAgentPrioritizedEpisodeReplayBuffer",
-    "capacity": 48,
-    "alpha": 0.6,
-    "beta": 0.4,
-}
+BOTH = pytest.mark.parametrize("cls", [DQN, SAC])
 
 
 def learn(actors: Actors, num: int, rng: np.random.Generator, **how: Any) -> dict[str, float]:
@@ -35,37 +29,21 @@ def learn(actors: Actors, num: int, rng: np.random.Generator, **how: Any) -> dic
     return found
 
 
-@pytest.mark.parametrize("cls", [DQN, SAC])
+@BOTH
 @pytest.mark.parametrize(("intensity", "updates"), [(None, 0.25), (10.0, 1.25), (5.5, 0.6875)])
+@pytest.mark.parametrize(("pieces", "num"), [((31, 40), 40), ((128,), 100), ((12, 116, 10), 110)])
 def test_training_intensity_is_steps_trained_for_each_played(
-    cls: type[OffPolicy], intensity: float | None, updates: float
+    cls: type[OffPolicy], pieces: tuple[int, ...], num: int, intensity: float | None, updates: float
 ) -> None:
-    """In batches of 8, every 4 env steps; RLlib rounds 5.5 to 6."""
+    """In batches of 8, every 4 env steps; RLlib rounds 5.5 to 6. Those before the 32nd bring none,
+    however much comes at once, but for the fragment that ends with it."""
     actors = actors_of(cls, training_intensity=intensity, **SMALL)
     trainer: Any = actors.learners["p"]
     rng = np.random.default_rng(0)
-    learn(actors, 31, rng)
-    assert not trainer.num_updates
-    assert not trainer._due  # none is due before 32
-    learn(actors, 40, rng)  # with the fragment that ends with the 32nd
-    assert trainer.num_updates + trainer._due == pytest.approx(40 * updates)
-
-
-@pytest.mark.parametrize("cls", [DQN, SAC])
-@pytest.mark.parametrize("num_before", [0, 12])
-def test_what_came_before_learning_begins_brings_no_updates(
-    cls: type[OffPolicy], num_before: int
-) -> None:
-    """However much comes at once: in one batch as in batches of the smallest size."""
-    actors = actors_of(cls, **SMALL)
-    trainer: Any = actors.learners["p"]
-    rng = np.random.default_rng(0)
-    if num_before:
-        learn(actors, num_before, rng)
-    learn(actors, 128 - num_before, rng)
-    assert trainer.num_updates + trainer._due == (128 - 32 + 4) / 4
-    learn(actors, 10, rng)
-    assert trainer.num_updates + trainer._due == (128 - 32 + 4 + 10) / 4
+    for length in pieces:
+        learn(actors, length, rng)
+        assert bool(trainer.num_updates) == (actors.num_env_steps_sampled >= 32)
+    assert trainer.num_updates + trainer._due == pytest.approx(num * updates)
 
 
 def test_a_policy_that_is_absent_learns_from_what_it_has() -> None:
@@ -93,14 +71,14 @@ def test_a_record_has_losses_though_its_last_batch_brought_no_update() -> None:
     assert metrics["qf_loss"] > 0.0
 
 
-@pytest.mark.parametrize("cls", [DQN, SAC])
+@BOTH
 def test_a_fragment_is_n_steps_unless_it_is_given(cls: type[OffPolicy]) -> None:
     """It may be shorter, which RLlib refuses."""
     assert make(cls, n_step=3, rollout_fragment_length="auto").batch_env_steps == 3
     assert make(cls, n_step=3, rollout_fragment_length=1).batch_env_steps == 1
 
 
-@pytest.mark.parametrize("cls", [DQN, SAC])
+@BOTH
 def test_targets_move_by_tau_once_so_many_env_steps_have_come(cls: type[OffPolicy]) -> None:
     actors = actors_of(cls, target_network_update_freq=20, tau=0.25, **SMALL)
     trainer: Any = actors.learners["p"]
@@ -117,47 +95,12 @@ def test_targets_move_by_tau_once_so_many_env_steps_have_come(cls: type[OffPolic
     assert learn(actors, 4, rng)["num_target_updates"] == 4
 
 
-CASES = {
-    "DQN": (DQN, "discrete", {"n_step": 3, "target_network_update_freq": 24}),
-    "DQN by priority": (DQN, "discrete", {"replay_buffer_config": PRIORITIZED, "num_atoms": 5}),
-    "SAC": (SAC, "discrete", {}),
-    "SAC in a Box": (SAC, "box", {"critic_lr": [[0, 0.01], [400, 0.001]]}),
-}
-
-
-def made(case: str) -> Actors:
-    cls, space, settings = CASES[case]
-    return actors_of(cls, spec_of(SPACES[space]), {"fcnet_hiddens": [8]}, **{**SMALL, **settings})
-
-
-def test_after_a_resumption_without_replay_it_waits_also_if_it_is_resumed_again() -> None:
-    """Else it would learn at once from the few steps that the second checkpoint has."""
-    first, second, third = made("DQN"), made("DQN"), made("DQN")
-    rng = np.random.default_rng(0)
-    learn(first, 60, rng)
-    num = first.learners["p"].num_updates  # type: ignore[attr-defined]
-    second.num_env_steps_sampled = 60
-    second.put("state", first.get("state"))
-    second.learners["p"].refill_replay(60)  # type: ignore[attr-defined]
-    learn(second, 12, rng)
-    third.num_env_steps_sampled = 72
-    third.put("state", second.get("state"))
-    replay = second.learners["p"].replay_state()  # type: ignore[attr-defined]
-    third.learners["p"].load_replay(copy.deepcopy(replay))  # type: ignore[attr-defined]
-    trainer: Any = third.learners["p"]
-    learn(third, 16, rng)
-    assert trainer.num_updates == num
-    learn(third, 4, rng)
-    assert trainer.num_updates == num + 1
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_copy_acts_with_what_was_learned(case: str) -> None:
-    actors = made(case)
+@BOTH
+def test_a_copy_acts_with_what_was_learned(cls: type[OffPolicy]) -> None:
+    actors = actors_of(cls, **SMALL)
     learn(actors, 60, np.random.default_rng(0))
     learner: Any = actors.learners["p"]
     actor: Any = actors._actors["p"]
     seen = torch.randn(6, 4)
-    outputs = [one.network()(seen) for one in (learner, actor)]
-    assert torch.equal(*outputs)
+    assert torch.equal(learner.network()(seen), actor.network()(seen))
     assert actor.env_steps == 60

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muxrl.servers.algorithms.rollout import Padded, advantages_of, minibatches
+from muxrl.servers.algorithms.rollout import Padded, advantages_of, explained_variance, minibatches
 
 LENGTHS = st.lists(st.integers(1, 7), min_size=1, max_size=5)
 
@@ -69,3 +70,9 @@ def test_every_pass_has_each_row_once_in_minibatches_of_equal_size(
 def test_sequences_make_as_many_minibatches_as_their_transitions_ask_for() -> None:
     assert len(list(minibatches(10, 95, 20, 1, None))) == 5
     assert len(list(minibatches(3, 95, 20, 1, None))) == 3
+
+
+def test_values_explain_the_variance_that_there_is() -> None:
+    targets = torch.tensor([1.0, 2.0, 4.0])
+    assert explained_variance(targets, targets) == 1.0
+    assert explained_variance(torch.ones(3), targets) == 0.0

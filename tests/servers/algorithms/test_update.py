@@ -14,7 +14,7 @@ from torch import nn
 
 from muxrl.servers.algorithms.networks import Encoder
 from muxrl.servers.algorithms.settings.model import ModelSettings
-from muxrl.servers.algorithms.update import Step, Targets, seeded, value_at
+from muxrl.servers.algorithms.update import Step, seeded, value_at
 
 
 def net(seed: int = 0) -> nn.Linear:
@@ -126,18 +126,6 @@ def test_the_learning_rate_follows_its_schedule() -> None:
     assert step.lr == 1.0
     step.follow(5)
     assert step.lr == pytest.approx(0.5)
-
-
-def test_targets_move_by_a_share_and_learn_nothing() -> None:
-    one, copy = net(), net(1)
-    targets = Targets((one, copy))
-    assert all(map(torch.equal, one.parameters(), copy.parameters()))
-    assert not any(p.requires_grad for p in copy.parameters())
-    before = copy.weight.clone()
-    with torch.no_grad():
-        one.weight += 1.0
-    targets.follow(0.25)
-    torch.testing.assert_close(copy.weight, before + 0.25)
 
 
 def test_a_seed_is_drawn_from_apart() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,17 +13,12 @@ import pytest
 from tests.servers.scripted_store import make_plan
 from tests.servers.trainers.brought import Counting
 
-from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare
-from muxrl.orchestrator.config.schema import StopConfig
 from muxrl.orchestrator.config.server_plan import default_settings
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.agents.seating import MASKED_AGENTS, TEAMS
-from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.lookup import find
 from muxrl.servers.setting_values import AlgorithmProblem
-from muxrl.servers.trainers import lookup
-from muxrl.servers.trainers.budget import FIRST_COPY, Milestone, ReplaySize, of_steps
 from muxrl.servers.trainers.declared_settings import (
     Count,
     Limit,
@@ -93,15 +88,6 @@ class Toy(Counting):
         super().__init__(policy)
         self.settings = settings
         self.batch_env_steps = settings.train_batch_size_per_learner
-
-    @classmethod
-    def find_milestones(cls, settings: ToySettings) -> Iterator[Milestone]:
-        num = settings.target_update_freq
-        yield Milestone(FIRST_COPY, ("target_update_freq",), env_steps=num)
-
-    @classmethod
-    def replay_size(cls, settings: ToySettings, seats: Mapping[str, Seat]) -> ReplaySize:
-        return of_steps(seats, settings.target_update_freq, "target_update_freq", "agent steps")
 
 
 class Variant(Toy):
@@ -203,16 +189,6 @@ def test_network_settings_are_read_alike(cls: type, model: dict[str, Any], sente
     assert sentence in "".join(found)
 
 
-def test_a_module_of_one_s_own_is_for_rllib_s_algorithms() -> None:
-    assert problems(Toy, {}, rl_module="a:B") == [
-        "Toy makes its networks itself; leave out rl_module"
-    ]
-    (found,) = problems(OfTeams, {}, rl_module="a:B")
-    assert "('a:B' was given): its networks belong together; leave out rl_module" in found
-    (found,) = find("A2C").find_config_problems(ServerConfig("A2C", rl_module="a:B"))
-    assert found.endswith("for an RLModule of your own ('a:B' was given) use RLLIB_PPO")
-
-
 def test_every_setting_has_its_default() -> None:
     entry = entry_of(Toy)
     assert entry.settings() == {
@@ -235,7 +211,6 @@ def test_every_setting_has_its_default() -> None:
 
 def test_a_preset_is_the_class_s_own_affair() -> None:
     assert "mixer" not in entry_of(Variant).settings()
-    assert entry_of(Variant).meanings() == entry_of(Toy).meanings()
     assert problems(Variant, {"mixer": "qmix"}) == [
         "Variant is ToySettings with mixer='vdn'; to set 'mixer' yourself use Toy"
     ]
@@ -267,11 +242,6 @@ def test_it_says_in_which_spaces_it_learns() -> None:
     assert found.endswith("it takes Discrete; use PPO")
 
 
-def test_a_minibatch_that_no_batch_fills_is_refused() -> None:
-    (found,) = entry_of(Toy).find_problems(plan_of(Toy, {"minibatch_size": 17}))
-    assert "'minibatch_size' is 17, but a policy has 16 transitions in a batch at most" in found
-
-
 def test_a_policy_is_told_of_the_parts_of_observations_and_of_groups() -> None:
     entry, plan = entry_of(OfTeams), make_plan("ab", {"team": ("a", "b")})
     actors = entry.make_actors(plan, entry.seating.make_seats(plan))
@@ -285,32 +255,6 @@ def test_a_policy_is_told_of_the_parts_of_observations_and_of_groups() -> None:
     (spec,) = entry_of(Toy).make_actors(plan, MASKED_AGENTS.make_seats(plan)).specs.values()
     assert spec.teams == {"a": "team", "b": "team"}
     assert [*spec.parts] == ["obs"]
-
-
-def test_what_a_budget_is_too_small_for_is_warned_of() -> None:
-    config = ExperimentConfig(
-        name="toy",
-        simulation=SimulationConfig(env="muxrl.experiments.simulations.cue_game:CueGame"),
-        servers={"toy": ServerConfig(f"{HERE}:Toy", agents=["*"])},
-        stop=StopConfig(env_steps=100),
-    )
-    experiment = prepare(config)
-    told = " ".join(experiment.warnings)
-    assert (
-        "the first copy to its target network needs 200 env steps (target_update_freq: 200)" in told
-    )
-    assert "epsilon changes until env step 1,000, but the run stops at 100" in told
-    plan = experiment.servers["toy"]
-    algorithm = find(plan.algorithm)
-    assert [one.env_steps for one in algorithm.find_milestones(plan)] == [8, 200]
-    size = algorithm.find_replay_size(plan)
-    assert size is not None
-    assert size.capacity == "200 agent steps"
-
-
-def test_a_registered_name_is_written_as_it_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup, "registered", lambda: {"TOY": f"{HERE}:Toy"})
-    assert find("toy").name == "TOY"
 
 
 def test_a_subclass_declares_and_assigns_defaults() -> None:

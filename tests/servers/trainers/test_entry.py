@@ -158,7 +158,7 @@ def test_packages_register_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookup, "registered", lambda: {"Mine": f"{HERE}:Counting"})
     entry = find_trainer("mine")
     assert entry is not None
-    assert entry.make.__name__ == "Counting"
+    assert (entry.name, entry.make.__name__) == ("Mine", "Counting")
 
 
 def test_names_in_results_are_short() -> None:

@@ -14,23 +14,13 @@ from tests.servers.export.untrained import plan_of
 from tests.servers.trainers.dense import Drawing, Team
 
 from muxrl.protocol.codec import decode_weights
-from muxrl.protocol.messages import (
-    DenseLayer,
-    EndEpisode,
-    PlayedSteps,
-    PolicyWeights,
-    Recorded,
-    StartEpisode,
-    Step,
-)
+from muxrl.protocol.messages import DenseLayer, PolicyWeights
 from muxrl.protocol.spaces import Box, DictSpace, Discrete
-from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.fixed_policies.exported import export_checkpoint
 from muxrl.servers.fixed_policies.loaded_policies import load_checkpoint
 from muxrl.servers.server import make_policies
 from muxrl.servers.setting_values import AlgorithmProblem
-from muxrl.servers.trainers.acting import IS_LOGGED
 from muxrl.servers.training.policies import ServerProblem
 
 SEES, THREE = Box((2,)), Discrete(3)
@@ -99,45 +89,6 @@ def test_or_the_reason_why_not(make: Any, plan: ServerPlan, why: str) -> None:
     assert re.search(why, told.problem)
 
 
-@pytest.mark.parametrize(("version", "is_stale"), [(1, False), (0, True)])
-def test_what_a_client_played_is_recorded_as_the_servers_own(
-    make: Any, version: int, is_stale: bool
-) -> None:
-    policies = make(dataclasses.replace(drawing(), while_learning="wait"))
-    policies.acting.weights_seq_no = 2 if is_stale else 1
-    store, logits = policies.store, np.array([0.5, -1.0, 2.0], np.float32)
-    store.accept(StartEpisode("e"), 0.0)
-    steps = [
-        Step("e", t, dict.fromkeys("ab", SEEN), logged_actions=dict.fromkeys("ab", 2))
-        for t in range(3)
-    ]
-    played = PlayedSteps("e", version, steps, {a: np.tile(logits, (3, 1)) for a in "ab"})
-    reply = store.accept(played, 0.0)
-    assert isinstance(reply, Recorded)
-    store.accept(EndEpisode("e", 3, terminations=dict.fromkeys("ab", True)), 0.0)
-    store.finish_frame()
-    (chunk,) = policies.store.pending
-    for one in chunk.trajectories:
-        assert one.outputs[IS_LOGGED].tolist() == [is_stale] * 3
-        np.testing.assert_array_equal(one.outputs[DISTRIBUTION], [logits] * 3)
-        assert np.isinf(one.outputs[LOG_PROB]).all() == is_stale
-
-
-def test_the_server_goes_on_from_the_states_of_a_client(make: Any) -> None:
-    policies = make(team())
-    store, state = policies.store, np.full((2, 4), 0.5, np.float32)
-    store.accept(StartEpisode("e"), 0.0)
-    step = Step("e", 0, dict.fromkeys("ab", SEEN), logged_actions=dict.fromkeys("ab", 1))
-    store.accept(PlayedSteps("e", 0, [step], {}, {"team": state}), 0.0)
-    asked = store.accept(Step("e", 1, dict.fromkeys("ab", SEEN)), 0.0)
-    seen: list[Any] = []
-    trainer: Any = policies.acting.acting("both")
-    act = trainer.act
-    trainer.act = lambda rows: (seen.append(rows.states["h"].copy()), act(rows))[1]
-    policies.acting.act([asked.block])
-    np.testing.assert_array_equal(seen[0], [state])
-
-
 # --- files and functions --------------------------------------------------------------------
 
 
@@ -159,16 +110,6 @@ def test_members_of_a_team_become_files_and_functions(make: Any, sees: Any, tmp_
         assert one(seen) == int(last)
     with pytest.raises(AlgorithmProblem, match="no critic values"):
         one.value(seen)
-
-
-def test_a_loaded_policy_has_the_critic_of_its_checkpoint(make: Any, tmp_path: Path) -> None:
-    policies = make(drawing())
-    trainer: Drawing = policies.acting.learners["both"]
-    policies.save(tmp_path / "saved")
-    loaded = load_checkpoint(tmp_path / "saved")["a"]
-    expected = trainer.critic(torch.from_numpy(SEEN)).item()
-    assert loaded.value(SEEN) == pytest.approx(expected, rel=1e-6)
-    assert not loaded.remembers
 
 
 # --- first weights --------------------------------------------------------------------------

@@ -18,28 +18,6 @@ def through_a_file(value: Any, folder: Path) -> Any:
     return from_plain(read_state(folder / "state.npz"))
 
 
-def test_an_optimizer_continues(tmp_path: Path) -> None:
-    def step(net: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        optimizer.zero_grad()
-        net(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-
-    def make() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        net = torch.nn.Linear(2, 1)
-        return net, torch.optim.Adam(net.parameters(), lr=0.1)
-
-    net, optimizer = make()
-    step(net, optimizer)
-    state = {"net": net.state_dict(), "optimizer": optimizer.state_dict()}
-    loaded = through_a_file(state, tmp_path)
-    other, its_optimizer = make()
-    other.load_state_dict(loaded["net"])
-    its_optimizer.load_state_dict(loaded["optimizer"])
-    step(net, optimizer)
-    step(other, its_optimizer)
-    assert torch.equal(net.weight, other.weight)
-
-
 def test_all_that_a_state_may_hold(tmp_path: Path) -> None:
     state = {
         "none": None, "flag": True, "whole": 2**70, "real": 0.1, "text": "ü", "bytes": b"\0\1",

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 from tests.servers.acted import act_on, actions_of
 from tests.servers.packing import rows_of
-from tests.servers.scripted_store import SEES, make_plan, seen
+from tests.servers.scripted_store import make_plan, seen
 
-from muxrl.experiments.simulations.matrix_game import payoffs_of
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
-from muxrl.protocol.spaces import Box, DictSpace
+from muxrl.protocol.spaces import Box
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.fixed_policies import find_fixed
@@ -29,7 +28,6 @@ from muxrl.servers.trainers.policies import TrainerPolicies
 from muxrl.servers.training.policies import ServerProblem
 
 HERE = "tests.servers.trainers.brought"
-EXAMPLES = Path(__file__).parents[3] / "experiments" / "examples" / "own_trainer"
 PATIENCE_S = 20.0
 
 
@@ -212,61 +210,6 @@ def given_to(policies: TrainerPolicies) -> list[Any]:
     return given
 
 
-@pytest.mark.parametrize("kind", ["plain", "masked", "team"])
-def test_steps_in_rows_are_asked_and_learned_as_single_ones(kind: str) -> None:
-    """Two episodes, of which the other begins later, is asked alone once, and ends first."""
-    learned, asked = [], []
-    for in_rows in (False, True):
-        plan = {"plain": plan_of, "masked": masked_plan, "team": team_plan}[kind]()
-        policies = policies_of(plan)
-        store, now = policies.store, time.monotonic()
-        given = given_to(policies)
-        t = {"e": 0, "f": 0}
-        store.accept(StartEpisode("e", should_explore=False), now)
-        for turn in range(6):
-            if turn == 1:
-                store.accept(StartEpisode("f", should_explore=False), now)
-            names = ["e", "f"] if turn in (2, 4, 5) else ["f"] if turn == 3 else ["e"]
-            steps = [
-                Step(
-                    name, t[name], {a: shown(a, t[name], kind == "masked") for a in "ab"},
-                    {"a": 1.0, "b": 0.5} if t[name] else {},
-                )
-                for name in names
-            ]  # fmt: skip
-            for name in names:
-                t[name] += 1
-            if in_rows and turn != 3:
-                rows = rows_of(plan.agents, steps)
-                act_on(policies.acting, store.accept_rows(rows, now))
-            else:
-                act_on(policies.acting, *(store.accept(step, now) for step in steps))
-            store.finish_frame()
-        policies.start()
-        for name in ("f", "e"):
-            ends = dict.fromkeys("ab", True)
-            store.accept(EndEpisode(name, t[name], terminations=ends), now)
-        store.finish_frame()
-        wait_for(policies, 1)
-        policies.finish(PATIENCE_S)
-        trainer: Any = policies.acting.learners["default"]
-        learned.append([
-            (one.agent_id, one.observations.tolist(), one.actions.tolist(), one.rewards.tolist(),
-             one.outputs["drawn"].tolist(), one.outputs["is_logged"].tolist(),
-             as_list(one.masks), as_list(one.present))
-            for one in trainer.seen
-        ])  # fmt: skip
-        asked.append([
-            (rows.agents, rows.states, rows.observations.tolist(), rows.should_explore,
-             as_list(rows.masks), as_list(rows.present))
-            for rows in given
-        ])  # fmt: skip
-    assert learned[0] == learned[1]
-    assert asked[0] == asked[1]
-    one, other = ([2], [None]) if kind == "team" else ([2, 2], [None, None])
-    assert [states for _, states, *_ in asked[0]][2] == one + other
-
-
 @pytest.mark.parametrize("in_rows", [False, True])
 def test_its_arrays_are_its_own(in_rows: bool) -> None:
     plan = plan_of("ReusesItsArrays")
@@ -304,35 +247,10 @@ def test_an_action_that_is_not_finite_is_refused() -> None:
         play(policies, "e")
 
 
-def as_list(array: Any) -> Any:
-    return None if array is None else array.tolist()
-
-
 def team_plan(name: str = "OfTeams", **fields: Any) -> ServerPlan:
     plan = plan_of(name, groups={"team": ("a", "b")}, late_members="allow", **fields)
     agents = {a: dataclasses.replace(agent, group="team") for a, agent in plan.agents.items()}
     return dataclasses.replace(plan, agents=agents)
-
-
-def masked_plan() -> ServerPlan:
-    sees = DictSpace({"x": SEES, "action_mask": Box((3,), "int8", 0.0, 1.0)})
-    plan = make_plan({"a": sees, "b": sees})
-    return dataclasses.replace(plan, algorithm=f"{HERE}:Counting")
-
-
-def shown(agent: str, t: int, masked: bool) -> Any:
-    mask = np.array([1, t % 2, 1], np.int8)
-    return {"x": seen(agent, t), "action_mask": mask} if masked else seen(agent, t)
-
-
-def test_a_logged_action_is_recorded_in_place_of_its_own() -> None:
-    policies = policies_of(plan_of())
-    store, now = policies.store, time.monotonic()
-    store.accept(StartEpisode("e"), now)
-    item = Step("e", 0, {"a": seen("a", 0)}, logged_actions={"a": 2})
-    pending: Any = store.accept(item, now)
-    assert actions_of(policies.acting, pending) == {"a": 2}
-    assert pending.block.chosen[0].outputs["is_logged"].all()
 
 
 def test_evaluation_draws_from_a_generator_of_its_own() -> None:
@@ -389,14 +307,6 @@ def test_a_default_that_has_changed_stays_what_it_was(tmp_path: Path) -> None:
     resumed = policies_of(plan_of(resume_from=str(tmp_path / "saved")))
     trainer: Any = resumed.acting.learners["default"]
     assert trainer.rate == 0.7
-
-
-def test_another_begins_with_its_weights(tmp_path: Path) -> None:
-    first = policies_of(plan_of(settings={"start": 5}))
-    first.save(tmp_path / "saved")
-    second = policies_of(plan_of(initialize_from=str(tmp_path / "saved")))
-    assert play(second, "e1", num_steps=1) == [{"a": 2, "b": 2}]
-    assert second.iteration == 0
 
 
 def test_frozen_and_loaded_it_acts_as_it_was_saved(tmp_path: Path) -> None:
@@ -501,29 +411,3 @@ def test_a_team_is_a_row_with_its_members_and_who_is_present(
     assert fixed is not None
     assert list(fixed(settings, {}).find_problems(frozen)) == []
     assert play(make_policies(frozen, pytest.fail), "e", num_steps=1) == [{"a": 1, "b": 1}]
-
-
-def test_the_example_holds_the_optimum_of_the_climbing_game(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """11 beside penalties of -30, where agents that learn alone fall back to 7 or 5."""
-    monkeypatch.syspath_prepend(EXAMPLES)
-    policies = policies_of(team_plan(algorithm="joint_bandit:JointBandit", seed=1))
-    policies.start()
-    payoffs = payoffs_of("climbing")
-
-    def play_one(i: int, **start: Any) -> float:
-        store, now = policies.store, time.monotonic()
-        store.accept(StartEpisode(f"e{i}", **start), now)
-        pending = store.accept(Step(f"e{i}", 0, {a: seen(a, 0) for a in "ab"}), now)
-        actions = actions_of(policies.acting, pending)
-        reward = float(payoffs[actions["a"], actions["b"]])
-        ends = dict.fromkeys("ab", True)
-        store.accept(EndEpisode(f"e{i}", 1, rewards={"a": reward}, terminations=ends), now)
-        store.finish_frame()
-        return reward
-
-    for i in range(300):
-        play_one(i)
-    wait_for(policies, 30)
-    assert play_one(300, mode="eval") == 11.0

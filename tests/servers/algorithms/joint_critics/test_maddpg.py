@@ -124,15 +124,6 @@ def test_noise_explores_within_the_box_and_follows_its_schedule() -> None:
     assert trainer.learn([piece])["exploration_noise"] == pytest.approx(0.3)
 
 
-def test_actions_stay_in_the_dimensions_that_members_have() -> None:
-    trainer, batch = make_trainer(MADDPG), make_batch(np.random.default_rng(0))
-    for explores in (False, True):
-        actions = trainer.act(rows_of(batch[OBS], explores=explores)).actions
-        np.testing.assert_array_equal(actions != 0, np.broadcast_to(HAS_DIMENSION, actions.shape))
-    targets = trainer.target_actions(batch[OBS]).numpy()
-    assert not targets[:, HAS_DIMENSION == 0].any()
-
-
 def updates_of_actor(trainer: Any) -> int:
     """Returns how many it has had."""
     steps = trainer.steps["policy"].state().values()

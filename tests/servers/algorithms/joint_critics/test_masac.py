@@ -10,7 +10,6 @@ import pytest
 import torch
 from tests.servers.algorithms.joint_critics.naive import (
     DIMS,
-    HAS_DIMENSION,
     NUM_ROWS,
     OBS_DIM,
     actor_output,
@@ -122,18 +121,6 @@ def test_what_is_recorded_of_absent_members_makes_no_difference() -> None:
     present = batch[ACTIONS].clone()
     present[~absent] += 0.1
     assert (net.values(batch[OBS], present) != values).any()
-
-
-def test_actions_stay_in_the_dimensions_that_members_have() -> None:
-    trainer, batch = make_trainer(MASAC), make_batch(np.random.default_rng(0))
-    for actions in (
-        trainer.draw_actions(batch[OBS][OBS])[0].detach().numpy(),
-        trainer.act(rows_of(batch[OBS])).actions,
-        trainer.act(rows_of(batch[OBS], explores=True)).actions,
-    ):
-        assert actions.shape == (NUM_ROWS, 3, 3)
-        assert (np.abs(actions) <= 1.0).all()
-        np.testing.assert_array_equal(actions != 0, np.broadcast_to(HAS_DIMENSION, actions.shape))
 
 
 @pytest.mark.parametrize("has_ids", [True, False])

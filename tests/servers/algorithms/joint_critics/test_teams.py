@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.servers.acted import actions_of
-from tests.servers.scripted_store import ScriptedStore, make_plan
+from tests.servers.scripted_store import make_plan
 from tests.servers.untrained import read_logged
 
 from muxrl.protocol.errors import ValueMismatch
-from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import (
     Box,
     DictSpace,
@@ -108,11 +106,7 @@ def test_actions_are_scaled_to_each_members_bounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "kind"),
-    [
-        (MultiDiscrete((3, 2)), "MultiDiscrete"),
-        (Box((2,)), "Box"),
-    ],
+    ("space", "kind"), [(MultiDiscrete((3, 2)), "MultiDiscrete"), (Box((2,)), "Box")]
 )
 def test_other_actions_are_refused(space: Space, kind: str) -> None:
     with pytest.raises(TeamProblem, match=rf"{kind}.* of agent 'a'.* one-dimensional Box"):
@@ -204,18 +198,3 @@ def test_teams_are_alike_if_their_rows_have_the_same_dimensions() -> None:
     assert one == two
     assert one.key != turned.key  # padded to the same sizes, but other rows lack a dimension
     assert one.text == "2 members, observations of 2, actions of 2"
-
-
-def test_logged_actions_of_some_members_leave_the_others_their_own() -> None:
-    who, plan = seat(), plan_of(settings={"hidden_dim": 8})
-    acting = find("MASAC").make_actors(plan, {"team": who})  # type: ignore[attr-defined]
-    store = ScriptedStore(plan, seating=VECTOR_TEAMS)
-    store.start()
-    seen = dict.fromkeys("abc", np.array([0.5, -0.5], np.float32))
-    logged = {"b": np.array([0.125], np.float32)}
-    waiting: Any = store.store.accept(Step("e", 0, seen, logged_actions=logged), 0.0)
-    assert actions_of(acting, waiting)["b"] == pytest.approx(0.125)
-    action = waiting.block.chosen[0].actions[0, 0]
-    assert to_gymnasium(ACTS).contains(action)
-    assert action[1, 0] == -0.5
-    assert action[0, :2].all()

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.servers.acted import actions_of
-from tests.servers.algorithms.joint_critics.naive import make_trainer, piece_of
+from tests.servers.algorithms.joint_critics.naive import (
+    HAS_DIMENSION,
+    make_batch,
+    make_trainer,
+    piece_of,
+    rows_of,
+)
 from tests.servers.algorithms.joint_critics.pulling import (
     SMALL,
     plan_of,
@@ -23,11 +27,11 @@ from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box
+from muxrl.servers.agents.keys import OBS
 from muxrl.servers.algorithms.joint_critics.maddpg import MADDPG
 from muxrl.servers.algorithms.joint_critics.masac import MASAC
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.lookup import find
-from muxrl.servers.server import make_policies
 from muxrl.servers.setting_values import AlgorithmProblem
 
 BOTH = pytest.mark.parametrize("make", [MADDPG, MASAC])
@@ -39,20 +43,14 @@ BOTH = pytest.mark.parametrize("make", [MADDPG, MASAC])
     ("name", "settings", "message"),
     [
         ("MADDPG", {"policy_delay": 0}, "policy_delay=0 must be a whole number of at least 1"),
-        ("MADDPG", {"policy_delay": 1.5}, "setting 'policy_delay' must be an integer, got 1.5"),
         ("MADDPG", {"target_noise": -0.1}, "target_noise=-0.1 must be at least 0"),
         ("MADDPG", {"target_noise_clip": -1.0}, "target_noise_clip=-1.0 must be at least 0"),
         ("MADDPG", {"exploration_noise": [(0, 0.5), (10, -0.1)]}, "must be at least 0"),
-        ("MADDPG", {"exploration_noise": [(5, 0.5), (10, 0.1)]}, "first timestep must be 0"),
-        ("MADDPG", {"twin_critics": 2}, "MADDPG's setting 'twin_critics' must be true or"),
         ("MADDPG", {"lr": 0.1}, "MADDPG has no setting 'lr'; it is 'actor_lr' here"),
         ("MADDPG", {"initial_alpha": 0.1}, "MADDPG has no setting 'initial_alpha'"),
-        ("MASAC", {"hidden_dim": 0}, "hidden_dim=0 must be a whole number of at least 1"),
-        ("MASAC", {"batch_size_steps": 1.5}, "must be an integer, got 1.5"),
         ("MASAC", {"tau": 0.0}, r"tau=0.0 must lie in \(0, 1\]"),
         ("MASAC", {"initial_alpha": 0.0}, "initial_alpha=0.0 must be above 0"),
         ("MASAC", {"updates_per_step": 0.0}, "updates_per_step=0.0 must be above 0"),
-        ("MASAC", {"target_entropy": "low"}, "setting 'target_entropy' must be a number or 'auto'"),
         (
             "MASAC",
             {"num_steps_before_learning": 50, "buffer_capacity_steps": 40},
@@ -78,6 +76,23 @@ def test_what_only_others_have_is_refused() -> None:
         find("matd3")
     samples = {name: find(name).samples_actions for name in ("MADDPG", "MASAC")}
     assert samples == {"MADDPG": False, "MASAC": True}
+
+
+# --- acting ---------------------------------------------------------------------------------
+
+
+@BOTH
+def test_actions_stay_in_the_dimensions_that_members_have(make: Any) -> None:
+    trainer, batch = make_trainer(make), make_batch(np.random.default_rng(0))
+    acted = [
+        trainer.act(rows_of(batch[OBS], explores=explores)).actions for explores in (False, True)
+    ]
+    acted += [trainer.draw_actions(batch[OBS][OBS])[0].detach().numpy()] if make is MASAC else []
+    for actions in acted:
+        assert (np.abs(actions) <= 1.0).all()
+        np.testing.assert_array_equal(actions != 0, np.broadcast_to(HAS_DIMENSION, actions.shape))
+    if make is MADDPG:
+        assert not trainer.target_actions(batch[OBS]).numpy()[:, HAS_DIMENSION == 0].any()
 
 
 # --- what is due ----------------------------------------------------------------------------
@@ -129,33 +144,6 @@ def test_learning_waits_until_a_replay_that_was_not_saved_is_filled_again() -> N
     second.refill_replay(30)
     after = [second.learn([piece_of(rng, 15, f"e{k}")])["num_updates"] for k in range(2)]
     assert after == [before, before + 11]
-
-
-# --- updates --------------------------------------------------------------------------------
-
-
-@BOTH
-def test_the_actors_loss_does_not_move_the_critics(make: Any) -> None:
-    trainer = make_trainer(make, critic_lr=0.0, num_steps_before_learning=1, batch_size_steps=4)
-    before = {name: one.clone() for name, one in trainer.networks().items()}
-    trainer.learn([piece_of(np.random.default_rng(0), 8)])
-    moved = {n.partition(".")[0] for n, one in trainer.networks().items()
-             if not torch.equal(one, before[n])}  # fmt: skip
-    assert "actor" in moved
-    assert "critic" not in moved
-
-
-@BOTH
-def test_an_update_with_numbers_that_are_not_finite_is_skipped(make: Any) -> None:
-    trainer = make_trainer(make, num_steps_before_learning=1, batch_size_steps=4)
-    before = {name: one.clone() for name, one in trainer.networks().items()}
-    piece = piece_of(np.random.default_rng(0), 5)
-    piece.rewards[:] = np.inf
-    trainer.learn([piece])
-    assert trainer.skipped.num == {"team": 5}
-    for name, one in trainer.networks().items():
-        if not name.startswith("target"):  # which goes on moving towards the other
-            assert torch.equal(one, before[name]), name
 
 
 # --- on a server ----------------------------------------------------------------------------
@@ -225,19 +213,3 @@ def test_a_team_learns_whoever_is_missing(algorithm: str) -> None:
     assert not stored["obs"]["obs"][stored["obs"]["alive"] == 0].any()
     # Two of three episodes end with a termination, one step in six.
     assert stored["terminateds"].mean() == pytest.approx(2 / 3 / 6, abs=0.05)
-
-
-@pytest.mark.parametrize("algorithm", ["MADDPG", "MASAC"])
-def test_a_frozen_team_acts_as_it_did(tmp_path: Path, algorithm: str) -> None:
-    with playing(plan_of(algorithm=algorithm, settings=SMALL)) as played:
-        played.play_steps(60)
-        saved = played.policies.save(tmp_path / "saved")
-        expected = [played.pulls(c) for c in (-1.0, 0.3)]
-    plan = plan_of(settings={"checkpoint": str(saved)})
-    frozen = make_policies(dataclasses.replace(plan, algorithm="FROZEN"), lambda _: None)
-    seen = [dict.fromkeys("ab", np.array([c], np.float32)) for c in (-1.0, 0.3)]
-    for number, (value, pulls) in enumerate(zip(seen, expected, strict=True)):
-        frozen.store.accept(StartEpisode(f"e{number}"), 0.0)
-        pending = frozen.store.accept(Step(f"e{number}", 0, value), 0.0)
-        actions = actions_of(frozen.acting, pending)
-        assert {m: float(a[0]) for m, a in actions.items()} == pytest.approx(pulls)

@@ -18,9 +18,7 @@ from tests.servers.algorithms.qmix.pieces import (
     update,
 )
 
-from muxrl.protocol.dense import forward, gru_step
-from muxrl.protocol.messages import GruLayer
-from muxrl.servers.agents.keys import AGENT_ID, LAST_ACTION, OBS
+from muxrl.servers.agents.keys import LAST_ACTION, OBS
 from muxrl.servers.algorithms.qmix.networks import HIDDEN
 from muxrl.servers.algorithms.qmix.trainer import QMIX
 from muxrl.servers.episodes.trajectories import stack
@@ -82,15 +80,6 @@ def test_exploration_is_uniform_and_each_member_draws_for_itself() -> None:
     assert np.abs(counts / num - 0.25).max() < 0.03
 
 
-def test_epsilon_is_the_share_of_random_draws() -> None:
-    trainer = make(agent="mlp", epsilon=0.4)
-    seen = stack([observed(np.ones(3), np.ones(2))] * 8000)
-    greedy = act(trainer, seen, should_explore=False)
-    assert (greedy == greedy[0]).all()
-    # A random draw is the greedy action with probability 1/2 for a, and 1/4 for b.
-    assert (greedy != act(trainer, seen)).mean(0).tolist() == pytest.approx([0.2, 0.3], abs=0.03)
-
-
 @pytest.mark.parametrize(
     ("env_steps", "expected"), [(0, 1.0), (25_000, 0.525), (50_000, 0.05), (10**6, 0.05)]
 )
@@ -118,7 +107,6 @@ def test_actions_are_drawn_from_the_rows_generator_alone() -> None:
 
 @pytest.mark.parametrize("settings", SHAPES, ids=str)
 def test_acting_step_by_step_is_what_is_learned_from(settings: dict[str, Any]) -> None:
-    """In numpy, as a file's network, and as the layers that clients get."""
     trainer, rng = make(**settings), np.random.default_rng(0)
     steps = [observe(4, rng, last) for last in ((-1, -1), (1, -1), (0, 3), (1, 1))]
     agent = trainer.net.agent
@@ -127,7 +115,7 @@ def test_acting_step_by_step_is_what_is_learned_from(settings: dict[str, Any]) -
         together = {key: np.stack([step[key] for step in steps], 1) for key in steps[0]}
         expected = agent.values(agent.inputs_of(tensors_of(together))).numpy()
     assert expected.shape == (4, 4, 2, 4)
-    states = of_member = of_client = None
+    states = None
     for t, parts in enumerate(steps):
         rows = asked(trainer, parts, states)
         values, _ = trainer.values(rows)
@@ -137,41 +125,6 @@ def test_acting_step_by_step_is_what_is_learned_from(settings: dict[str, Any]) -
         assert (states is None) == (settings["agent"] == "mlp")
         if states is not None:
             assert states[HIDDEN].shape == (4, 2, 64)
-        own, of_member = as_file(trainer, parts, of_member)
-        np.testing.assert_allclose(own, expected[:, t, 1], rtol=1e-4, atol=1e-6)
-        own, of_client = as_client(trainer, parts, of_client)
-        np.testing.assert_allclose(own, expected[:, t, 1], rtol=1e-4, atol=1e-6)
-
-
-def as_file(trainer: QMIX, parts: Part, state: Any) -> tuple[np.ndarray, Any]:
-    """Returns the values of the second member by `network`, and the next state."""
-    given = {key: torch.from_numpy(parts[key][:, 1]) for key in (OBS, LAST_ACTION)}
-    given[AGENT_ID] = torch.tensor([[0.0, 1.0]] * len(parts[OBS]))
-    read: list[Any] = [given[key] for key in trainer.acting_keys if key in given]
-    with torch.inference_mode():
-        if not trainer.initial_state():
-            return trainer.network()(*read).numpy(), None
-        begin = {HIDDEN: torch.zeros(len(parts[OBS]), 64)}
-        values, after = trainer.network()(*read, state or begin)
-        return values.numpy(), after
-
-
-def as_client(trainer: QMIX, parts: Part, h: np.ndarray | None) -> tuple[np.ndarray, Any]:
-    """The same by `acting_network`, as clients read it."""
-    network = trainer.acting_network()
-    assert network is not None
-    read = [parts[OBS][:, 1]]
-    if network.reads_last_action:
-        read.append((parts[LAST_ACTION][:, 1, None] == np.arange(4)).astype(np.float32))
-    if network.reads_member_id:
-        read.append(np.tile(np.eye(2, dtype=np.float32)[1], (len(read[0]), 1)))
-    first, core, last = network.layers
-    x = forward((first,), np.concatenate(read, -1))
-    if isinstance(core, GruLayer):
-        x = h = gru_step(core, x, np.zeros_like(x) if h is None else h)
-    else:
-        x = forward((core,), x)
-    return forward((last,), x), h
 
 
 def test_acting_follows_what_is_learned() -> None:
@@ -246,11 +199,3 @@ def test_a_gru_is_called_to_train_where_it_learns(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch, "gru", seen)
     make(agent="gru").loss(tensors_of(sample_all(play(3))))
     assert sorted(called) == [False, True]
-
-
-def test_it_is_made_of_its_seed() -> None:
-    torch.manual_seed(7)
-    first = make()
-    torch.manual_seed(8)
-    for one, other in zip(first.net.parameters(), make().net.parameters(), strict=True):
-        assert torch.equal(one, other)

@@ -8,14 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from tests.servers.algorithms.qmix.pieces import (
-    GAMMA,
-    make,
-    play,
-    sample_all,
-    tensors_of,
-    update,
-)
+from tests.servers.algorithms.qmix.pieces import GAMMA, make, play, sample_all, tensors_of, update
 
 from muxrl.servers.agents.keys import ALIVE, OBS
 from muxrl.servers.algorithms.columns import ACTIONS, LOSS_MASK, REWARDS, TERMINATEDS
@@ -78,13 +71,7 @@ def test_the_greedy_values_and_the_actions_reach_a_mixer_of_advantages(
 ) -> None:
     online, mixer = ONLINE.clone().requires_grad_(), cast(Mixer, _OfAdvantages())
     q_taken, target = td_terms(
-        mixer,
-        mixer,
-        online,
-        TARGET,
-        hand_made(mask_b),
-        gamma=GAMMA,
-        double_q=double_q,
+        mixer, mixer, online, TARGET, hand_made(mask_b), gamma=GAMMA, double_q=double_q
     )
     # t=0: 1 + 4 taken, 2 + 4 at best, actions 0 + 1; t=1: 6 + 7, 6 + 8, 1 + 0.
     assert q_taken[..., 0].tolist() == [[6000 + 100 + 5, 14_000 + 100 + 13]]
@@ -95,13 +82,7 @@ def test_without_a_mixer_absent_members_are_credited_with_the_teams_rewards() ->
     batch = hand_made()
     batch[OBS]["alive"][0, 1, 1] = 0.0  # b is not asked at t=1, but again at t=2
     q_taken, target = td_terms(
-        NoMixer(),
-        NoMixer(),
-        ONLINE,
-        TARGET,
-        batch,
-        gamma=GAMMA,
-        double_q=True,
+        NoMixer(), NoMixer(), ONLINE, TARGET, batch, gamma=GAMMA, double_q=True
     )
     assert q_taken.tolist() == [[[1, 4], [6, 0]]]
     # a: 20, then 50. b: 2 and then 80; what stands at t=1 is not b's and is not in the loss.
@@ -161,20 +142,6 @@ def test_an_episodes_priority_in_closed_form() -> None:
     assert found.tolist() == pytest.approx([0.9 * 3 + 0.1 * 2, 0.5])
 
 
-def test_weights_scale_the_loss_and_not_the_errors() -> None:
-    batch = sample_all(play(2, seed=0), play(3, seed=1))
-    plain, alike, halved = (
-        update(make(), drawn_by_priority(batch, weights) if weights else batch)
-        for weights in ([], [1.0, 1.0], [0.5, 0.5])
-    )
-    assert (alike["loss"], alike["grad_norm"]) == (plain["loss"], plain["grad_norm"])
-    assert halved["loss"] == pytest.approx(plain["loss"] / 2)
-    assert halved["td_error_abs"] == plain["td_error_abs"]  # they say how well values fit
-    assert set(alike) - set(plain) == {"importance_weight_mean", "priority_max"}
-    assert halved["importance_weight_mean"] == 0.5
-    assert halved["priority_max"] == alike["priority_max"] > 0.0
-
-
 # An update.
 
 
@@ -216,13 +183,6 @@ def test_importance_weights_can_learn_at_a_rate_of_their_own(optimizer_name: str
     trainer = make(cls=QPLEX, optimizer_name=optimizer_name, lr=lr, importance_lr_factor=30.0)
     net, batch = trainer.net, sample_all(play(3), play(2, seed=1))
     assert isinstance(net.mixer, DuplexMixer)
-    importance = {id(p) for p in net.mixer.importance.parameters()}
-    learned = {id(p) for p in net.parameters() if p.requires_grad}
-    groups = trainer.steps[""].optimizer.param_groups
-    assert [{id(p) for p in group["params"]} for group in groups] == [
-        learned - importance,
-        importance,
-    ]
     before = [p.detach().clone() for p in net.parameters() if p.requires_grad]
     metrics = update(trainer, batch)
     after = [p for p in net.parameters() if p.requires_grad]
@@ -304,9 +264,6 @@ def test_an_update_sets_the_priorities_of_what_it_learned_from(mixer: str) -> No
     assert 0.0 < metrics["importance_weight_mean"] <= 1.0
 
 
-# A run that goes on.
-
-
 # Config.
 
 
@@ -316,25 +273,14 @@ def test_an_update_sets_the_priorities_of_what_it_learned_from(mixer: str) -> No
         ({"mixer": "sum"}, "mixer='sum' is unknown; it is one of qmix, vdn, qplex, none"),
         ({"agent": "lstm"}, "agent='lstm' is unknown"),
         ({"center_rewards": True}, "it is a part of standardize_rewards, so set that"),
-        ({"tau": 0.0}, r"tau=0.0 must lie in \(0, 1\]"),
-        ({"epsilon": [(0, 1.0), (10, -0.1)]}, "must stay within 0 and 1"),
-        ({"epsilon": [(5, 1.0), (10, 0.1)]}, "first timestep must be 0"),
-        ({"batch_size_episodes": 0}, "batch_size_episodes=0 must be a whole number"),
         ({"updates_per_episode": 0.0}, "must be above 0"),
         (
             {"buffer_capacity_episodes": 10, "num_episodes_before_learning": 11},
             "learning would not begin",
         ),
-        ({"num_kernel": 0}, "num_kernel=0 must be a whole number"),
         ({"importance_lr_factor": 0.0}, "importance_lr_factor=0.0 must be above 0"),
-        ({"n_step": 0}, "n_step=0 must be a whole number"),
         ({"td_lambda": 1.5}, r"td_lambda=1.5 must lie in \[0, 1\]"),
         ({"td_lambda": 0.6, "n_step": 3}, "n_step=3 and td_lambda=0.6: a target is an n-step or a"),
-        (
-            {"prioritized_replay_alpha": -0.1},
-            r"prioritized_replay_alpha=-0.1 must lie in \[0, 1\]; 0 draws episodes uniformly",
-        ),
-        ({"prioritized_replay_beta": 1.01}, r"prioritized_replay_beta=1.01 must lie in \[0, 1\]"),
         ({"prioritized_replay_eta": float("nan")}, r"prioritized_replay_eta=nan must lie in"),
     ],
 )

@@ -41,17 +41,17 @@ def test_qmix_is_monotone_in_every_members_value(
     assert (slope > 0).any()
 
 
-def test_only_states_above_unit_size_are_scaled_down() -> None:
-    q, alive = torch.randn(4, 3), torch.ones(4, 3)
-    state = torch.randn(4, 10)
+@pytest.mark.parametrize("name", ["qmix", "qplex"])
+@pytest.mark.parametrize("bound_state", [True, False])
+def test_only_large_states_are_scaled_down(name: str, bound_state: bool) -> None:
+    mixer: Any = small_mixer(name, 2, 4, bound_state=bound_state)
+    q, alive = torch.randn(4, 2), torch.ones(4, 2)
+    more = (q + 1.0, torch.randint(4, (4, 2))) if name == "qplex" else ()
+    state = torch.randn(4, 4)
     state /= state.square().mean(-1, keepdim=True).sqrt()  # root mean square 1
-    bounded = small_mixer("qmix", 3, 10)
-    torch.testing.assert_close(bounded(q, 50.0 * state, alive), bounded(q, state, alive))
-    free = small_mixer("qmix", 3, 10, bound_state=False)
-    free.load_state_dict(bounded.state_dict())
-    small = 0.5 * state
-    assert torch.equal(bounded(q, small, alive), free(q, small, alive))
-    assert not torch.allclose(free(q, 50.0 * state, alive), free(q, state, alive))
+    one, fifty = (mixer(q, s, alive, *more) for s in (state, 50.0 * state))
+    assert torch.allclose(one, fifty) == bound_state
+    assert not torch.allclose(mixer(q, 0.5 * state, alive, *more), one)
 
 
 @pytest.mark.parametrize("name", ["qmix", "vdn", "none"])

@@ -41,23 +41,6 @@ def test_a_full_replay_replaces_the_oldest_and_clears_its_row() -> None:
     assert batch["terminateds"].sum(1).tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("num_episodes", [0, 3, 4, 9])
-def test_a_restored_replay_draws_and_replaces_as_the_first_would(num_episodes: int) -> None:
-    first, second = EpisodeReplay(4, seed=0), EpisodeReplay(4, seed=99)
-    for seed in range(num_episodes):
-        first.add(stored(1 + seed % 5, seed))
-    second.set_state(first.get_state())
-    assert second.num_bytes == first.num_bytes
-    for seed in range(10, 16):
-        for replay in (first, second):
-            replay.add(stored(1 + seed % 7, seed))
-        one, other = first.sample(3), second.sample(3)
-        for name in ("actions", "rewards", "terminateds", "loss_mask"):
-            np.testing.assert_array_equal(one[name], other[name])
-        for key in one["obs"]:
-            np.testing.assert_array_equal(one["obs"][key], other["obs"][key])
-
-
 def test_a_replay_goes_on_in_a_larger_one_and_not_in_a_smaller_one() -> None:
     replay, larger = EpisodeReplay(3, seed=0), EpisodeReplay(5, seed=0)
     for seed in range(7):

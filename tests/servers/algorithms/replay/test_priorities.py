@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 from tests.servers.algorithms.qmix.pieces import stored
 
 from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
-from muxrl.servers.algorithms.replay.priorities import (
-    LOWEST,
-    Priorities,
-    PrioritySettings,
-)
+from muxrl.servers.algorithms.replay.priorities import LOWEST, Priorities, PrioritySettings
 from muxrl.servers.algorithms.replay.replay import WEIGHTS
 
 VALUES = np.array([0.5, 4.0, 1.0, 0.01, 2.0])
@@ -63,38 +59,7 @@ def test_weights_make_up_for_the_probability(
     assert np.all(np.abs(counts - num * probabilities) < 2.0)
 
 
-@given(values=MEASURED, num=st.integers(1, 40))
-def test_weighted_in_full_all_episodes_count_alike_in_expectation(
-    values: list[float], num: int
-) -> None:
-    """With beta 1, probability times weight is the same for every episode."""
-    priorities = measured(values, alpha=1.0, beta=1.0)
-    rows, weights = priorities.draw(len(values), num, np.random.default_rng(1))
-    products = np.array(values)[rows] * weights
-    np.testing.assert_allclose(products, products[0], rtol=1e-5)
-
-
 # What rows are worth.
-
-
-def test_new_rows_have_the_highest_priority_seen_so_far() -> None:
-    priorities = Priorities(3, BY_PRIORITY)
-    for row in range(3):
-        priorities.add(np.array([row]))
-    assert priorities.get_state(3)["values"].tolist() == [1, 1, 1], "alike, as none was measured"
-    priorities.update(np.array([0, 1, 1]), np.array([7.0, 3.0, 3.0]))
-    priorities.add(np.array([0]))  # in place of the one with 7
-    priorities.update(np.array([1]), np.array([5.0]))
-    priorities.add(np.array([2]))
-    assert priorities.get_state(3)["values"].tolist() == [7, 5, 7]
-
-
-def test_what_was_measured_may_be_below_the_first_priority() -> None:
-    priorities = Priorities(3, BY_PRIORITY)
-    priorities.add(np.array([0]))
-    priorities.update(np.array([0]), np.array([0.25]))
-    priorities.add(np.array([1]))
-    assert priorities.get_state(2)["values"].tolist() == [0.25, 0.25]
 
 
 def test_an_episode_without_error_is_still_drawn_and_one_that_is_not_finite_stays() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +16,8 @@ from muxrl.servers.episodes.trajectories import Trajectory
 
 GAMMA = 0.5
 LAST = 10
+MORE = 1_000
+"""Of what a life observes, acts and earns at a step, more than of the life before."""
 KINDS = {"uniform": None, "prioritized": PrioritySettings(0.6, 0.4)}
 
 
@@ -26,39 +25,27 @@ def make(kind: str, capacity: int, n_step: int = 1) -> StepReplay:
     return StepReplay(capacity, 0, n_step=n_step, gamma=GAMMA, by_priority=KINDS[kind])
 
 
-def play(
-    replay: StepReplay, episode_id: str, agents: str, length: int = LAST, every: int = 3
-) -> None:
-    """Adds an episode in chunks. Observations are (t, agent), actions are t, rewards t + 1; the
-    last agent acts in every second step only."""
-    for begin, end in pairwise([0, *range(1, length, every), length]):
-        for number, agent in enumerate(agents):
-            steps = list(pairwise([*range(0, length, 2 if agent == agents[-1] else 1), length]))
-            t = sum(u <= begin for _, u in steps)
-            if own := [step for step in steps[t:] if step[1] <= end]:
-                replay.add(piece(episode_id, agent, number, t, own, is_last=end == length))
-
-
-def piece(
-    episode_id: str,
-    agent: str,
-    number: int,
-    before: int,
-    steps: Sequence[tuple[int, int]],
-    *,
-    is_last: bool,
-) -> Trajectory:
-    """Returns transitions from one t to another, with so many before them."""
-    times = np.array([steps[0][0], *(u for _, u in steps)], np.float32)
+def trajectory(first: int, length: int, life: int = 0, **flags: bool) -> Trajectory:
+    """Step t observes t, acts t + 0.5 and earns 10 t; `first` is the first t."""
+    ts = np.arange(first, first + length + 1) + MORE * life
     return Trajectory(
-        f"{episode_id}_{agent}", episode_id, agent, "shared",
-        observations=np.stack([times, np.full(len(times), number, np.float32)], axis=1),
-        actions=np.array([t for t, _ in steps]),
-        rewards=np.array([float(sum(range(t + 1, u + 1))) for t, u in steps]),
+        f"e{life}_a", f"e{life}", "a", "p",
+        observations=[np.full(2, t, np.float32) for t in ts],
+        actions=[np.full(3, t + 0.5, np.float32) for t in ts[:-1]],
+        rewards=[10.0 * t for t in ts[:-1]],
         outputs={},
-        t=before,
-        is_terminated=is_last,
+        t=first,
+        **flags,
     )  # fmt: skip
+
+
+def play(replay: StepReplay, begin: int, num: int = 1, num_agents: int = 2) -> None:
+    """Adds so many episodes of `LAST` steps, from this number on, in pieces of all agents."""
+    for episode in range(begin, begin + num):
+        for first in range(0, LAST, 3):
+            length = min(3, LAST - first)
+            for life in range(num_agents * episode, num_agents * (episode + 1)):
+                replay.add(trajectory(first, length, life, is_terminated=first + length == LAST))
 
 
 def drawn(replay: StepReplay, num: int) -> list[tuple[Any, ...]]:
@@ -70,49 +57,20 @@ def drawn(replay: StepReplay, num: int) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("n_step", [1, 2, 3])
-def test_every_step_drawn_is_one_that_was_played(kind: str, n_step: int) -> None:
-    replay = make(kind, 10_000, n_step)
-    for i in range(5):
-        play(replay, f"e{i}", "ab")
-    steps = drawn(replay, 200)
-    assert {agent for (_, agent), *_ in steps} == {0, 1}
-    ends = 0
-    for (first, agent), (last, agent_again), action, reward, terminated, k, _ in steps:
-        stride = 1 if agent == 0 else 2
-        assert agent == agent_again
-        assert last == min(first + n_step * stride, LAST)
-        assert action == first
-        taken = np.arange(first, last, stride)
-        assert k == len(taken)
-        # An agent that does not act in a step is paid for it all the same.
-        rewards = [sum(range(int(t) + 1, min(int(t) + stride, LAST) + 1)) for t in taken]
-        assert reward == pytest.approx(sum(GAMMA**i * r for i, r in enumerate(rewards)))
-        assert terminated == (last == LAST)
-        ends += terminated
-    assert ends > 0
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("num_episodes", [0, 2, 9])
-@pytest.mark.parametrize("capacity", [64, 100])
-def test_a_restored_replay_draws_and_drops_as_the_first_would(
-    kind: str, num_episodes: int, capacity: int
-) -> None:
-    first, second = make(kind, 64, 2), make(kind, capacity, 2)
+def test_a_restored_replay_draws_and_drops_as_the_first_would(kind: str, num_episodes: int) -> None:
+    first, second = make(kind, 64, 2), make(kind, 64, 2)
     for i in range(num_episodes):
-        play(first, f"e{i}", "ab")
+        play(first, i)
         if kind == "prioritized":
             rows = first.sample(40)["rows"]
             first.update_priorities(rows, np.linspace(0.1, 2.0, 99)[rows])
     second.set_state(first.get_state())
     assert len(second) == len(first)
-    if capacity > 64:  # the draws are others
-        return
     assert second.num_bytes == first.num_bytes
     for i in range(num_episodes, num_episodes + 8):
         for replay in (first, second):
-            play(replay, f"e{i}", "ab")
+            play(replay, i)
         assert drawn(second, 40) == drawn(first, 40)
         if kind == "prioritized":
             for replay in (first, second):
@@ -124,100 +82,40 @@ def test_a_restored_replay_draws_and_drops_as_the_first_would(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_larger_replay_goes_on_with_the_steps_of_a_smaller_one(kind: str) -> None:
     first, second = make(kind, 20), make(kind, 50)
-    for i in range(7):
-        play(first, f"e{i}", "a")
+    play(first, 0, 7, num_agents=1)
     second.set_state(first.get_state())
     before = {(tuple(o), r) for o, _, _, r, *_ in drawn(first, 500)}
     assert {(tuple(o), r) for o, _, _, r, *_ in drawn(second, 500)} == before
     for i in range(20):
-        play(second, f"f{i}", "a")
+        play(second, 7 + i, num_agents=1)
         assert len(second) <= 50
     assert len(drawn(second, 50)) == 50
 
 
 def test_a_smaller_replay_refuses_what_does_not_fit() -> None:
     first = make("uniform", 64)
-    for i in range(9):
-        play(first, f"e{i}", "ab")
+    play(first, 0, 9)
     with pytest.raises(ValueError, match="64 steps were kept, and the replay now holds 32"):
         make("uniform", 32).set_state(first.get_state())
 
 
 def test_steps_that_were_drawn_uniformly_can_be_drawn_by_priority() -> None:
     first, second = make("uniform", 64), make("prioritized", 64)
-    play(first, "e", "ab")
+    play(first, 0)
     second.set_state(first.get_state())
-    assert {o[0] for o, *_ in drawn(second, 200) if o[1] == 0} == set(range(LAST))
+    assert {o[0] for o, *_ in drawn(second, 200)} == {
+        t + MORE * i for t in range(LAST) for i in (0, 1)
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_agents_of_one_policy_fill_the_replay_to_its_capacity(kind: str) -> None:
     replay = make(kind, 64)
     for i in range(30):
-        play(replay, f"e{i}", "abcdef")
+        play(replay, i, num_agents=6)
         assert len(replay) <= 64
     assert len(replay) > 40
     assert len(drawn(replay, 50)) == 50
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_end_of_an_episode_whose_beginning_has_left_the_replay(kind: str) -> None:
-    replay = make(kind, 40)
-    for t in range(60):
-        replay.add(piece("slow", "a", 0, t, [(t, t + 1)], is_last=False))
-        if t % 5 == 0:
-            play(replay, f"e{t}", "ab", length=4 if t % 10 else 44, every=2)
-        for (first, agent), (last, _), action, *_ in drawn(replay, 20):
-            assert (last, action) == (first + (1 if agent == 0 else 2), first)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("n_step", [1, 2, 3, 5])
-def test_every_step_is_drawn_the_last_ones_with_the_steps_that_there_are(
-    kind: str, n_step: int
-) -> None:
-    replay = make(kind, 1_000, n_step)
-    play(replay, "e", "ab", length=4)
-    steps = {o[0]: rest for o, *rest in drawn(replay, 400) if o[1] == 0}
-    assert sorted(steps) == [0, 1, 2, 3]
-    for t, (following, _, reward, terminated, num, _) in steps.items():
-        k = min(n_step, 4 - int(t))
-        assert num == k
-        assert following[0] == t + k
-        assert reward == sum(GAMMA**i * (t + i + 1) for i in range(k))
-        assert terminated == (t + k == 4)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_episodes_shorter_than_n_steps_can_be_drawn(kind: str) -> None:
-    replay = make(kind, 100, 5)
-    for i in range(3):
-        play(replay, f"e{i}", "a", length=1)
-    assert {(terminated, k) for *_, terminated, k, _ in drawn(replay, 20)} == {(1.0, 1)}
-
-
-@pytest.mark.parametrize("is_truncated", [False, True])
-def test_without_an_end_it_is_bootstrapped_from_the_newest_observation(is_truncated: bool) -> None:
-    replay = make("uniform", 100, 5)
-    replay.add(trajectory(0, 2, is_truncated=is_truncated))
-    for observed, following, *_, terminated, k, _ in drawn(replay, 30):
-        assert following[0] == 2
-        assert k == 2 - observed[0]
-        assert not terminated
-
-
-def trajectory(first: int, length: int, **flags: bool) -> Trajectory:
-    """Step t observes t, acts t + 0.5 and earns 10 t; `first` is the first t."""
-    ts = range(first, first + length)
-    return Trajectory(
-        "life", "episode", "a", "p",
-        observations=[np.full(2, t, np.float32) for t in [*ts, first + length]],
-        actions=[np.full(3, t + 0.5, np.float32) for t in ts],
-        rewards=[10.0 * t for t in ts],
-        outputs={},
-        t=first,
-        **flags,
-    )  # fmt: skip
 
 
 pieces = st.lists(
@@ -259,8 +157,52 @@ def test_it_holds_the_newest_steps(given_pieces: list[tuple[int, str]], capacity
         assert reward == 10.0 * observed[0]
 
 
+LIVES = st.lists(st.tuples(st.integers(0, 3), pieces.map(lambda given: given[0])), max_size=60)
+
+
+def of_lives(played: list[tuple[int, tuple[int, str]]], *, in_arrays: bool = False) -> Any:
+    """Returns pieces of four agents' lives, one after another of each, between each other's."""
+    ts, lives, found = [0] * 4, [0, 1, 2, 3], []
+    for number, (length, end) in played:
+        flags = {end: True} if end and length else {}
+        one = trajectory(ts[number], length, lives[number], **flags)
+        if in_arrays and number % 2 and length:
+            one.observations, one.actions = np.array(one.observations), np.array(one.actions)
+        found.append(one)
+        ts[number] += length
+        if flags:
+            ts[number], lives[number] = 0, lives[number] + 4
+    return found
+
+
+@given(LIVES, st.integers(2, 200), st.sampled_from(list(KINDS)), st.integers(1, 5))
+def test_a_step_is_drawn_as_it_was_played_with_those_after_it(
+    played: list[tuple[int, tuple[int, str]]], capacity: int, kind: str, n_step: int
+) -> None:
+    """Of n steps, or as many as there are yet; without an end, up to the newest observation."""
+    replay, known, num_rows = make(kind, capacity, n_step), {}, 0
+    steps: set[float] = set()
+    for one in of_lives(played):
+        replay.add(one)
+        if len(one):
+            num_rows += len(one) + (one.t == 0)
+            known[one.observations[0][0] // MORE] = one.observations[-1][0], one.is_terminated
+            steps |= {float(seen[0]) for seen in one.observations[:-1]}
+    found = drawn(replay, 1_000) if steps else []
+    for observed, following, action, reward, terminated, k, _ in found:
+        last, is_terminated = known[observed[0] // MORE]
+        assert observed[0] in steps
+        assert k == min(n_step, last - observed[0])
+        assert following[0] == observed[0] + k
+        assert action == [observed[0] + 0.5] * 3
+        assert reward == pytest.approx(sum(GAMMA**i * 10 * (observed[0] + i) for i in range(k)))
+        assert terminated == (is_terminated and following[0] == last)
+    if num_rows <= min(capacity, 60):
+        assert {observed[0] for observed, *_ in found} == steps
+
+
 @given(
-    st.lists(st.tuples(st.integers(0, 3), pieces.map(lambda given: given[0])), max_size=60),
+    LIVES,
     st.lists(st.integers(1, 9), min_size=1, max_size=9),
     st.integers(2, 40),
     st.sampled_from(list(KINDS)),
@@ -273,18 +215,7 @@ def test_several_at_once_are_stored_as_one_by_one(
     kind: str,
     in_arrays: bool,
 ) -> None:
-    ts, rounds = [0] * 4, [0] * 4
-    given: list[Trajectory] = []
-    for number, (length, end) in played:
-        name = f"{number}_{rounds[number]}"
-        flags = {end: True} if end and length else {}
-        one = dataclasses.replace(trajectory(ts[number], length, **flags), id=name, episode_id=name)
-        if in_arrays and number % 2 and length:
-            one.observations, one.actions = np.array(one.observations), np.array(one.actions)
-        given.append(one)
-        ts[number] += length
-        if flags:
-            ts[number], rounds[number] = 0, rounds[number] + 1
+    given = of_lives(played, in_arrays=in_arrays)
     single, several = make(kind, capacity), make(kind, capacity)
     begin = 0
     while begin < len(given):
