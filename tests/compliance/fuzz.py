@@ -212,7 +212,8 @@ class Fuzz:
             assert json.loads(said)["type"] == "refused", said
         # Its path is too long, say, or it learns for longer than it was to be waited for.
         is_unsaved = path.endswith(("save", "finish")) and answer.status == 503
-        return "not saved" if is_unsaved else str(answer.status)
+        has_not_begun = answer.status == 503 and b"waits for a run to begin" in said
+        return "not now" if is_unsaved or has_not_begun else str(answer.status)
 
     def _frame(self, batch: Batch) -> str:
         """Sends one message over the WebSocket."""

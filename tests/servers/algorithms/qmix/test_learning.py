@@ -142,6 +142,20 @@ def test_an_episodes_priority_in_closed_form() -> None:
     assert found.tolist() == pytest.approx([0.9 * 3 + 0.1 * 2, 0.5])
 
 
+def test_weights_scale_the_loss_and_not_the_errors() -> None:
+    batch = sample_all(play(2, seed=0), play(3, seed=1))
+    plain, alike, halved = (
+        update(make(), drawn_by_priority(batch, weights) if weights else batch)
+        for weights in ([], [1.0, 1.0], [0.5, 0.5])
+    )
+    assert (alike["loss"], alike["grad_norm"]) == (plain["loss"], plain["grad_norm"])
+    assert halved["loss"] == pytest.approx(plain["loss"] / 2)
+    assert halved["td_error_abs"] == plain["td_error_abs"]  # they say how well values fit
+    assert set(alike) - set(plain) == {"importance_weight_mean", "priority_max"}
+    assert halved["importance_weight_mean"] == 0.5
+    assert halved["priority_max"] == alike["priority_max"] > 0.0
+
+
 # An update.
 
 

@@ -30,9 +30,9 @@ def trajectory(first: int, length: int, life: int = 0, **flags: bool) -> Traject
     ts = np.arange(first, first + length + 1) + MORE * life
     return Trajectory(
         f"e{life}_a", f"e{life}", "a", "p",
-        observations=[np.full(2, t, np.float32) for t in ts],
-        actions=[np.full(3, t + 0.5, np.float32) for t in ts[:-1]],
-        rewards=[10.0 * t for t in ts[:-1]],
+        observations=np.array([np.full(2, t, np.float32) for t in ts]),
+        actions=np.array([np.full(3, t + 0.5, np.float32) for t in ts[:-1]]),
+        rewards=10.0 * ts[:-1],
         outputs={},
         t=first,
         **flags,
