@@ -123,7 +123,7 @@ def running_ray() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def host() -> Iterator[Host]:
-    """A process on whose Ray one launch after another plays."""
+    """A process in which one launch after another plays."""
     host = Host()
     yield host
     host.close()
