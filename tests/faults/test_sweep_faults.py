@@ -84,10 +84,9 @@ def test_a_trial_that_was_cut_goes_on_from_its_checkpoint_and_then_with_a_larger
     killed = start(*arguments(config, tmp_path, command="sweep"))
 
     def second_has_a_checkpoint() -> bool:
-        begun = [folder / t.run_dir for t in trials(folder) if t.status == "running" and t.run_dir]
-        return num_finished(folder) == 1 and any(
-            manifest for run in begun for manifest in run.glob("checkpoints/*/manifest.json")
-        )
+        second = trials(folder)[1:]
+        runs = [folder / t.run_dir for t in second if t.status == "running" and t.run_dir]
+        return any(list(run.glob("checkpoints/*/manifest.json")) for run in runs)
 
     killed.wait_for("a checkpoint of the second", second_has_a_checkpoint, PATIENCE_S)
     os.kill(killed.popen.pid, signal.SIGKILL)
