@@ -198,6 +198,7 @@ class Gateway(Front):
         """Closes training episodes as truncated; from now on only evaluations are played."""
         self.release()  # from a last checkpoint
         self._do(self.wanted.end_training)
+        self._do(self._tell_played)  # what shadows have learned from is counted then
 
     def end(self, refusal: ProtocolError, timeout_s: float) -> None:
         """Refuses all episodes from now on, and waits until those who play have heard it."""

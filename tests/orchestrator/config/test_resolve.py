@@ -266,8 +266,12 @@ def test_problems_of_all_servers_come_together():
 # --- properties and whole configs -------------------------------------------------------
 
 
+NAMES = st.text("ab0_[]*?!", min_size=1, max_size=6).filter(lambda name: name != "???")
+"""But for what a config leaves open."""
+
+
 @given(
-    names=st.lists(st.text("ab0_[]*?!", min_size=1, max_size=6), unique=True, max_size=8),
+    names=st.lists(NAMES, unique=True, max_size=8),
     cut=st.integers(0, 8),
 )
 @settings(max_examples=25)
