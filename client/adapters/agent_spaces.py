@@ -1,24 +1,16 @@
-"""An environment's agents: their names, their spaces as plain data, and a reader and a writer for
-the values of each."""
+"""An environment's agents: their names, and their spaces as plain data."""
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
-
+from muxrl.client.adapters.env_values import Reader, Writer, reader, writer
 from muxrl.client.adapters.raw_values import wrong_actions
 from muxrl.client.adapters.simulation import SimulationError
-from muxrl.protocol.spaces import Space, from_gymnasium, kind_of
-
-Reader = Callable[[Any], Any]
-"""Makes an environment's observation a plain one."""
-Writer = Callable[[Any], Any]
-"""Makes a plain action one that the environment accepts."""
+from muxrl.protocol.spaces import Space, from_gymnasium
 
 
 class NotYet(SimulationError):
@@ -46,7 +38,7 @@ class AgentSpaces:
 
     Attributes:
         names: by the environment's id.
-        readers: by id; see `reader`.
+        readers: by id; see `env_values.reader`.
 
     Raises:
         SimulationError: there are no agents, two ids have the same name, or a space is missing
@@ -145,94 +137,3 @@ def _plain(space_of: Callable[[Any], Any], agent: Hashable, kind: str) -> tuple[
         return space, from_gymnasium(space)
     except TypeError as error:
         raise SimulationError(f"the {kind} space of agent {agent!r}: {error}") from None
-
-
-def as_it_is(value: Any) -> Any:
-    """A reader, or a writer, of what is plain already."""
-    return value
-
-
-def reader(space: Any) -> Reader:
-    """Returns the function that makes an observation in Gymnasium's `space` plain.
-
-    Arrays are copied, since many environments write each step into the same buffer, and float
-    arrays get the declared width. Anything else that is wrong stays as it is: the server refuses
-    it and names the agent.
-    """
-    kind = kind_of(space)
-    if kind == "Box" and np.dtype(space.dtype).kind == "f":
-        dtype = np.dtype(space.dtype)
-
-        def read_floats(value: Any) -> Any:
-            if type(value) is np.ndarray and value.dtype is dtype:
-                return value.copy()
-            if not isinstance(value, np.ndarray):
-                return _kept(value)
-            if value.dtype != dtype and value.dtype.kind == "f":
-                with np.errstate(over="ignore"):  # becomes infinite, which is refused by name
-                    return value.astype(dtype)
-            return value.copy()
-
-        return read_floats
-    if kind == "Discrete":
-        return _read_integer
-    if kind == "Dict":
-        readers = {str(key): reader(sub) for key, sub in space.spaces.items()}
-
-        def read_dict(value: Any) -> Any:
-            if not isinstance(value, Mapping):
-                return value
-            return {
-                str(key): readers.get(str(key), as_it_is)(item)  # the server refuses a wrong key
-                for key, item in value.items()
-            }
-
-        return read_dict
-    if kind == "Tuple":
-        items = tuple(reader(sub) for sub in space.spaces)
-
-        def read_tuple(value: Any) -> Any:
-            if not isinstance(value, list | tuple) or len(value) != len(items):
-                return value
-            return tuple(read(item) for read, item in zip(items, value, strict=True))
-
-        return read_tuple
-    return _read_array
-
-
-def _read_integer(value: Any) -> Any:
-    if isinstance(value, np.integer) or (
-        isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iu"
-    ):
-        return int(value)
-    return value
-
-
-def _read_array(value: Any) -> Any:
-    return value.copy() if isinstance(value, np.ndarray) else _kept(value)
-
-
-def _kept(value: Any) -> Any:
-    """Returns what is no array so that its environment cannot change it: a list, or a tensor."""
-    if isinstance(value, list):
-        return copy.deepcopy(value)
-    return value.clone() if hasattr(value, "clone") else value
-
-
-def writer(space: Any) -> Writer:
-    """Returns the function that makes a plain action one of Gymnasium's `space`.
-
-    An array is copied in the space's dtype: Gymnasium's `contains` refuses a wider dtype, and
-    arrays from the network are read-only, which an environment may not expect.
-    """
-    kind = kind_of(space)
-    if kind == "Discrete":
-        return as_it_is
-    if kind == "Dict":
-        writers = {key: (str(key), writer(sub)) for key, sub in space.spaces.items()}
-        return lambda action: {k: write(action[name]) for k, (name, write) in writers.items()}
-    if kind == "Tuple":
-        items = tuple(writer(sub) for sub in space.spaces)
-        return lambda action: tuple(w(item) for w, item in zip(items, action, strict=True))
-    dtype = np.dtype(space.dtype)
-    return lambda action: np.array(action, dtype=dtype)

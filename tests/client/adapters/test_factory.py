@@ -91,7 +91,7 @@ def test_a_missing_dependency_is_told_apart_from_a_missing_module(
 
 
 def test_nested_observations_are_read_and_nested_actions_written() -> None:
-    from muxrl.client.adapters.agent_spaces import reader, writer
+    from muxrl.client.adapters.env_values import reader, writer
 
     space = spaces.Tuple(
         [
