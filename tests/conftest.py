@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -21,6 +22,11 @@ _NO_RAY = {"RAY_ADDRESS": "none: the test has no marker `ray`", "RAY_ENABLE_AUTO
 address for that of a cluster, and ``num_cpus`` is not allowed beside one."""
 _REFUSED = ("When connecting to an existing cluster", "Ray has not been started")
 """What Ray says then."""
+
+
+def pytest_configure() -> None:
+    """Has Ctrl-C interrupt, also where a script began the tests in the background (`&`)."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import select
+import signal
 import sys
 import termios
 import threading
@@ -91,11 +92,16 @@ def _read(descriptor: int) -> Iterator[None]:
 def test_a_terminal_that_is_closed_ends_a_run_cleanly(launch_alone: Callable[..., Run]) -> None:
     """As a dropped ssh does: SIGHUP to all of its processes, and no output from then on."""
     master, terminal = os.openpty()
+
+    def open_terminal() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # not as for tests that `nohup` began
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
     run = launch_alone(
         config() | {"checkpoint": {"at_end": True}},
         "--address=",  # with the live table
         **dict.fromkeys(("stdin", "stdout", "stderr"), terminal),
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=open_terminal,
     )
     os.close(terminal)
     with _read(master):

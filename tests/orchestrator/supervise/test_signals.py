@@ -26,9 +26,9 @@ def _tell(number: int) -> None:
 
 @pytest.fixture(autouse=True)
 def _handlers():
-    """Ctrl-C as at a terminal, however the tests were started; all as before afterwards."""
+    """SIGHUP as at a terminal, also under `nohup`; all as before afterwards."""
     before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
