@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
 from muxrl.servers.algorithms.actor_critic import OWN, OnPolicy, steps_of
 from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
+from muxrl.servers.algorithms.rollout import Rollout
 from muxrl.servers.algorithms.settings.actor_critic import PPOSettings
 
 KL = "mean_kl_loss"
@@ -63,6 +65,11 @@ class PPO(OnPolicy):
         super().__init__(*args)
         self.kl = AdaptiveKL(self.settings.kl_coeff, self.settings.kl_target)
 
+    def values_of(self, rollout: Rollout) -> np.ndarray:
+        if self.settings.use_critic:
+            return super().values_of(rollout)
+        return np.zeros(len(rollout.rewards) + len(rollout.lengths), np.float32)
+
     def loss(self, batch: Mapping[str, Any], *, is_reported: bool) -> tuple[Tensor, dict[str, Any]]:
         own = self.settings
         inputs, values = self.predicted(batch)
@@ -70,7 +77,7 @@ class PPO(OnPolicy):
         log_prob, entropy, kl = self.distribution.terms(inputs, batch[ACTIONS], acted)
         targets = batch[TARGETS]
         if not own.use_critic:
-            values = targets
+            values = targets = torch.zeros_like(targets)
         advantages = batch[ADVANTAGES].masked_fill(~batch[OWN], 0.0)
         ratio = (log_prob - batch[LOG_PROB]).exp()
         clipped = ratio.clamp(1.0 - own.clip_param, 1.0 + own.clip_param)

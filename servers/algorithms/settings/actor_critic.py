@@ -97,7 +97,7 @@ class PPOSettings(ClippedRatioSettings):
     kl_target: NotNegative = 0.01
     """KL divergence that the weight is adapted to."""
     use_critic: bool = True
-    """Whether a value function is the baseline."""
+    """Whether a value function is the baseline; without it, rewards after a batch's end count 0."""
     use_kl_loss: bool = True
     """Whether the KL penalty is used."""
     vf_clip_param: Limit = None

@@ -88,6 +88,25 @@ def test_a_value_far_from_its_target_is_learned_unless_a_clip_is_set(
     assert bool((values.grad != 0).all()) == is_learned
 
 
+def test_without_a_critic_advantages_are_returns() -> None:
+    actors = actors_of(PPO, use_critic=False, gamma=0.5, **SMALL)
+    trainer: Any = actors.learners["p"]
+    pieces = batch_of(actors, np.random.default_rng(0))  # whose rewards are 1
+    advantages, _ = trainer.estimates_of(Rollout.of(pieces))
+    assert advantages[:7] == pytest.approx([2 - 0.5**k for k in range(6, -1, -1)])
+    batch = numbers_by_hand(make(PPO, two_actions()))
+    trainer.predicted = lambda batch, net=None: (batch["logits"], torch.tensor([1.0, -2.0]))
+    metrics = trainer.loss(batch, is_reported=True)[1]
+    assert metrics["vf_loss"] == metrics["vf_explained_var"] == 0.0
+
+
+def test_an_action_that_was_chosen_elsewhere_has_no_part_in_the_policys_loss() -> None:
+    trainer = make(PPO, two_actions())
+    batch = numbers_by_hand(trainer)
+    batch[OWN][1], batch[LOG_PROB][1] = False, torch.inf
+    assert float(trainer.loss(batch, is_reported=True)[1]["policy_loss"]) == pytest.approx(-1.3)
+
+
 def test_advantages_are_standardised_over_own_actions() -> None:
     actors = actors_of(PPO, **SMALL)
     pieces = batch_of(actors, np.random.default_rng(0), reward=lambda seen, action: float(seen[0]))

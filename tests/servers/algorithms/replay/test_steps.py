@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from ray.rllib.core.columns import Columns
 
@@ -208,6 +208,13 @@ def test_a_step_is_drawn_as_it_was_played_with_those_after_it(
     st.sampled_from(list(KINDS)),
     st.booleans(),
 )
+@example(  # a new piece that would lie where the one before it continues from
+    [(0, (2, "")), (1, (4, "is_terminated")), (0, (1, "")), (2, (6, ""))],
+    [1, 1, 2],
+    10,
+    "uniform",
+    False,
+)
 def test_several_at_once_are_stored_as_one_by_one(
     played: list[tuple[int, tuple[int, str]]],
     sizes: list[int],
@@ -222,6 +229,7 @@ def test_several_at_once_are_stored_as_one_by_one(
         together = given[begin : begin + sizes[begin % len(sizes)]]
         assert several.add(*together) == sum(map(single.add, together))
         begin += len(together)
+    assert len(several) == len(single)
     states = [single.get_state(), several.get_state()]
     for state in states:  # who cannot be gone on from any more is forgotten now and then
         oldest = state["num_added"] - capacity - 1
