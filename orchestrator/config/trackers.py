@@ -17,9 +17,9 @@ class _Known:
     """A tracker that comes with muxrl; its class is imported where it is used."""
 
     path: str
-    module: str
-    """What has to be installed."""
-    extra: str
+    module: str = ""
+    """What has to be installed; "": nothing."""
+    extra: str = ""
     """Of muxrl, that installs it."""
     is_local: bool = False
     """Whether it writes files alone, and quickly: then it needs no process of its own."""
@@ -46,17 +46,17 @@ def find_problems(names: Sequence[str]) -> Iterator[str]:
         if names.count(name) > 1:
             yield f"{name!r} is named {names.count(name)} times; it gets each row once"
         known = TRACKERS.get(name)
-        if known is not None:
+        if known is not None and known.module:
             spec = find_spec(known.module)
             if spec is None or spec.origin is None:  # a mere folder wandb/, of its offline runs
                 yield (
                     f"{name!r} needs {known.module}, not installed here; it comes with: "
                     f"pip install 'muxrl[{known.extra}]'"
                 )
-        elif ":" not in name:
+        elif known is None and ":" not in name:
             hint = similar_or_known(name, TRACKERS, "there are")
-            yield f"there is no tracker {name!r}{hint}; name one of your own as '{EXAMPLE}'"
-        else:
+            yield f"there is no tracker {name!r} (one of your own is named '{EXAMPLE}'){hint}"
+        elif known is None:
             try:
                 import_by_name(name, EXAMPLE)
             except CannotImport as error:

@@ -126,9 +126,10 @@ def advantages_of(
 def standardised(advantages: np.ndarray, is_own: np.ndarray) -> np.ndarray:
     """Returns them shifted to mean 0 and scaled to deviation 1, over those of own actions."""
     own = advantages[is_own]
-    if not len(own):
+    std = own.std() if len(own) else np.inf
+    if not np.isfinite(std):  # of numbers so large that the loss has to show them
         return advantages
-    return (advantages - own.mean()) / max(MIN_STD, own.std())
+    return (advantages - own.mean()) / max(MIN_STD, std)
 
 
 @dataclass(frozen=True)

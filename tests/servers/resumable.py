@@ -79,6 +79,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "PPO": ("PPO", _EPOCHS, _SMALL),
     "PPO with schedules": ("PPO", {**_EPOCHS, **_SCHEDULES}, _SMALL),
     "PPO with an LSTM": ("PPO", _EPOCHS, _LSTM),
+    "PPO without a critic": ("PPO", {**_EPOCHS, "use_critic": False}, _SMALL),
     "A2C": ("A2C", _ON_POLICY, _SMALL),
     "MAPPO": ("MAPPO", _EPOCHS, _SMALL),
     "MAPPO with an LSTM": ("MAPPO", _EPOCHS, _LSTM),

@@ -233,8 +233,8 @@ def test_more_environments_than_a_server_has_episodes():
          "pip install 'muxrl[wandb]'"),
         ("mlflow", "'mlflow' needs mlflow, not installed here; it comes with: "
          "pip install 'muxrl[mlflow]'"),
-        ("wanb", "there is no tracker 'wanb'; did you mean 'wandb'?; name one of your own as "
-         "'package.module:Tracker'"),
+        ("wanb", "there is no tracker 'wanb' (one of your own is named "
+         "'package.module:Tracker'); did you mean 'wandb'?"),
         ("tensorboard", "'tensorboard' is named 2 times; it gets each row once"),
         ("nowhere:Tracker", "'nowhere:Tracker' cannot be imported: ModuleNotFoundError: No module "
          "named 'nowhere'"),
