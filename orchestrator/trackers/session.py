@@ -1,8 +1,9 @@
 """One run in one tracker, from its description to its report, told from the run's files.
 
-The run itself feeds a tracker that is local (TensorBoard). Any other has a process beside the run, which follows its
-files and ends soon after its standard input does, which is the run's; all that is printed goes to
-its log, whose last line says why it has failed. `feed_tracker` tells all of them afterwards.
+The run itself feeds a tracker that is local (TensorBoard). Any other has a process beside the run,
+which follows its files and ends soon after its standard input does, which is the run's; all that is
+printed goes to its log, whose last line says why it has failed. `feed_tracker` tells all of them
+afterwards.
 """
 
 from __future__ import annotations

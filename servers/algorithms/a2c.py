@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from muxrl.servers.algorithms.actor_critic import OWN, OnPolicy, steps_of
+from muxrl.servers.algorithms.actor_critic import OWN, OnPolicy, mean_of_own, steps_of
 from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
 from muxrl.servers.algorithms.settings.actor_critic import A2CSettings
 
@@ -38,8 +38,10 @@ class A2C(OnPolicy):
         advantages = batch[ADVANTAGES].masked_fill(~batch[OWN], 0.0)
         # A masked action that was chosen elsewhere has probability 0.
         gain = log_prob.masked_fill(~batch[OWN], 0.0) * advantages
-        gain, entropy, values, targets = steps_of(batch, gain, entropy, values, batch[TARGETS])
-        policy_loss, entropy = -gain.mean(), entropy.mean()
+        entropy = entropy.masked_fill(~batch[OWN], 0.0)
+        gain, bonus, values, targets = steps_of(batch, gain, entropy, values, batch[TARGETS])
+        policy_loss, bonus = -gain.mean(), self.entropy_coeff * bonus.mean()
         vf_loss = (values - targets).square().mean()
-        loss = policy_loss + self.settings.vf_loss_coeff * vf_loss - self.entropy_coeff * entropy
-        return loss, self.measured(loss, policy_loss, vf_loss, entropy, targets, values)
+        loss = policy_loss + self.settings.vf_loss_coeff * vf_loss - bonus
+        mean_entropy = mean_of_own(batch, entropy)
+        return loss, self.measured(loss, policy_loss, vf_loss, mean_entropy, targets, values)

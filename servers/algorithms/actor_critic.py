@@ -346,6 +346,12 @@ def steps_of(batch: Mapping[str, Any], *of_steps: Tensor) -> list[Tensor]:
     return [one[batch[IS_STEP]] for one in of_steps]
 
 
+def mean_of_own(batch: Mapping[str, Any], of_steps: Tensor) -> Tensor:
+    """Returns the mean over the steps whose actions the policy chose; 0 if there are none."""
+    values, is_own = steps_of(batch, of_steps.detach(), batch[OWN])
+    return values.masked_fill(~is_own, 0.0).sum() / is_own.sum().clamp(min=1)
+
+
 class OnPolicy(ActorCritic):
     """Updates the policy that has played: advantages are estimated once for each batch."""
 

@@ -32,9 +32,11 @@ _RATIO_CAP = 2.0
 
 @dataclass(frozen=True)
 class Corrected:
-    """Terms of one update, of sequences ``[S, L]``; `where` leaves the padding out."""
+    """Terms of one update, of sequences ``[S, L]``; `where` leaves the padding out, and `is_own`
+    also the actions that were chosen elsewhere, nobody knows how likely."""
 
     where: Tensor
+    is_own: Tensor
     num: int
     values: Tensor
     targets: Tensor
@@ -124,7 +126,8 @@ class IMPALA(ActorCritic):
                 clip_rho=own.vtrace_clip_rho_threshold,
                 clip_pg_rho=own.vtrace_clip_pg_rho_threshold,
             )
-        found = Corrected(where, int(where.sum()), values, targets, advantages)
+        is_own = where & torch.isfinite(batch[LOG_PROB])
+        found = Corrected(where, is_own, int(where.sum()), values, targets, advantages)
         return found, (inputs, terms)
 
     def _asked(self, batch: Mapping[str, Any], net: ActorCriticNet) -> tuple[Tensor, Tensor]:
@@ -152,13 +155,13 @@ class IMPALA(ActorCritic):
     ) -> tuple[Tensor, dict[str, Any]]:
         """Returns the whole loss of a policy's, and metrics."""
         vf_loss = 0.5 * found.mean((found.values - found.targets).square())
-        mean_entropy = found.mean(entropy)
+        entropy = entropy.masked_fill(~found.is_own, 0.0)
         loss = policy_loss + self.settings.vf_loss_coeff * vf_loss
-        loss = loss - self.entropy_coeff * mean_entropy
+        loss = loss - self.entropy_coeff * found.mean(entropy)
         return loss, {
             "total_loss": loss.detach(),
             "mean_vf_loss": vf_loss.detach(),
-            "entropy": mean_entropy.detach(),
+            "entropy": entropy.detach().sum() / found.is_own.sum().clamp(min=1),
         }
 
 
@@ -197,11 +200,9 @@ class APPO(IMPALA):
             old = self.distribution.terms(old_inputs, batch[ACTIONS])
         found, (inputs, terms) = self.terms(batch, judge=old.log_prob)
         acted = batch[LOG_PROB]
-        # Infinite where an action was chosen elsewhere: its advantage is 0.
-        is_own = torch.isfinite(acted) & found.where
         weight = (acted - old.log_prob).exp().clamp(max=_RATIO_CAP)
         ratio = weight * (terms.log_prob - acted).exp()
-        ratio = torch.where(is_own, ratio, 0.0)
+        ratio = torch.where(found.is_own, ratio, 0.0)
         clipped = ratio.clamp(1.0 - own.clip_param, 1.0 + own.clip_param)
         surrogate = torch.min(found.advantages * ratio, found.advantages * clipped)
         policy_loss = -found.mean(surrogate)
@@ -210,7 +211,7 @@ class APPO(IMPALA):
         if own.use_kl_loss:
             kl = self.distribution.terms(inputs, batch[ACTIONS], old_inputs).kl
             assert kl is not None
-            mean_kl = found.mean(kl)
+            mean_kl = found.mean(kl.masked_fill(~found.is_own, 0.0))
             loss = loss + self.kl.coeff * mean_kl
             mean_kl = mean_kl.detach()
         metrics |= {"total_loss": loss.detach(), "vf_loss": metrics.pop("mean_vf_loss")}

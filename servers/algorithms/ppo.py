@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
-from muxrl.servers.algorithms.actor_critic import OWN, OnPolicy, steps_of
+from muxrl.servers.algorithms.actor_critic import OWN, OnPolicy, mean_of_own, steps_of
 from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
 from muxrl.servers.algorithms.rollout import Rollout
 from muxrl.servers.algorithms.settings.actor_critic import PPOSettings
@@ -54,7 +54,7 @@ class PPO(OnPolicy):
 
         - min(r A, clip(r, 1 - e, 1 + e) A) + c_v (V - R)^2 - c_e H(pi) + c_kl KL(old || pi)
 
-    Actions that were chosen elsewhere have no weight in the policy's part.
+    Actions that were chosen elsewhere have no weight in the policy's part, entropy and KL included.
     """
 
     Settings = PPOSettings
@@ -75,10 +75,11 @@ class PPO(OnPolicy):
         inputs, values = self.predicted(batch)
         acted = batch[DISTRIBUTION] if own.use_kl_loss else None
         log_prob, entropy, kl = self.distribution.terms(inputs, batch[ACTIONS], acted)
-        targets = batch[TARGETS]
+        is_own, targets = batch[OWN], batch[TARGETS]
+        entropy = entropy.masked_fill(~is_own, 0.0)
         if not own.use_critic:
             values = targets = torch.zeros_like(targets)
-        advantages = batch[ADVANTAGES].masked_fill(~batch[OWN], 0.0)
+        advantages = batch[ADVANTAGES].masked_fill(~is_own, 0.0)
         ratio = (log_prob - batch[LOG_PROB]).exp()
         clipped = ratio.clamp(1.0 - own.clip_param, 1.0 + own.clip_param)
         surrogate = torch.min(advantages * ratio, advantages * clipped)
@@ -89,13 +90,13 @@ class PPO(OnPolicy):
         loss = terms.mean()
         mean_kl = None
         if kl is not None:
-            mean_kl = steps_of(batch, kl)[0].mean()
+            mean_kl = steps_of(batch, kl.masked_fill(~is_own, 0.0))[0].mean()
             loss = loss + self.kl.coeff * mean_kl
         if not is_reported:
             return loss, {}
-        parts = [one.detach() for one in (surrogate, vf_loss, entropy, squares, targets, values)]
-        surrogate, vf_loss, entropy, squares, targets, values = steps_of(batch, *parts)
-        means = -surrogate.mean(), vf_loss.mean(), entropy.mean()
+        parts = [one.detach() for one in (surrogate, vf_loss, squares, targets, values)]
+        surrogate, vf_loss, squares, targets, values = steps_of(batch, *parts)
+        means = -surrogate.mean(), vf_loss.mean(), mean_of_own(batch, entropy)
         return loss, {
             **self.measured(loss, *means, targets, values),
             "vf_loss_unclipped": squares.mean(),

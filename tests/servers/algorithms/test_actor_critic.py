@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from tests.servers.algorithms.playing import (
     SPACES,
+    Life,
     actors_of,
     batch_of,
     has_its_slope,
@@ -105,6 +107,21 @@ def test_an_action_that_was_chosen_elsewhere_has_no_part_in_the_policys_loss() -
     batch = numbers_by_hand(trainer)
     batch[OWN][1], batch[LOG_PROB][1] = False, torch.inf
     assert float(trainer.loss(batch, is_reported=True)[1]["policy_loss"]) == pytest.approx(-1.3)
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_logged_actions_leave_the_policy_as_it_is(cls: Any) -> None:
+    kl = {"use_kl_loss": True} if cls in (PPO, APPO) else {}
+    actors = actors_of(cls, entropy_coeff=0.1, lr=0.01, **SMALL, **kl)
+    trainer: Any = actors.learners["p"]
+    rng = np.random.default_rng(0)
+    before = copy.deepcopy(trainer.weights())
+    metrics = learned(actors, Life(actors, rng).play("x" * 20, is_terminated=True))
+    assert all(torch.equal(one, before[name]) for name, one in trainer.weights().items())
+    assert metrics["p"]["entropy"] == 0.0
+    mixed = Life(actors, rng, episode="f").play("xa" * 10, is_terminated=True)
+    assert 0.5 < learned(actors, mixed)["p"]["entropy"] < 1.1  # of three actions, log 3 at most
+    assert not all(torch.equal(one, before[name]) for name, one in trainer.weights().items())
 
 
 def test_advantages_are_standardised_over_own_actions() -> None:
