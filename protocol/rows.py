@@ -215,7 +215,9 @@ def row_of(space: Space, rows: Any, index: tuple[int, ...]) -> Any:
         return {key: row_of(sub, rows[key], index) for key, sub in space.spaces.items()}
     if isinstance(space, TupleSpace):
         return tuple(row_of(s, part, index) for s, part in zip(space.spaces, rows, strict=True))
-    return rows[index].item() if isinstance(space, Discrete) else rows[(*index, ...)]
+    found = rows[(*index, ...)]
+    # One that has more dimensions than its space is refused as what it is.
+    return found.item() if isinstance(space, Discrete) and found.ndim == 0 else found
 
 
 def singles(layout: Layout, item: StepRows) -> list[Step]:

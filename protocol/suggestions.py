@@ -9,6 +9,7 @@ import difflib
 from collections.abc import Collection, Iterable
 
 _SIMILAR = 0.6  # difflib's own cutoff
+_LONGEST = 100  # what is longer is no name, and looking for one would take long
 
 
 def did_you_mean(word: str, known: Iterable[str], *, most: int = 1) -> str:
@@ -19,6 +20,8 @@ def did_you_mean(word: str, known: Iterable[str], *, most: int = 1) -> str:
         known: the valid names; case is ignored.
         most: maximum number of suggestions.
     """
+    if len(word) > _LONGEST:
+        return ""
     matcher = difflib.SequenceMatcher(b=word.lower())
     close = []
     for name in known:

@@ -253,7 +253,7 @@ class PolicyServerApp(Front):
                 frame.finish()
 
         # The gate holds a client that acted by itself, whether it asks or not.
-        if is_training or played:
+        if is_training or played or (pending and not self.feed.acts_while_learning):
             self.feed.when_open(go)
         else:
             go()

@@ -24,6 +24,7 @@ from muxrl.protocol.messages import (
     Step,
     StepRows,
 )
+from muxrl.servers.network.front import internal_error
 
 
 @dataclass
@@ -110,6 +111,11 @@ class Rounds:
                 received = self._receive(item, now)
             except ProtocolError as error:
                 one.answer = error
+                continue
+            except Exception as error:  # noqa: BLE001, the refusal is logged; others continue
+                known = [e for e in ids if e in self.episodes.open]
+                self.episodes.close(known, "an error in the gateway, see its log")
+                one.answer = internal_error(error)
                 continue
             if isinstance(received, Forwarded):
                 forwarded.setdefault(received.episodes[0].client, []).append((one, received))

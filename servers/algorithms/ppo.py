@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from muxrl.servers.agents.keys import ACTION_MASK
 from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
 from muxrl.servers.algorithms.actor_critic import OWN, OnPolicy, mean_of_own, steps_of
 from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
+from muxrl.servers.algorithms.distributions import masked
 from muxrl.servers.algorithms.rollout import Rollout
 from muxrl.servers.algorithms.settings.actor_critic import PPOSettings
 
@@ -73,7 +75,9 @@ class PPO(OnPolicy):
     def loss(self, batch: Mapping[str, Any], *, is_reported: bool) -> tuple[Tensor, dict[str, Any]]:
         own = self.settings
         inputs, values = self.predicted(batch)
-        acted = batch[DISTRIBUTION] if own.use_kl_loss else None
+        acted = None
+        if own.use_kl_loss:  # a client that acts by itself may leave unavailable actions a logit
+            acted = masked(batch[DISTRIBUTION], batch.get(ACTION_MASK))
         log_prob, entropy, kl = self.distribution.terms(inputs, batch[ACTIONS], acted)
         is_own, targets = batch[OWN], batch[TARGETS]
         entropy = entropy.masked_fill(~is_own, 0.0)

@@ -54,10 +54,12 @@ class Feed:
 
     Args:
         max_ahead: batches that may be complete or being learned while agents act.
+        acts_while_learning: False: whoever acts waits, in evaluations, too; then `max_ahead` is 0.
     """
 
-    def __init__(self, max_ahead: int) -> None:
-        self.max_ahead = max_ahead
+    def __init__(self, max_ahead: int, *, acts_while_learning: bool = True) -> None:
+        self.max_ahead = max_ahead if acts_while_learning else 0
+        self.acts_while_learning = acts_while_learning
         self.share_collected: Callable[[], float] = lambda: 0.0
         """How much of the next batch there is, 0 to 1."""
         self.on_taken: Callable[[list[Chunk]], None] = lambda batch: None

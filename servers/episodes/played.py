@@ -117,13 +117,15 @@ class PlayedCheck:
             ValueMismatch: an action, its logits or a recurrent state are missing or no such
                 numbers, or the server takes no such steps. The steps' own values are not looked at.
         """
-        is_stale = self._are_stale(item.weights_seq_no)
+        is_stale = self.are_stale(item.weights_seq_no)
         counts: Counter[str] = Counter()
         for step in item.steps:
             if step.episode_id != item.episode_id:
                 raise ValueMismatch(
                     f"a step of episode {step.episode_id[:40]!r} is among those of another one"
                 )
+            if not step.observations:
+                raise ValueMismatch(f"t={step.t} was played, and no agent observes in it")
             if step.logged_actions.keys() != step.observations.keys() or step.logged_log_probs:
                 raise ValueMismatch(
                     f"t={step.t} was played, so it has a logged action of each agent that "
@@ -157,7 +159,7 @@ class PlayedCheck:
         Raises:
             ValueMismatch: the server takes no such steps, or never had such weights.
         """
-        is_stale = self._are_stale(item.weights_seq_no)
+        is_stale = self.are_stale(item.weights_seq_no)
         kinds = [] if self._max_lag is None else layout.acted
         if len(item.logits) != len(kinds):
             return None
@@ -184,7 +186,7 @@ class PlayedCheck:
             states[seat_id] = {key: rows}
         return is_stale, Drawn(item.logits, log_probs), states
 
-    def _are_stale(self, version: int) -> bool:
+    def are_stale(self, version: int) -> bool:
         """Whether actions of these weights are too old.
 
         Raises:

@@ -309,6 +309,7 @@ class EpisodeStore:
             ValueMismatch: it is not taken from anybody.
         """
         check, reading = self._played_check, self._steps.reading
+        check.are_stale(item.weights_seq_no)  # or it is refused as a whole
         is_plain = item.logged_actions is not None and item.logged_log_probs is None
         is_plain = is_plain and reading.check(item)
         read = check.read_rows(item, reading.layout(item)) if is_plain else None

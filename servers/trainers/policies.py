@@ -139,7 +139,10 @@ class TrainerPolicies:
                 gamma = first.gamma
                 scales = {policy_id: RewardScale(gamma) for policy_id in self.acting.learners}
         self._normalization = Normalization(observing, scales)
-        self.feed = Feed(0 if plan.while_learning == "wait" else max(1, plan.max_policy_lag))
+        self.feed = Feed(
+            0 if plan.while_learning == "wait" else max(1, plan.max_policy_lag),
+            acts_while_learning=self.acting.has_copies,
+        )
         local = LocalInference(plan, entry, seats.values(), observing, self.acting)
         self.weights = local.weights
         for learner in self.acting.learners.values():

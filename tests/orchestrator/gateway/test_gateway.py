@@ -24,6 +24,7 @@ from muxrl.protocol.messages import (
     Actions,
     AnyItem,
     AnyReply,
+    Refused,
     Started,
     StartEpisode,
     Step,
@@ -88,6 +89,25 @@ def asked() -> Iterator[Asked]:
     asked.server.may_answer.set()
     asked.gateway.stop()
     asked.threads.shutdown()
+
+
+def test_an_error_in_the_gateway_costs_the_episode_that_it_is_of(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    episodes = asked.gateway.episodes
+    receive = episodes.receive
+
+    def failing(item: AnyItem) -> Any:
+        return 1 / 0 if item.episode_id == "bad" else receive(item)
+
+    for name in ("good", "bad"):
+        assert isinstance(asked.ask(StartEpisode(name)), Started)
+    monkeypatch.setattr(episodes, "receive", failing)
+    good, bad = asyncio.run(asked.gateway.answered([Step(e, 0, SEEN) for e in ("good", "bad")]))
+    assert isinstance(good, Actions)
+    assert isinstance(bad, Refused)
+    assert (bad.code, "ZeroDivisionError" in bad.message) == (500, True)
+    assert list(episodes.open) == ["good"]
 
 
 def test_an_idle_episode_expires_while_others_play(

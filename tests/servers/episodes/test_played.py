@@ -58,6 +58,13 @@ def played(
     return PlayedSteps(episode_id, version, steps, logits)
 
 
+def test_one_in_which_nobody_observes_is_refused() -> None:
+    store = PlayedStore()
+    with pytest.raises(ValueMismatch, match="t=0 was played, and no agent observes in it"):
+        store.play(PlayedSteps("e", 5, [Step("e", 0, {})]))
+    assert store.play(played(0, 4)).num_steps == 4
+
+
 def test_they_are_recorded_as_the_servers_own() -> None:
     store = PlayedStore()
     assert store.play(played(0, 4)).num_steps == 4

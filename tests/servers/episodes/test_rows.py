@@ -57,6 +57,17 @@ def rows_of(player: Player, steps: list[Step]) -> StepRows:
 # --- what goes in rows ----------------------------------------------------------------------
 
 
+def test_a_discrete_observation_with_a_dimension_more_is_refused_by_name() -> None:
+    store = ScriptedStore(make_plan({"a": Discrete(5)}), seating=Seating())
+    player = Player(store)
+    player.tell([StartEpisode("e")])
+    one = np.zeros((1, 1, 2), np.int64)
+    item = StepRows(episode_ids=["e"], t=np.zeros(1, np.int64), observations=[one])
+    (single,) = store.store.accept_rows(item, 0.0)
+    with pytest.raises(ValueMismatch, match="observation of agent 'a'"):
+        store.store.accept(single, 0.0)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_agents_that_come_late_pause_and_come_again_stay_in_rows(case: str) -> None:
     player = player_of(case, late_members="allow", normalize_observations=True, is_scaled=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,17 @@ class Counting:
 
     def load(self, state: dict[str, Any]) -> None:
         self.num_updates, self.num_rows = state["num_updates"], state["num_rows"]
+
+
+class Blocking(Counting):
+    """Learns for as long as `may_end` is not set."""
+
+    learns_from = "replay"
+    may_end = threading.Event()
+
+    def learn(self, trajectories: Any) -> dict[str, float]:
+        assert self.may_end.wait(20.0)
+        return super().learn(trajectories)
 
 
 class Telling(Counting):

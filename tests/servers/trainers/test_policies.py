@@ -6,15 +6,20 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import requests
+from tests.compliance.real_servers import running, wait_until
 from tests.servers.acted import act_on, actions_of
 from tests.servers.packing import rows_of
 from tests.servers.scripted_store import make_plan, seen
+from tests.servers.trainers.brought import Blocking
 
+from muxrl.client import PolicyClient
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
@@ -263,6 +268,26 @@ def test_evaluation_draws_from_a_generator_of_its_own() -> None:
         return [int(n) for one in chunk.trajectories for n in one.outputs["drawn"]]
 
     assert drawn(evaluates=True) == drawn(evaluates=False)
+
+
+def test_who_cannot_act_while_it_learns_holds_evaluations_and_hears_all() -> None:
+    Blocking.may_end.clear()
+    with running(plan_of("Blocking")) as server, ThreadPoolExecutor() as threads:
+        with PolicyClient(server.address) as training, PolicyClient(server.address) as client:
+            episode_id = training.start_episode()
+            for t in range(5):  # the fifth completes a batch, and waits
+                step = threads.submit(training.get_action, episode_id, {"a": seen("a", t)})
+                if t < 4:
+                    step.result(PATIENCE_S)
+            wait_until(lambda: server.policies.feed.activity.learning_s > 0.0)
+            evaluated = client.start_episode(training_enabled=False)
+            asked = threads.submit(client.get_action, evaluated, {"a": seen("a", 0)})
+            for _ in range(5):
+                assert requests.get(f"http://{server.address}/v1/health", timeout=5.0).ok
+            assert not asked.done()
+            assert not step.done()
+            Blocking.may_end.set()
+            assert asked.result(PATIENCE_S) == step.result(PATIENCE_S) == {"a": 1}
 
 
 def test_agents_act_untrained_beside_the_learned() -> None:
