@@ -272,22 +272,26 @@ def test_evaluation_draws_from_a_generator_of_its_own() -> None:
 
 def test_who_cannot_act_while_it_learns_holds_evaluations_and_hears_all() -> None:
     Blocking.may_end.clear()
-    with running(plan_of("Blocking")) as server, ThreadPoolExecutor() as threads:
-        with PolicyClient(server.address) as training, PolicyClient(server.address) as client:
-            episode_id = training.start_episode()
-            for t in range(5):  # the fifth completes a batch, and waits
-                step = threads.submit(training.get_action, episode_id, {"a": seen("a", t)})
-                if t < 4:
-                    step.result(PATIENCE_S)
-            wait_until(lambda: server.policies.feed.activity.learning_s > 0.0)
-            evaluated = client.start_episode(training_enabled=False)
-            asked = threads.submit(client.get_action, evaluated, {"a": seen("a", 0)})
-            for _ in range(5):
-                assert requests.get(f"http://{server.address}/v1/health", timeout=5.0).ok
-            assert not asked.done()
-            assert not step.done()
-            Blocking.may_end.set()
-            assert asked.result(PATIENCE_S) == step.result(PATIENCE_S) == {"a": 1}
+    with (
+        running(plan_of("Blocking")) as server,
+        ThreadPoolExecutor() as threads,
+        PolicyClient(server.address) as training,
+        PolicyClient(server.address) as client,
+    ):
+        episode_id = training.start_episode()
+        for t in range(5):  # the fifth completes a batch, and waits
+            step = threads.submit(training.get_action, episode_id, {"a": seen("a", t)})
+            if t < 4:
+                step.result(PATIENCE_S)
+        wait_until(lambda: server.policies.feed.activity.learning_s > 0.0)
+        evaluated = client.start_episode(training_enabled=False)
+        asked = threads.submit(client.get_action, evaluated, {"a": seen("a", 0)})
+        for _ in range(5):
+            assert requests.get(f"http://{server.address}/v1/health", timeout=5.0).ok
+        assert not asked.done()
+        assert not step.done()
+        Blocking.may_end.set()
+        assert asked.result(PATIENCE_S) == step.result(PATIENCE_S) == {"a": 1}
 
 
 def test_agents_act_untrained_beside_the_learned() -> None:
