@@ -39,9 +39,9 @@ class A2C(OnPolicy):
         # A masked action that was chosen elsewhere has probability 0.
         gain = log_prob.masked_fill(~batch[OWN], 0.0) * advantages
         entropy = entropy.masked_fill(~batch[OWN], 0.0)
-        gain, bonus, values, targets = steps_of(batch, gain, entropy, values, batch[TARGETS])
-        policy_loss, bonus = -gain.mean(), self.entropy_coeff * bonus.mean()
-        vf_loss = (values - targets).square().mean()
-        loss = policy_loss + self.settings.vf_loss_coeff * vf_loss - bonus
         mean_entropy = mean_of_own(batch, entropy)
+        gain, entropy, values, targets = steps_of(batch, gain, entropy, values, batch[TARGETS])
+        policy_loss, vf_loss = -gain.mean(), (values - targets).square().mean()
+        loss = policy_loss + self.settings.vf_loss_coeff * vf_loss
+        loss = loss - self.entropy_coeff * entropy.mean()
         return loss, self.measured(loss, policy_loss, vf_loss, mean_entropy, targets, values)

@@ -100,8 +100,9 @@ PROMISES: dict[str, dict[str, list[str]]] = {
         ],
     },
     "docs/protocol.md": {
-        "`eval` episodes are never recorded for training and never held": [
+        "`eval` episodes are never recorded for training, and held while a server learns only": [
             f"{COMPLIANCE}/test_learning_servers.py::test_evaluation_changes_no_weight_and_counts_no_step",
+            f"{SERVERS}/trainers/test_policies.py::test_who_cannot_act_while_it_learns_holds_evaluations_and_hears_all",
         ],
     },
     "docs/security.md": {
