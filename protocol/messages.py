@@ -318,6 +318,7 @@ class Status(msgspec.Struct, omit_defaults=True):
     server_id: str
     phase: Phase
     is_waiting_for_learner: bool = False
+    is_learning: bool = False
     num_open_episodes: int = 0
     num_env_steps: int = 0
     num_agent_steps: int = 0

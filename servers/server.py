@@ -215,6 +215,7 @@ class PolicyServer:
             server_id=self.plan.server_id,
             phase=phase,  # type: ignore[arg-type]
             is_waiting_for_learner=not policies.feed.is_open,
+            is_learning=policies.feed.num_ahead > 0,
             num_open_episodes=policies.store.num_open,
             iteration=policies.iteration,
             weights_seq_no=policies.acting.weights_seq_no,

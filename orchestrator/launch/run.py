@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -43,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 _ANSWER_S = 1.0
 """For the reports of a round; one that takes longer is read in a later round."""
+_UPDATE_LOOK_S = 0.02
+"""Between two looks whether updates have ended, before an evaluation."""
 _LOOK_S = 0.5
 """Between two looks during an evaluation."""
 
@@ -243,14 +246,25 @@ class Run:
             await asyncio.sleep(time_s)
 
     async def _evaluate_if_due(self) -> None:
-        # Whether simulations would have to wait for an update of any of them.
-        is_waited_for = any(s.is_waiting_for_learner for s in self.servers.statuses.values())
-        is_learning = self._simulations.is_used_up and is_waited_for
-        is_settled = not (is_learning or self.servers.restarting)
-        if is_settled and self._evaluations.is_due(self.tally.env_steps):
+        if not self._evaluations.is_due(self.tally.env_steps):
+            return
+        # What was played up to here is learned first, and the weights stay as they are then.
+        is_settled = not self._simulations.is_used_up or await self._end_updates()
+        if is_settled and not self.servers.restarting:
             if self.config.checkpoint.best is not None and await self._save():
                 self._checkpoints.note_evaluation(self.tally.env_steps)
             self._evaluations.begin_next(self.tally.env_steps, self.tally.time_s)
+
+    async def _end_updates(self) -> bool:
+        """Waits for updates that are under way, for `metrics_interval_s`; returns whether all are
+        done."""
+        until = time.monotonic() + self.config.metrics_interval_s
+        while any(status.is_learning for status in self.servers.statuses.values()):
+            if time.monotonic() > until:
+                return False
+            await asyncio.sleep(_UPDATE_LOOK_S)
+            await self.servers.report_now()
+        return True
 
     async def _end_learning(self, update_s: float) -> bool:
         """Ends learning, where episodes end if they do soon, with a last checkpoint; once.

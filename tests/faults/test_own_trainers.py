@@ -55,6 +55,64 @@ def test_five_kinds_of_trainer_learn_resume_and_are_evaluated(folder: Path) -> N
     assert set(json.loads(found.read_text())["servers"]) == LEARNERS
 
 
+SLOW = """
+import time
+import gymnasium
+import numpy as np
+
+class Paid(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,))
+    action_space = gymnasium.spaces.Discrete(1000)
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.zeros(1, np.float32), float(action), False, self.t == 4, {}
+
+class Slow:
+    learns_from, batch_env_steps, acts_while_learning = "replay", 4, True
+
+    def __init__(self, policy):
+        self.num_updates = 0
+
+    def act(self, rows):
+        return np.full(len(rows), self.num_updates)
+
+    def learn(self, trajectories):
+        time.sleep(0.3)
+        self.num_updates += 1
+        return {}
+
+    def state(self):
+        return {"num_updates": self.num_updates}
+
+    def load(self, state):
+        self.num_updates = state["num_updates"]
+
+    weights, set_weights = state, load
+"""
+
+
+def test_what_was_played_is_learned_before_it_is_evaluated(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    config = {
+        "simulation": {"env": "slow:Paid"},
+        "servers": {"slow": {"algorithm": "slow:Slow", "agents": ["*"]}},
+        "evaluation": {"interval_env_steps": 8, "num_episodes": 6, "final_num_episodes": 0},
+        "stop": {"env_steps": 24},
+        "trackers": [],
+    }
+    (tmp_path / "slow.yaml").write_text(yaml.safe_dump(config))
+    muxrl("launch", "slow.yaml", "--run-dir", "run", cwd=tmp_path)
+    evaluated = [row for row in rows(tmp_path / "run", "evaluation") if row["replaced"] is None]
+    found = {row["env_steps"]: list(row["returns"].values()) for row in evaluated}
+    # An update for each four env steps, whose number is what is done in each of four.
+    assert found == {n: [[float(n)] * 6] for n in (0, 8, 16, 24)}
+
+
 SPOILT = """
 import numpy as np
 from bandit import Bandit
