@@ -202,7 +202,12 @@ class Life(ABC, Generic[R]):
             RunFailed: it may not be.
         """
         problem = self.failure(error)
-        self._report, self.has_reported = None, False
+        asked, self._report, self.has_reported = self._report, None, False
+        if asked is not None and not isinstance(error, Silent):
+            # What it said at last counts: it has been told, and forgotten, there.
+            await asyncio.wait([asked], timeout=ANSWER_S)
+            if asked.done() and not asked.cancelled() and asked.exception() is None:
+                self._receive(asked.result())
         await self._leave(error)
         self.kill()
         if not self._has_listened or not self._supervisor.may_restart:

@@ -110,7 +110,7 @@ class Process:
         return self.calls[-1]
 
     def kill(self) -> None:
-        for call in self.calls:
+        for call in (one for one in self.calls if not one.done()):
             asyncio.get_running_loop().call_later(0.01, call.set_exception, Ended("SIGKILL"))
 
 
@@ -122,6 +122,32 @@ class Named(Life[ProcessReport]):
 
     def _again(self) -> str:
         return "at once"
+
+
+def test_what_a_process_said_before_it_was_lost_counts(tmp_path: Path) -> None:
+    received: list[ProcessReport] = []
+
+    class Heard(Named):
+        def _receive(self, report: ProcessReport) -> None:
+            received.append(report)
+
+    async def play() -> None:
+        quota = Quota(RestartsConfig(max=3), "restarts")
+        life = Heard("one", Supervisor(ExperimentConfig(), RunDirectory(tmp_path)), quota)
+        life.begin()
+        await life.is_up.wait()
+        process: Any = life.caller
+        asked = asyncio.create_task(life.report(5.0))
+        await asyncio.sleep(0.01)
+        lost = asyncio.create_task(life.lose(Ended("raised")))
+        await asyncio.sleep(0.01)
+        process.calls[-1].set_result(ProcessReport())
+        await lost
+        await asked
+        life.end()
+
+    asyncio.run(play())
+    assert received == [ProcessReport()]
 
 
 def test_a_call_that_ends_after_the_restart_does_not_lose_the_next_process(tmp_path: Path) -> None:
