@@ -209,7 +209,7 @@ class EnvLoop(HeldLoop):
             if not (self._outbox.items or self._has_seeds or table.is_open.any()):
                 return
             asked = list(table.by_slot)
-            lost, bad = self._exchange(self._outbox)
+            lost, bad = self._exchange(self._outbox, asked)
             self._rest_if_due(should_stop)
             if should_stop():
                 return
@@ -344,8 +344,14 @@ class EnvLoop(HeldLoop):
 
     # --- what servers do wrong ------------------------------------------------------------
 
-    def _exchange(self, outbox: Outbox) -> tuple[Set[str], Set[str]]:
+    def _exchange(
+        self, outbox: Outbox, asked: Sequence[Episode | None] = ()
+    ) -> tuple[Set[str], Set[str]]:
         """Exchanges an outbox.
+
+        Args:
+            outbox: it.
+            asked: by copy, whose steps are in it.
 
         Returns:
             The ids of episodes that a server lost, and of those that a bad value has ended.
@@ -370,7 +376,8 @@ class EnvLoop(HeldLoop):
                     bad.add(episode_id)
                     self.num_bad_episodes += 1
                     self._num_bad_in_a_row += 1
-                    logger.warning("an episode ends at a bad value: %s", failure)
+                    seed = self._seed_text(episode_id, asked)
+                    logger.warning("an episode%s ends at a bad value: %s", seed, failure)
                 elif self._on_lost == "raise" or not isinstance(failure, EpisodeLost):
                     if self._num_bad_in_a_row >= _MOST_BAD:
                         failure.args = (f"{failure}; {_MOST_BAD} episodes before ended so, too",)
@@ -384,6 +391,13 @@ class EnvLoop(HeldLoop):
                 self._num_bad_in_a_row = 0
         self.num_lost_episodes += len(lost)
         return lost, bad
+
+    def _seed_text(self, episode_id: str, asked: Sequence[Episode | None]) -> str:
+        """Says with which seed an episode was reset, so that it can be played again."""
+        for seed, episode in zip(self._seed_of, asked, strict=False):
+            if episode is not None and episode.episode_id == episode_id and seed is not None:
+                return f" (seed {seed})"
+        return ""
 
     def _may_drop(self, failure: ClientError) -> bool:
         is_bad = isinstance(failure, RefusedByServer) and failure.is_unsound

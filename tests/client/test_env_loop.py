@@ -293,7 +293,9 @@ def test_what_comes_again_is_no_accident(
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("t", [0, 1])
-def test_a_bad_value_ends_its_episode_alone(world: World, mode: Any, t: int) -> None:
+def test_a_bad_value_ends_its_episode_alone(
+    world: World, mode: Any, t: int, caplog: pytest.LogCaptureFixture
+) -> None:
     world.left.script = bad_at(1, 2, t=t)
     simulation = CountingSimulation(num_steps=3)
     loop = world.play([simulation], range(5), mode=mode, on_bad_value="episode")
@@ -303,3 +305,8 @@ def test_a_bad_value_ends_its_episode_alone(world: World, mode: Any, t: int) -> 
     dropped = {1: False, 2: False} if mode == "eval" else {}
     assert kept == {0: True, 3: True, 4: True, **dropped}
     assert world.right.open == {}
+    texts = [one for one in caplog.messages if "ends at a bad value" in one]
+    assert [one.partition(" ends")[0] for one in texts] == [
+        "an episode (seed 1)",
+        "an episode (seed 2)",
+    ]
