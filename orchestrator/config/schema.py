@@ -191,7 +191,8 @@ class CheckpointConfig:
     keep_every_env_steps: AboveZero[int | None] = None
     """Snapshots: one is written at each multiple, where episodes end, and kept for good."""
     best: BestConfig | None = None
-    """Which are kept for their evaluations; one is then written before each."""
+    """Which are kept for their evaluations; one is then written before each. Of all of these as
+    many episodes count, the first ones."""
     replay_max_mib: NotNegative[int | None] = 1024
     """Largest replay in a checkpoint; a resumed run fills a larger one again. null: any."""
     hold_s: NotNegative[float] = 10.0

@@ -39,6 +39,7 @@ class Checkpoints:
         records: of the run; its warnings count what was not written.
         before: the checkpoint from which the run was resumed.
         judged: the agents whose returns say which one is best; None: all.
+        num_judged: episodes of an evaluation that do, the first ones, which all have; None: all.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Checkpoints:
         records: RunRecords,
         before: Manifest | None = None,
         judged: Collection[str] | None = None,
+        num_judged: int | None = None,
     ) -> None:
         self.problem = ""
         """Why the last one was not written, in a sentence; "" if it was."""
@@ -59,7 +61,7 @@ class Checkpoints:
         self.next_snapshot_at: int | None = None
         """Env steps of the next multiple of `keep_every_env_steps`."""
         self._newest = before.env_steps if before else None
-        self._judged = judged
+        self._judged, self._num_judged = judged, num_judged
         best = config.best
         self._best_by = "" if best is None else f"{best.mode} {best.name} of {best.of}"
         # Values of another metric say nothing. Older manifests do not name theirs.
@@ -193,7 +195,7 @@ class Checkpoints:
             return
         env_steps, self._evaluated = self._evaluated, None
         config = self._config.best
-        value = evaluated(row, config.name, self._judged)
+        value = evaluated(row, config.name, self._judged, self._num_judged)
         if value is None:
             return
         found = (env_steps, value)

@@ -119,12 +119,14 @@ class Run:
             self._note_truncated,
         )
         self._stop_conditions = StopConditions(self.config.stop, experiment.fixed_servers)
+        evaluation = self.config.evaluation
         self._checkpoints = Checkpoints(
             self.config.checkpoint,
             CheckpointFolder(folder.checkpoints),
             self._records,
             before,
             experiment.judged,
+            min(evaluation.num_episodes, evaluation.final_num_episodes or evaluation.num_episodes),
         )
         self._loop = EventLoop()
         self._life: asyncio.Task[None] | None = None

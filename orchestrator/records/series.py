@@ -83,18 +83,23 @@ def mean_of_episodes(
     return float(np.nanmean(episodes)) if np.isfinite(episodes).any() else None
 
 
-def evaluated(row: EvaluationRow, name: str, agents: Collection[str] | None) -> float | None:
+def evaluated(
+    row: EvaluationRow, name: str, agents: Collection[str] | None, most: int | None = None
+) -> float | None:
     """Returns a metric of an evaluation as one number; None if no episode has it.
 
     Args:
         row: of the evaluation.
         name: of the metric, or `RETURN`.
         agents: see `metric_over`; of returns it is the mean over them, None: the sum over all.
+        most: episodes that count, the first ones; None: all.
     """
+    given = row.returns if name == RETURN else row.metrics.get(name, {})
+    by_agent = {agent_id: values[:most] for agent_id, values in given.items()}
     if name != RETURN:
-        return metric_over(row.metrics.get(name, {}), agents, mean_of_episodes)
-    names = list(row.returns if agents is None else agents)
-    return mean_of_episodes(row.returns, names, is_sum=agents is None)
+        return metric_over(by_agent, agents, mean_of_episodes)
+    names = list(by_agent if agents is None else agents)
+    return mean_of_episodes(by_agent, names, is_sum=agents is None)
 
 
 class MetricCurves:

@@ -39,6 +39,7 @@ class World:
         *,
         judged: Collection[str] | None = None,
         before: World | None = None,
+        num_judged: int | None = None,
         **config: Any,
     ) -> None:
         self.asked: list[str] = []
@@ -59,6 +60,7 @@ class World:
             records,
             Manifest.read(self.folder.path / "last") if before else None,
             judged,
+            num_judged,
         )
 
     def write(self, *, is_last: bool = False) -> bool:
@@ -250,6 +252,13 @@ def test_so_many_are_kept_and_the_best_by_their_evaluations(
     links = [world.folder.path / best_name(rank) for rank in range(keep)]
     assert [int(str(link.readlink())) for link in links] == [*best]
     assert Manifest.read(world.folder.path / "500").best == tuple(best.items())
+
+
+def test_of_a_longer_evaluation_as_many_episodes_count(make: Make) -> None:
+    world = make(best=BestConfig(), num_judged=2)
+    world.judge(100, {"a": [2.0, 2.0]})
+    world.judge(200, {"a": [1.0, 2.0, 9.0, 9.0]})
+    assert (world.folder.path / "best").resolve().name == "100"
 
 
 def test_what_was_best_by_another_metric_is_so_no_more(make: Make) -> None:
