@@ -1,8 +1,8 @@
 """What RLlib's learners keep besides weights and optimizers, and leave out of their checkpoints.
 
-PPO's and APPO's KL coefficients, SAC's temperatures, the values of entropy schedules, and the env
-steps at which DQN, SAC and APPO last updated their targets. All are tables by module id. Without
-them a restored SAC, say, would begin again with its first temperature.
+PPO's and APPO's KL coefficients, SAC's temperatures, and the env steps at which DQN, SAC and APPO
+last updated their targets. All are tables by module id. Without them a restored SAC, say, would
+begin again with its first temperature. What goes by a schedule is not kept: env steps tell it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from ray.rllib.utils.schedules.scheduler import Scheduler
+from ray.rllib.core import DEFAULT_MODULE_ID
 
 _NAMES = (
     "curr_kl_coeffs_per_module",
     "curr_log_alpha",
-    "entropy_coeff_schedulers_per_module",
     "last_update_ts_by_mid",
     "_last_update_ts_by_mid",
 )
+_ENTROPY = "entropy_coeff_schedulers_per_module"
 
 
 def get_tables(learner: Any) -> dict[str, dict[str, Any]]:
@@ -32,22 +32,27 @@ def get_tables(learner: Any) -> dict[str, dict[str, Any]]:
 
 
 def set_tables(learner: Any, tables: Mapping[str, Mapping[str, Any]]) -> None:
-    """Puts back what `get_tables` returned; an entropy coefficient without schedule stays."""
+    """Puts back what `get_tables` returned."""
     for name, table in tables.items():
         entries = getattr(learner, name)
         for module_id, value in table.items():
             if isinstance(value, int | float):
                 entries[module_id] = value
                 continue
-            entry = entries[module_id]
-            tensor = entry.get_current_value() if isinstance(entry, Scheduler) else entry
-            if value is not None and isinstance(tensor, torch.Tensor):
+            tensor = entries[module_id]
+            if isinstance(tensor, torch.Tensor):
                 tensor.data.copy_(torch.as_tensor(value))  # in place, since optimizers hold it
 
 
+def follow_schedules(learner: Any, env_steps: int) -> None:
+    """Sets learning rates and the entropy coefficient to what their schedules say at so many env
+    steps, as RLlib does after an update, though not after a state was loaded."""
+    for optimizer, schedule in learner._optimizer_lr_schedules.items():
+        if schedule.use_schedule:
+            learner._set_optimizer_lr(optimizer, lr=schedule.update(env_steps))
+    if hasattr(learner, _ENTROPY):
+        getattr(learner, _ENTROPY)[DEFAULT_MODULE_ID].update(env_steps)
+
+
 def _plain(entry: Any) -> Any:
-    if isinstance(entry, Scheduler):
-        entry = entry.get_current_value()
-        if not isinstance(entry, torch.Tensor):
-            return None
     return entry.detach().cpu().numpy() if isinstance(entry, torch.Tensor) else entry

@@ -37,7 +37,7 @@ from muxrl.servers.gymnasium_spaces import Spaces
 from muxrl.servers.trainers.interface import Acted, LearnsFrom, PolicySpec, Rows
 from muxrl.servers.trainers.rllib.connector_callers import find_callers_without_source
 from muxrl.servers.trainers.rllib.draws import all_draw_by, torch_draws_by
-from muxrl.servers.trainers.rllib.learner_tables import get_tables, set_tables
+from muxrl.servers.trainers.rllib.learner_tables import follow_schedules, get_tables, set_tables
 from muxrl.servers.trainers.rllib.learners import in_place
 from muxrl.servers.trainers.rllib.object_store import keep_objects_here
 from muxrl.servers.trainers.rllib.runner import QueuedEnvRunner, episode_of, observed_by_module
@@ -187,6 +187,7 @@ class RLlibTrainer:
         for one in trajectories:
             played[one.episode_id] = max(played[one.episode_id], len(one))
         env_steps = max(self.batch_env_steps, sum(played.values()))
+        follow_schedules(self._learner, self._env_steps)
         self._env_steps += env_steps
         self._num_drawn += 1
         episodes = [self._episode(one) for one in trajectories]
@@ -246,7 +247,8 @@ class RLlibTrainer:
     def load(self, state: Mapping[str, Any]) -> None:
         self._module.load_state_dict(state["module"])
         for name, optimizer in self._optimizers():
-            # Its learning rate, and the like, are as the settings say now.
+            # Its learning rate, and the like, are as the settings say now; a schedule is followed
+            # in `learn`.
             own = optimizer.state_dict()
             optimizer.load_state_dict({**own, "state": state["optimizers"][name]})
         set_tables(self._learner, state["tables"])

@@ -35,7 +35,8 @@ pytestmark = pytest.mark.usefixtures("rllib")
 NUM_STEPS = 40
 SMALL = {"fcnet_hiddens": [8]}
 LSTM = {**SMALL, "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 7}
-ON_POLICY = {"train_batch_size_per_learner": NUM_STEPS, "lr": 0.01}
+FALLING = [[0, 0.01], [400, 0.0001]]
+ON_POLICY = {"train_batch_size_per_learner": NUM_STEPS, "lr": FALLING}
 PPO_SETTINGS = {
     **ON_POLICY,
     "minibatch_size": 16,
@@ -52,8 +53,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "RLLIB_PPO": PPO_SETTINGS,
     "RLLIB_APPO": ON_POLICY,
     "RLLIB_IMPALA": ON_POLICY,
-    "RLLIB_DQN": {**REPLAY, "target_network_update_freq": 50, "epsilon": [[0, 1.0], [200, 0.1]]},
-    "RLLIB_SAC": {**REPLAY, "actor_lr": 0.01, "initial_alpha": 0.3},
+    "RLLIB_DQN": {
+        **REPLAY,
+        "target_network_update_freq": 50,
+        "epsilon": [[0, 1.0], [200, 0.1]],
+        "lr": FALLING,
+    },
+    "RLLIB_SAC": {**REPLAY, "actor_lr": FALLING, "initial_alpha": 0.3},
 }
 DISCRETE, BOX = spaces.Discrete(4), spaces.Box(-1.0, 1.0, (2,))
 
@@ -158,8 +164,10 @@ def test_masks_are_followed_in_acting_and_in_learning(name: str) -> None:
             assert not drawn[player.masks[-1] == 0].any()
 
 
+WAITING = {**SETTINGS["RLLIB_DQN"], "num_steps_sampled_before_learning_starts": 150}
 CASES = [
     *((name, SETTINGS[name], SMALL, DISCRETE) for name in SETTINGS),
+    ("RLLIB_DQN", WAITING, SMALL, DISCRETE),
     ("RLLIB_PPO", PPO_SETTINGS, LSTM, DISCRETE),
     ("RLLIB_APPO", ON_POLICY, LSTM, DISCRETE),
     ("RLLIB_PPO", PPO_SETTINGS, SMALL, BOX),
@@ -172,7 +180,7 @@ CASES = [
 def test_one_with_its_state_goes_on_to_the_bit(
     name: str, settings: dict[str, Any], model: dict[str, Any], acts: spaces.Space
 ) -> None:
-    """With its replay, tables and counters; in mid-episode."""
+    """With its replay, tables, counters and schedules; in mid-episode."""
     trainer = made(name, settings, model, acts=acts)
     player = Player(trainer)
     for _ in range(3):
@@ -190,6 +198,17 @@ def test_one_with_its_state_goes_on_to_the_bit(
     rows = dataclasses.replace(rows, rng=np.random.default_rng(1))
     again = dataclasses.replace(again, rng=np.random.default_rng(1))
     np.testing.assert_array_equal(trainer.act(rows).actions, other.act(again).actions)
+
+
+def test_a_schedule_that_has_changed_is_followed_at_once() -> None:
+    trainer = made("RLLIB_PPO")
+    player = Player(trainer)
+    for _ in range(3):
+        trainer.learn([player.play()])
+    other = made("RLLIB_PPO", {**PPO_SETTINGS, "lr": [[0, 0.01], [3 * NUM_STEPS, 0.0]]})
+    other.load(from_plain(to_plain(trainer.state())))
+    other.learn([player.play()])
+    assert_same(flat(other), flat(trainer))
 
 
 def test_the_generators_of_the_process_stay_where_they_are() -> None:
