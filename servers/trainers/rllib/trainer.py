@@ -10,7 +10,6 @@ from __future__ import annotations
 import pickle
 import shutil
 import zlib
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -46,6 +45,7 @@ from muxrl.servers.trainers.spaces import AgentSpaces
 _ALONE = "MultiAgent"
 """Begins the names of RLlib's replays of episodes of several agents."""
 _ENV_STEPS = "env_steps"
+"""In a state; older checkpoints have it among the weights, too."""
 _STATE = "state_in_"
 """Begins the names of outputs: part by part, the recurrent state an action was chosen with."""
 
@@ -80,7 +80,9 @@ class RLlibTrainer:
         self._runner: Any = self._algorithm.env_runner
         self._runner.module = self._module
         self._initial_state = tree.map_structure(np.asarray, self._module.get_initial_state())
-        self._env_steps = 0
+        self.env_steps = 0
+        self._num_env_steps = 0
+        """Those that RLlib has counted."""
         self.gamma = config.gamma
         self.batch_env_steps = self._find_batch_env_steps(config)
 
@@ -117,7 +119,7 @@ class RLlibTrainer:
         module, batch = self._module, self._batch(rows)
         with torch_draws_by(int(rows.rng.integers(2**63)), self._device):
             if rows.should_explore:
-                answered = module.forward_exploration(batch, t=self._env_steps)
+                answered = module.forward_exploration(batch, t=rows.env_steps)
             else:
                 answered = module.forward_inference(batch)
             answered = {**answered}
@@ -159,7 +161,7 @@ class RLlibTrainer:
     @torch.no_grad()
     def probabilities(self, rows: Rows) -> Any:
         """Returns those of its distribution ``[n, num_actions]``."""
-        answered = self._module.forward_exploration(self._batch(rows), t=self._env_steps)
+        answered = self._module.forward_exploration(self._batch(rows), t=rows.env_steps)
         return answered[Columns.ACTION_DIST_INPUTS].softmax(-1).reshape(len(rows), -1)
 
     @torch.no_grad()
@@ -183,12 +185,10 @@ class RLlibTrainer:
     # --- learning -----------------------------------------------------------------------
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        played: dict[str, int] = defaultdict(int)
-        for one in trajectories:
-            played[one.episode_id] = max(played[one.episode_id], len(one))
-        env_steps = max(self.batch_env_steps, sum(played.values()))
-        follow_schedules(self._learner, self._env_steps)
-        self._env_steps += env_steps
+        # As many as the server since it learned last; PPO samples until it has a batch.
+        env_steps = max(self.batch_env_steps, self.env_steps - self._num_env_steps)
+        follow_schedules(self._learner, self._num_env_steps)
+        self._num_env_steps += env_steps
         self._num_drawn += 1
         episodes = [self._episode(one) for one in trajectories]
         self._runner.put(episodes, env_steps, self._num_portions)
@@ -214,12 +214,11 @@ class RLlibTrainer:
     # --- what is saved ------------------------------------------------------------------
 
     def weights(self) -> dict[str, Any]:
-        """Returns the module's parameters, and how many env steps it has explored for."""
-        return {**self._module.state_dict(), _ENV_STEPS: self._env_steps}
+        """Returns the module's parameters."""
+        return dict(self._module.state_dict())
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
         """Puts parameters into the module."""
-        self._env_steps = weights[_ENV_STEPS]
         parameters = {name: one for name, one in weights.items() if name != _ENV_STEPS}
         self._module.load_state_dict(parameters)
 
@@ -238,7 +237,7 @@ class RLlibTrainer:
         }
         return {
             **self.learned_state(),
-            _ENV_STEPS: self._env_steps,
+            _ENV_STEPS: self._num_env_steps,
             "num_drawn": self._num_drawn,
             # Most of a replay's trees of priorities is empty.
             "rllib": zlib.compress(pickle.dumps({**rllib, **self._replay_state()}), 1),
@@ -254,7 +253,7 @@ class RLlibTrainer:
         set_tables(self._learner, state["tables"])
         if "rllib" not in state:  # an update is undone
             return
-        self._env_steps, self._num_drawn = state[_ENV_STEPS], state["num_drawn"]
+        self._num_env_steps, self._num_drawn = state[_ENV_STEPS], state["num_drawn"]
         rllib = pickle.loads(zlib.decompress(state["rllib"]))
         self._algorithm.metrics.set_state(rllib["algorithm"])
         self._learner.metrics.set_state(rllib["learner"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,13 +18,15 @@ from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from tests.servers.resumable import Served, T
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.spaces import Box, MultiDiscrete
 from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
-from muxrl.servers.config import AgentPlan, ServerConfig
+from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.setting_values import AlgorithmProblem
+from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.interface import PolicySpec, Rows
 from muxrl.servers.trainers.lookup import find_trainer
 from muxrl.servers.trainers.plain_state import from_plain, to_plain
@@ -106,7 +109,8 @@ class Player:
     def rows(self, *, should_explore: bool = True, is_training: bool = True) -> Rows:
         masks = self.masks[-1][None].copy() if self.has_masks else None
         rows = self.seen[-1][None].copy(), masks, self.states, ("a",)
-        return Rows(*rows, should_explore, is_training, self.rng)
+        env_steps = self.trainer.env_steps
+        return Rows(*rows, should_explore, is_training, self.rng, env_steps=env_steps)
 
     def play(self, num_steps: int = NUM_STEPS) -> Trajectory:
         self.seen, self.masks, began = self.seen[-1:], self.masks[-1:], self.t
@@ -121,6 +125,7 @@ class Player:
             self.seen.append(self._drawn())
             self.masks.append(self._drawn_mask())
         self.t += num_steps
+        self.trainer.env_steps += num_steps  # as a server does
         one = Trajectory(
             f"e{self.num_episodes}_a", f"e{self.num_episodes}", "a", "default",
             np.array(self.seen), np.array(acted), self.rng.normal(size=num_steps),
@@ -133,7 +138,7 @@ class Player:
 
 
 def flat(trainer: Any) -> dict[str, torch.Tensor]:
-    return {name: one.clone() for name, one in trainer.weights().items() if name != "env_steps"}
+    return {name: one.clone() for name, one in trainer.weights().items()}
 
 
 def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
@@ -191,6 +196,7 @@ def test_one_with_its_state_goes_on_to_the_bit(
     assert_same(flat(trainer), flat(other))
     for _ in range(3):
         one = player.play()
+        other.env_steps = trainer.env_steps
         trainer.learn([dataclasses.replace(one)])
         other.learn([dataclasses.replace(one)])
     assert_same(flat(trainer), flat(other))
@@ -272,24 +278,62 @@ def test_v_trace_learns_from_logged_actions_whose_probabilities_are_known(name: 
     assert not any(one.any() for one in learned(np.inf).values())
 
 
-def test_dqn_explores_by_its_schedule_and_its_weights_tell_how_far_it_is() -> None:
+def share_of_best(trainer: Any, env_steps: int) -> float:
+    """Returns how often a DQN that explores takes the best action."""
+    (size,) = trainer.spaces[0].shape
+    seen = np.tile(np.linspace(0.1, 0.9, size, dtype=np.float32), (200, 1))
+
+    def act(*, explores: bool) -> Any:
+        rows = seen, None, [None] * 200, ("a",) * 200
+        rng = np.random.default_rng(0)
+        return trainer.act(Rows(*rows, explores, True, rng, env_steps=env_steps)).actions
+
+    return float(np.mean(act(explores=True) == act(explores=False)))
+
+
+def test_dqn_explores_by_its_schedule() -> None:
     trainer = made("RLLIB_DQN", {**SETTINGS["RLLIB_DQN"], "epsilon": [[0, 1.0], [100, 0.0]]})
-    player = Player(trainer)
-    other = made("RLLIB_DQN", {**SETTINGS["RLLIB_DQN"], "epsilon": [[0, 1.0], [100, 0.0]]})
+    first, half, last = (share_of_best(trainer, env_steps) for env_steps in (0, 50, 100))
+    assert first < 0.4 < half < 0.8 < last == 1.0
 
-    def share_of_best(one: Any) -> float:
-        def act(*, explores: bool) -> int:
-            return int(one.act(player.rows(should_explore=explores)).actions[0])
 
-        best = act(explores=False)
-        return float(np.mean([act(explores=True) == best for _ in range(100)]))
+def test_schedules_go_over_the_servers_env_steps_and_begin_anew_with_anothers_weights(
+    tmp_path: Path,
+) -> None:
+    num = 8
+    settings = {**SETTINGS["RLLIB_DQN"], "epsilon": [[0, 1.0], [num * T, 0.0]]}
 
-    assert share_of_best(trainer) < 0.5
-    for _ in range(3):
-        trainer.learn([player.play()])
-    assert share_of_best(trainer) == 1.0
-    other.set_weights(trainer.weights())
-    assert share_of_best(other) == 1.0
+    def plan(**fields: Any) -> ServerPlan:
+        given = {"algorithm": "RLLIB_DQN", "settings": settings, "model": SMALL, **fields}
+        return make_plan("ab", shares_policy=False, **given)
+
+    def shares(acting: Actors) -> list[float]:
+        trainers = acting.learners.values()
+        return [share_of_best(one, acting.num_env_steps_sampled) for one in trainers]
+
+    served = Served(plan())
+    served.play(0, num, lambda number: "ab" if number % 4 == 3 else "a")
+    served.policies.save(tmp_path / "saved")
+    served.end()
+    acting = served.policies.acting
+    assert shares(acting) == [1.0, 1.0]
+    lr = np.interp(num * T, *np.transpose(FALLING))
+    for one in acting.learners.values():
+        for _, optimizer in one._optimizers():
+            assert optimizer.param_groups[0]["lr"] == pytest.approx(lr)
+
+    other = Served(plan(initialize_from=str(tmp_path / "saved")))
+    other.end()
+    assert max(shares(other.policies.acting)) < 0.6
+    for policy_id, one in other.policies.acting.learners.items():
+        assert_same(flat(one), flat(acting.learners[policy_id]))
+
+
+def test_weights_of_before_which_have_env_steps_are_read() -> None:
+    trainer, other = made("RLLIB_DQN"), made("RLLIB_DQN")
+    trainer.learn([Player(trainer).play()])
+    other.set_weights({**trainer.weights(), "env_steps": NUM_STEPS})
+    assert_same(flat(other), flat(trainer))
 
 
 def test_a_replay_is_filled_as_often_as_rllib_samples_before_it_learns() -> None:
