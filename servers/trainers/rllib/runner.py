@@ -114,8 +114,7 @@ def episode_of(
     one: Trajectory,
     spaces: tuple[gymnasium.Space, gymnasium.Space],
     outputs: dict[str, Any],
-    states: Sequence[np.ndarray],
-    initial_state: Any,
+    first_state: Sequence[np.ndarray],
     *,
     name: str,
 ) -> SingleAgentEpisode:
@@ -125,9 +124,8 @@ def episode_of(
         one: the trajectory.
         spaces: of the module.
         outputs: of the module with each action, in RLlib's columns.
-        states: the recurrent state ``[T, ...]`` that each action was chosen with, part by part; of
-            a module without one ().
-        initial_state: such a state in the module's own form.
+        first_state: the recurrent state before the first action, part by part; of a module without
+            one ().
         name: episodes of one name are one episode to RLlib, whose pieces come in order.
     """
     columns: dict[str, Any] = {
@@ -137,15 +135,12 @@ def episode_of(
         **outputs,
     }
     num_lookback = 0
-    if states:
+    if first_state and one.t > 0:
         # RLlib has the states after each step, and begins with that of a step before the piece.
-        after = [np.concatenate([state[1:], state[-1:]]) for state in states]
-        columns[Columns.STATE_OUT] = tree.unflatten_as(initial_state, after)
-        if one.t > 0:
-            num_lookback = 1
-            columns = tree.map_structure(lambda rows: np.concatenate([rows[:1], rows]), columns)
-            for rows, state in zip(tree.flatten(columns[Columns.STATE_OUT]), states, strict=True):
-                rows[0] = state[0]
+        num_lookback = 1
+        columns = tree.map_structure(lambda rows: np.concatenate([rows[:1], rows]), columns)
+        for rows, part in zip(tree.flatten(columns[Columns.STATE_OUT]), first_state, strict=True):
+            rows[0] = part
 
     def buffer(rows: Any, space: gymnasium.Space | None = None) -> InfiniteLookbackBuffer:
         made = InfiniteLookbackBuffer(rows, space=space)

@@ -46,8 +46,8 @@ _ALONE = "MultiAgent"
 """Begins the names of RLlib's replays of episodes of several agents."""
 _ENV_STEPS = "env_steps"
 """In a state; older checkpoints have it among the weights, too."""
-_STATE = "state_in_"
-"""Begins the names of outputs: part by part, the recurrent state an action was chosen with."""
+_BEFORE, _AFTER = "state_in_", "state_out_"
+"""Begin the names of outputs: part by part, the recurrent state before and after an action."""
 
 
 class RLlibTrainer:
@@ -137,9 +137,12 @@ class RLlibTrainer:
         found = {name: self._row_of(answered[name]) for name in outputs if name in answered}
         states = None
         if self._module.is_stateful():
-            before = tree.flatten(batch[Columns.STATE_IN])
-            found |= {f"{_STATE}{i}": part.cpu().numpy() for i, part in enumerate(before)}
-            after = [part.cpu().numpy() for part in tree.flatten(answered[Columns.STATE_OUT])]
+            before, after = (
+                [part.cpu().numpy() for part in tree.flatten(whole)]
+                for whole in (batch[Columns.STATE_IN], answered[Columns.STATE_OUT])
+            )
+            found |= {f"{_BEFORE}{i}": part for i, part in enumerate(before)}
+            found |= {f"{_AFTER}{i}": part for i, part in enumerate(after)}
             states = list(zip(*after, strict=True))
         return Acted(self._row_of(answered[Columns.ACTIONS]), found, states)
 
@@ -207,9 +210,13 @@ class RLlibTrainer:
     def _episode(self, one: Trajectory) -> Any:
         outputs = {k: one.outputs[k] for k in (DISTRIBUTION, LOG_PROB) if k in one.outputs}
         num_states = len(tree.flatten(self._initial_state))
-        states = [one.outputs[f"{_STATE}{i}"] for i in range(num_states)]
+        before, after = (
+            [one.outputs[f"{name}{i}"] for i in range(num_states)] for name in (_BEFORE, _AFTER)
+        )
+        if num_states:
+            outputs[Columns.STATE_OUT] = tree.unflatten_as(self._initial_state, after)
         name = one.id if self.learns_from == "replay" else f"{one.id}@{one.t}"
-        return episode_of(one, self.spaces, outputs, states, self._initial_state, name=name)
+        return episode_of(one, self.spaces, outputs, [part[0] for part in before], name=name)
 
     # --- what is saved ------------------------------------------------------------------
 

@@ -251,6 +251,28 @@ def test_pieces_of_one_life_in_a_batch_are_kept_apart() -> None:
     assert abs(metrics["mean_kl_loss"]) < 1e-6
 
 
+@pytest.mark.parametrize("num_steps", [6, 7, 14])
+def test_what_follows_a_piece_is_valued_with_the_state_after_its_last_step(
+    num_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the piece fills the sequences of 7 steps, so that another begins there."""
+    trainer = made("RLLIB_PPO", {**PPO_SETTINGS, "num_epochs": 1, "minibatch_size": None}, LSTM)
+    player = Player(trainer)
+    player.play(3)
+    one = player.play(num_steps)
+    expected = trainer.value(player.rows())
+    kind, valued = type(trainer._module), []
+    compute = kind.compute_values
+
+    def compute_values(self: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        valued.append(compute(self, *args, **kwargs))
+        return valued[-1]
+
+    monkeypatch.setattr(kind, "compute_values", compute_values)
+    trainer.learn([one])
+    assert valued[0].flatten()[num_steps].item() == pytest.approx(float(expected), rel=1e-4)
+
+
 def test_what_the_simulation_chose_has_no_weight_in_the_policys_loss() -> None:
     settings = {**ON_POLICY, "use_kl_loss": False, "num_epochs": 1, "minibatch_size": None}
     trainer = made("RLLIB_PPO", settings)
