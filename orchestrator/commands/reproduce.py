@@ -36,7 +36,7 @@ def reproduce(
         no_progress: show no live display.
     """
     from muxrl.orchestrator.config import prepare
-    from muxrl.orchestrator.launch.resuming import changes_on_the_way, load_own_config
+    from muxrl.orchestrator.launch.resuming import load_own_config
     from muxrl.orchestrator.records.run_directory import RunDirectory
     from muxrl.orchestrator.storage.versions import changes_since
     from muxrl.orchestrator.supervise.fork_server import early
@@ -47,7 +47,7 @@ def reproduce(
         with quiet():
             experiment = prepare(config)
         differing = [*changes_since(folder.path, config.simulation.env)]
-        differing += changes_on_the_way(folder)
+        differing += [f"{key} was {told}" for key, told in folder.changed_settings().items()]
         for sentence in differing:
             sys.stdout.write(f"differs: {sentence}\n")
         if check:

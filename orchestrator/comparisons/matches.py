@@ -24,7 +24,6 @@ import numpy as np
 
 from muxrl.client.env_loop import SimulationFailed
 from muxrl.orchestrator.comparisons.arena import Arena, player_of, random_players, rotations
-from muxrl.orchestrator.comparisons.findings.compared_runs import TOLERANCE
 from muxrl.orchestrator.comparisons.findings.contestants import (
     Contestant,
     Roles,
@@ -45,6 +44,7 @@ from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import CannotCompare, RunFailed
 from muxrl.orchestrator.evaluations.frozen import Player, on_free_port
+from muxrl.orchestrator.measure.run_notes import TOLERANCE
 from muxrl.orchestrator.measure.statistics import Unit, are_won_or_lost, estimate_of
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -209,7 +209,7 @@ def check_equal_training(runs: Sequence[RecordedRun], checkpoint: str) -> None:
         if run.learns and not checkpoint.isdecimal():  # which says it
             place = CheckpointFolder(run.path / "checkpoints").find()
             num = Manifest.read(place).env_steps if place else run.points[-1].env_steps
-            # An episode that continues beyond the end of training is nobody's advantage.
+            # Of episodes that go on beyond the end of training `overrun_notes` tells.
             trained[run] = min(num, run.config.stop.env_steps or num)
     if not trained:
         return

@@ -17,7 +17,6 @@ from muxrl.orchestrator.config import (
     Experiment,
     ExperimentConfig,
     Overrides,
-    from_yaml,
     load_config,
     to_yaml,
 )
@@ -42,8 +41,6 @@ from muxrl.servers.declared import Use, keys_of, of_mapping, use_of
 
 _COPY_S = 30.0
 """A manifest whose file is so much older or newer than what it says has been copied."""
-
-_UNTIL = "config-until-"
 
 
 @contextlib.contextmanager
@@ -298,35 +295,15 @@ def write_resumed_config(folder: RunDirectory, config: ExperimentConfig, env_ste
         for name, server in config.servers.items()
     }
     now = to_yaml(replace(config, servers=servers))
-    dropped = [path for until, path in _former_configs(folder).items() if until >= env_steps]
+    dropped = [path for until, path in folder.former_configs().items() if until >= env_steps]
     then = next(iter([*dropped, folder.path / "config.yaml"])).read_text(encoding="utf-8")
-    kept = folder.path / f"{_UNTIL}{env_steps}.yaml"
+    kept = folder.former_config(env_steps)
     if now != then:
         write_text(kept, then)
     folder.write_config(now)
     for path in dropped:
         if path != kept or now == then:
             path.unlink()
-
-
-def _former_configs(folder: RunDirectory) -> dict[int, Path]:
-    """Returns the configs of before, by the env steps until which each held, in their order."""
-    found = {int(p.stem.removeprefix(_UNTIL)): p for p in folder.path.glob(f"{_UNTIL}*.yaml")}
-    return dict(sorted(found.items()))
-
-
-def changes_on_the_way(folder: RunDirectory) -> Iterator[str]:
-    """Yields a sentence for each resumption that changed what shapes results.
-
-    Raises:
-        ConfigError: a config is of another version of muxrl.
-    """
-    now = folder.read_config()
-    for env_steps, path in _former_configs(folder).items():
-        then = from_yaml(path.read_text(encoding="utf-8"), str(path))
-        uses = {key: _use(key) for key in diff(then, now)}
-        if keys := [key for key, use in uses.items() if use.may_change and use.shapes_results]:
-            yield f"until {env_steps:,} env steps, {', '.join(keys)} had other values: {path.name}"
 
 
 def find_missing_replays(place: Path, manifest: Manifest) -> Iterator[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,12 @@ from muxrl.orchestrator.measure.sides import MAX_SIDES
 from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
 from muxrl.orchestrator.records.run_status import NOT_ENDED
 from muxrl.orchestrator.storage.versions import version_notes
+from muxrl.protocol.suggestions import listed
 
+TOLERANCE = 0.05
+"""Of budgets that a clock or an open episode ended: a twentieth is no advantage."""
+
+_MAX_LISTED = 5
 _BLOCKS = 10
 _LEAST_RECORDS = 2 * _BLOCKS
 _NOTICEABLE = 2.5
@@ -73,34 +79,155 @@ def _sentence(who: str, final: AgainstRandom | None, num_seeds: int, over: str) 
     return f"{who} is {_CLAIMS[final.verdict]}: {advantage}{above}."
 
 
+class _Fact(NamedTuple):
+    """What a reader must know of how a run went.
+
+    Attributes:
+        text: with ``{}`` for each of the numbers, if there are any.
+        numbers: those that say how often, or when.
+        is_drawn: whether a report's picture has a line there.
+    """
+
+    text: str
+    numbers: tuple[Sequence[int], ...] = ()
+    is_drawn: bool = False
+
+
+def run_notes(runs: Sequence[RecordedRun], *, has_picture: bool = False) -> Iterator[str]:
+    """Yields what must be known of how runs went, each a sentence without its full stop.
+
+    What is alike in several runs is said once, of all of them, with the range of its numbers.
+
+    Args:
+        runs: of a report, or of a comparison.
+        has_picture: whether there are thin vertical lines in a picture.
+    """
+    yield from _told(runs, {run: list(_facts(run)) for run in runs}, has_picture=has_picture)
+
+
+def overrun_notes(runs: Sequence[RecordedRun], at: Mapping[RecordedRun, int]) -> Iterator[str]:
+    """Yields for which runs an evaluation says a good deal less training than there was.
+
+    Args:
+        runs: of a report, or of a comparison.
+        at: env steps of the evaluation that counts, of runs that have one.
+    """
+    facts: dict[RecordedRun, list[_Fact]] = {run: [] for run in runs}
+    for run, env_steps in at.items():
+        played = run.played_at.get(env_steps, env_steps)
+        if run.learns and played > env_steps * (1 + TOLERANCE):
+            text = (
+                f"what was evaluated after {env_steps:,} env steps had been trained on {{}}, since "
+                "episodes that were open then were played to their end"
+            )
+            facts[run].append(_Fact(text, ([played],)))
+    yield from _told(runs, facts)
+
+
+def pooled_note(runs: Sequence[RecordedRun]) -> str:
+    """Returns what to say of seeds that did not have the same settings throughout, else ""."""
+    changed = [run.changed_settings for run in runs]
+    keys = dict.fromkeys(key for one in changed for key in one)
+    if apart := [key for key in keys if len({one.get(key) for one in changed}) > 1]:
+        return f"runs that are pooled as seeds did not have the same {listed(apart)} throughout"
+    return ""
+
+
+def _told(
+    runs: Sequence[RecordedRun],
+    facts: Mapping[RecordedRun, Sequence[_Fact]],
+    *,
+    has_picture: bool = False,
+) -> Iterator[str]:
+    found: dict[tuple[str, bool], dict[RecordedRun, tuple[Sequence[int], ...]]] = {}
+    for run, of_run in facts.items():
+        for fact in of_run:
+            found.setdefault((fact.text, fact.is_drawn), {})[run] = fact.numbers
+    for (text, is_drawn), numbers in found.items():
+        names = listed([run.name for run in numbers], _MAX_LISTED)
+        who = (
+            f"{len(numbers)} of {len(runs)} runs ({names})" if len(numbers) > 1 else f"run {names}"
+        )
+        if any(numbers.values()):
+            text = text.format(*map(_range, zip(*numbers.values(), strict=True)))
+        yield f"{who}: {text}{' (thin vertical line)' if has_picture and is_drawn else ''}"
+
+
+def _range(of_runs: Sequence[Sequence[int]]) -> str:
+    """Returns the numbers of a run, or between which those of several lie."""
+    every = [n for one in of_runs for n in one]
+    if len({tuple(one) for one in of_runs}) == 1:
+        return ", ".join(f"{n:,}" for n in of_runs[0])
+    return f"{min(every):,} to {max(every):,}"
+
+
+def _facts(run: RecordedRun) -> Iterator[_Fact]:
+    if run.resumed_at:
+        yield _Fact("resumed at {} env steps", (run.resumed_at,), is_drawn=True)
+    for key, told in run.changed_settings.items():
+        yield _Fact(f"{key} was {told}")
+    for name, at in run.restarted_at.items():
+        text = f"{name} was lost and started again {{}}×, at {{}} env steps"
+        yield _Fact(text, ([len(at)], at), is_drawn=True)
+    if run.num_lost_episodes:
+        yield _Fact(
+            "{} training episodes were cut short since a process was lost; servers that were not "
+            "lost keep their steps, as truncated",
+            ([run.num_lost_episodes],),
+        )
+    if run.num_bad_episodes:
+        yield _Fact(
+            "{} training episodes ended at a value that a server refused "
+            "(simulation.on_bad_value); the simulations' logs name each",
+            ([run.num_bad_episodes],),
+        )
+    for name, num in run.num_random_episodes.items():
+        yield _Fact(
+            f"agents of {name} acted at random in {{}} training episodes, while it was lost; their "
+            "returns are in no training curve of the run, and the other servers learned from them",
+            ([num],),
+        )
+    for name, num in run.num_logged_actions.items():
+        returns = "train return is that" if run.servers[name].learns else "returns are those"
+        yield _Fact(
+            f"simulations chose {{}} actions of {name} themselves (logged_actions): its {returns} "
+            "of whatever chose them, which may learn, and not of its algorithm alone",
+            ([num],),
+        )
+    for name, planned in run.servers.items():
+        if planned.learns and run.is_played_by_others(name):
+            yield _Fact(
+                f"simulations chose actions of {name} in its last evaluation, too: it measures "
+                "neither what was learned nor random actions; take the servers' actions in "
+                "episodes whose start says is_evaluation"
+            )
+    for name, planned in run.servers.items():
+        if planned.learns and run.weights_seq_no.get(name) == 0:
+            why = "its first batch needs more env steps"
+            was_played = any(run.env_steps.values())  # a run may fail before its first row
+            if was_played and run.env_steps[name] == 0:
+                why = "none of its agents acted in a training episode"
+                if name in run.restarted_at:
+                    why = "it was lost and began again"
+            yield _Fact(
+                f"{name} made no update: its policies are those that it began with, since {why}"
+            )
+    status = run.status
+    if status is None or (status.state == "done" and not status.cause):
+        return
+    if status.state == "done":
+        yield _Fact(status.cause)
+    else:
+        ended = f"ended as {status.state}: {status.cause}"
+        yield _Fact(ended if status.has_ended else NOT_ENDED)
+
+
 def notes_of(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iterator[str]:
-    """Yields the notes, each a sentence without its full stop."""
+    """Yields the notes of a report, each a sentence without its full stop."""
+    yield from run_notes(runs, has_picture=True)
+    yield from filter(None, [pooled_note(runs)])
+    yield from overrun_notes(runs, {run: run.points[-1].env_steps for run in runs if run.points})
     for run in runs:
-        if run.resumed_at:
-            at = ", ".join(f"{n:,}" for n in run.resumed_at)
-            yield f"run {run.name} was resumed at {at} env steps (thin vertical line)"
-        for name, restarted_at in run.restarted_at.items():
-            at = ", ".join(f"{n:,}" for n in restarted_at)
-            yield (
-                f"in run {run.name}, {name} was lost and started again {len(restarted_at)}×, at "
-                f"{at} env steps (thin vertical line)"
-            )
-        if run.num_lost_episodes:
-            yield (
-                f"in run {run.name}, {run.num_lost_episodes} training episodes were cut short by "
-                "that; servers that were not lost keep their steps, as truncated"
-            )
-        if run.num_bad_episodes:
-            yield (
-                f"in run {run.name}, {run.num_bad_episodes} training episodes ended at a value "
-                "that a server refused (simulation.on_bad_value); the simulations' logs name each"
-            )
-        for name, num in run.num_random_episodes.items():
-            yield (
-                f"run {run.name}: agents of {name} acted at random in {num} training episodes, "
-                "while it was lost; their returns are in no training curve of the run, and the "
-                "other servers learned from them"
-            )
         for name, found in run.status.warnings.items() if run.status else ():
             whose = f"the log of {name} warns of " if name else ""
             for one in found:
@@ -110,34 +237,6 @@ def notes_of(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> It
                 yield (
                     f"in run {run.name}, {whose}{one.what} {one.num:,}×, first at "
                     f"{one.env_steps:,} env steps: {one.text}"
-                )
-        for name, num in run.num_logged_actions.items():
-            returns = "returns are those"
-            if run.servers[name].learns:
-                returns = "train return is that"
-            yield (
-                f"in run {run.name}, simulations chose {num:,} actions of {name} themselves "
-                f"(logged_actions): its {returns} of whatever chose them, which may learn, and not "
-                "of its algorithm alone"
-            )
-        for name, planned in run.servers.items():
-            if planned.learns and run.is_played_by_others(name):
-                yield (
-                    f"in run {run.name}, simulations chose actions of {name} in its last "
-                    "evaluation, too: it measures neither what was learned nor random actions; "
-                    "take the servers' actions in episodes whose start says is_evaluation"
-                )
-        for server in servers:
-            if server.learns and run.weights_seq_no.get(server.server_id) == 0:
-                why = "its first batch needs more env steps"
-                was_played = any(run.env_steps.values())  # a run may fail before its first row
-                if was_played and run.env_steps[server.server_id] == 0:
-                    why = "none of its agents acted in a training episode"
-                    if server.server_id in run.restarted_at:
-                        why = "it was lost and began again"
-                yield (
-                    f"in run {run.name}, {server.server_id} made no update: its policies are those "
-                    f"that it began with, since {why}"
                 )
         is_done = run.status is not None and run.status.state == "done"  # else it says its cause
         has_ended = run.points or any(len(curve.returns) for curve in run.training.values())
@@ -151,15 +250,6 @@ def notes_of(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> It
                 f"run {run.name}: no episode had {', '.join(map(repr, absent))}, which "
                 "simulation.metrics asks for; do the simulation's infos have them?"
             )
-        status = run.status
-        if status is None or (status.state == "done" and not status.cause):
-            continue
-        if status.state == "done":
-            yield f"run {run.name}: {status.cause}"
-        elif status.has_ended:
-            yield f"run {run.name} ended as {status.state}: {status.cause}"
-        else:
-            yield f"run {run.name} {NOT_ENDED}"
     finals = [server.final for server in servers if server.final is not None]
     if not finals:
         unevaluated = [run.name for run in runs if not run.points]

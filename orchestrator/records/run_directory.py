@@ -4,6 +4,7 @@
 
     <name>-YYYYmmdd-HHMMSS/
     ├── config.yaml       the experiment as it was resolved
+    ├── config-until-N.yaml  until it was resumed at N env steps, if it was another one
     ├── status.json       how the run stands, or how it ended
     ├── plan.json         which server has which agents, under which algorithm
     ├── versions.json     the software, and that of each earlier beginning of a resumed run
@@ -33,6 +34,7 @@ from typing import Any
 import msgspec
 
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, from_yaml, to_yaml
+from muxrl.orchestrator.config.merge import flat
 from muxrl.orchestrator.errors import NotARunDirectory, OtherFormat
 from muxrl.orchestrator.records.plan import Plan
 from muxrl.orchestrator.storage.folders import Folder, next_path, no_such_folder
@@ -44,11 +46,13 @@ from muxrl.orchestrator.storage.versions import (
     software_versions,
 )
 from muxrl.servers.checkpoints.formats import format_problem
+from muxrl.servers.declared import use_of
 
 _FORMAT = 1
 """Of a run's records. A change of their files or columns that today's readers do not understand
 makes it one more."""
 TRIALS_FILE = "trials.jsonl"
+_UNTIL = "config-until-"
 LEAGUE_FILE = "league.yaml"
 """A folder with this file is a sweep's; its runs are in ``runs/``."""
 
@@ -154,6 +158,40 @@ class RunDirectory(Folder):
             ConfigError: it is of another version of muxrl.
         """
         return from_yaml((self.path / "config.yaml").read_text(encoding="utf-8"), str(self.path))
+
+    def former_config(self, env_steps: int) -> Path:
+        """Where the config lies that held until the run was resumed at so many env steps."""
+        return self.path / f"{_UNTIL}{env_steps}.yaml"
+
+    def former_configs(self) -> dict[int, Path]:
+        """Returns the configs of before, by the env steps until which each held, in order."""
+        found = {int(p.stem.removeprefix(_UNTIL)): p for p in self.path.glob(f"{_UNTIL}*.yaml")}
+        return dict(sorted(found.items()))
+
+    def changed_settings(self) -> dict[str, str]:
+        """Returns what was not so throughout, since the run was resumed with another config.
+
+        Returns:
+            By dotted key of what shapes results: "0.001 until 2,165 env steps, then 0.0003".
+
+        Raises:
+            ConfigError: a config is of another version of muxrl.
+        """
+        former = self.former_configs()
+        if not former:
+            return {}
+        texts = [(path.read_text(encoding="utf-8"), str(path)) for path in former.values()]
+        configs = [flat(one) for one in (*(from_yaml(*t) for t in texts), self.read_config())]
+        changed = {}
+        for key in dict.fromkeys(key for one in configs for key in one):
+            values = [one.get(key) for one in configs]
+            use = use_of(ExperimentConfig, key.split("."))
+            if use.may_change and use.shapes_results and any(v != values[0] for v in values):
+                told = ["its default" if value is None else str(value) for value in values]
+                steps = zip(former, told, told[1:], strict=False)
+                parts = [f"{was} until {n:,} env steps" for n, was, now in steps if was != now]
+                changed[key] = ", ".join([*parts, f"then {told[-1]}"])
+        return changed
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Saves which server has which agents as ``plan.json``.

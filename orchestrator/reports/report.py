@@ -89,7 +89,9 @@ def _write(report: Report, folder: Path, picture_file: str) -> None:
         learners=learners_grid(first.path),
         picture_key=metrics_key(report),
         picture=base64.b64encode(picture).decode(),
-        config=config.read_text(encoding="utf-8") if config.is_file() else "",
+        config=first.changes_as_comments + config.read_text(encoding="utf-8")
+        if config.is_file()
+        else "",
         # Behind the newest those with which the run was begun, or resumed, before.
         versions={s: ", before ".join(first.versions[s]) for s in SHOWN if s in first.versions},
     )

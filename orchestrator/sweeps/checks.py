@@ -9,6 +9,7 @@ from dataclasses import fields
 from muxrl.orchestrator.config import ExperimentConfig
 from muxrl.orchestrator.config.checks import is_file_name, is_label
 from muxrl.orchestrator.sweeps.parameters import find_problems as find_parameter_problems
+from muxrl.orchestrator.sweeps.parameters import given
 from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
 from muxrl.protocol.suggestions import did_you_mean, similar_or_known
 from muxrl.servers.import_by_name import CannotImport, import_by_name
@@ -55,6 +56,19 @@ def find_problems(config: SweepConfig) -> Iterator[str]:
         yield "assignments: is given, but no roles; name the roles and their agents under `roles`"
     if len(set(config.seeds)) < len(config.seeds):
         yield f"seeds: names one twice, {config.seeds}; the second would be the same run again"
+
+
+def find_incomparable(config: SweepConfig) -> Iterator[str]:
+    """Yields a sentence for each parameter whose values `muxrl compare` refuses to compare."""
+    for key, parameter in config.parameters.items():
+        ((_, values),) = given(parameter).items()
+        is_other = key.startswith(("simulation.env", "simulation.kwargs"))
+        if is_other and any(value != values[0] for value in values):
+            yield (
+                f"parameters.{key}: trials that differ in it have different simulations, which "
+                "muxrl compare refuses; it takes those that differ in simulation.parameters, what "
+                "reset() gets in each episode"
+            )
 
 
 def _key_problems(key: str, config: SweepConfig) -> Iterator[str]:

@@ -84,16 +84,32 @@ def parameter_notes(runs: Sequence[RecordedRun]) -> Iterator[str]:
         for path, found in _evaluations(run):
             if isinstance(found, str):
                 yield f"returns by parameter leave out {path}: it {found}"
+    if first := differing_parameters(runs):
+        yield (
+            f"runs were evaluated with different values of {listed(first)}, so only returns at "
+            "one value of it say who is better; what is played here, baselines and head to head, "
+            f"has {first_values(runs)}, as run {runs[0].name!r}"
+        )
+
+
+def differing_parameters(runs: Sequence[RecordedRun]) -> dict[str, Any]:
+    """Returns the parameters in which runs' evaluations differ, with the first run's values, which
+    comparisons play with; None: it has none."""
     given = [of_evaluations(run.config) for run in runs]
     names = dict.fromkeys(name for one in given for name in one)
-    differing = [
-        name for name in names if any(one.get(name) != given[0].get(name) for one in given)
-    ]
-    if differing:
-        yield (
-            f"runs were evaluated with different values of {listed(differing)}, so only returns at "
-            "one value of it say who is better"
-        )
+    return {
+        name: given[0].get(name)
+        for name in names
+        if any(one.get(name) != given[0].get(name) for one in given)
+    }
+
+
+def first_values(runs: Sequence[RecordedRun]) -> str:
+    """Returns the same in words; "" if they differ in none."""
+    return listed(
+        f"{name}={'its default' if value is None else value}"
+        for name, value in differing_parameters(runs).items()
+    )
 
 
 def _groups(values: Floats) -> list[tuple[str, float, float]]:

@@ -21,10 +21,10 @@ from muxrl.orchestrator.errors import (
     NotARunDirectory,
     NotASweepDirectory,
 )
+from muxrl.orchestrator.measure.run_notes import TOLERANCE, run_notes
 from muxrl.orchestrator.records.evaluations import AS_LEARNED, EvaluationPoint
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE
-from muxrl.orchestrator.records.run_status import NOT_ENDED
 from muxrl.orchestrator.storage.versions import version_notes
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.schema import SweepConfig
@@ -33,10 +33,6 @@ from muxrl.protocol.suggestions import listed, similar_or_known
 from muxrl.servers.config import ServerConfig
 
 _MAX_LISTED = 5
-
-TOLERANCE = 0.05
-"""For runs that a clock ended, and that have no point in common: a twentieth of a budget is no
-advantage."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,8 @@ class ComparedRuns:
         runs: all of one simulation, evaluated in the same way.
         roles: role to agent patterns; {} where no sweep names any.
         scripts: role to the scripted policies that a sweep's trials have in it, finished or not.
-        notes: which trials were left out, what logs warned of, and which versions differ.
+        notes: which trials were left out, how runs went, what logs warned of, and which
+            versions differ.
     """
 
     runs: tuple[RecordedRun, ...]
@@ -119,11 +116,7 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
     for run in runs[1:]:
         _check_comparable(runs[0], run)
     _check_evaluated(runs)
-    notes += [
-        f"run {run.name!r} {NOT_ENDED}"
-        for run in runs
-        if run.status is not None and not run.status.has_ended
-    ]
+    notes += run_notes(runs)
     notes += _promoted(runs)
     notes += _warned(runs)
     notes += version_notes([run.versions for run in runs])
@@ -313,6 +306,12 @@ def find_budget(runs: Sequence[RecordedRun], wanted: int | None = None) -> Budge
         f"last evaluated after {shortest:,} env steps, {ends[1].name!r} after {longest:,}; train "
         "them for equally many, or set evaluation.interval_env_steps so that they can be cut"
     )
+
+
+def compared_after(runs: Sequence[RecordedRun], budget: Budget) -> str:
+    """Returns after how many env steps learning runs are compared: "5,000", "5,000 to 5,100"."""
+    ends = {point_at(run, budget).env_steps for run in runs if run.learns}
+    return " to ".join(f"{n:,}" for n in sorted({min(ends), max(ends)})) if ends else ""
 
 
 def point_at(run: RecordedRun, budget: Budget) -> EvaluationPoint:

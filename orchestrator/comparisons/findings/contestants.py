@@ -325,8 +325,18 @@ def settings_in_role(
     return [
         {**server_settings(server, run.servers[server_id].defaults if has_defaults else {})}
         | ({_SOURCE: _ONE_EACH} if is_pooled else {})
+        | _changed(run, f"servers.{server_id}.")
         for run, server_id, server in served
     ]
+
+
+def _changed(run: RecordedRun, prefix: str) -> dict[str, str]:
+    """Returns a server's settings that were not so throughout its run, with all their values."""
+    return {
+        key.removeprefix(prefix).removeprefix("settings."): told
+        for key, told in run.changed_settings.items()
+        if key.startswith(prefix)
+    }
 
 
 def differing_settings(of_all: Sequence[Settings]) -> list[_Settings]:

@@ -11,13 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, point_at
+from muxrl.orchestrator.comparisons.findings.compared_runs import (
+    Budget,
+    compared_after,
+    point_at,
+)
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Roles
 from muxrl.orchestrator.comparisons.findings.frames import Frames, TableName
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.findings.scores import BELOW, LEARNED, Measure, once
 from muxrl.orchestrator.config import SimulationConfig
 from muxrl.orchestrator.measure.number_text import interval
+from muxrl.orchestrator.measure.run_notes import overrun_notes, pooled_note
 from muxrl.orchestrator.measure.statistics import Unit
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -69,6 +74,11 @@ class Findings:
         return self.contestants[0].runs[0].config.simulation
 
     @property
+    def compared_after(self) -> str:
+        """After how many env steps of training; "" if nothing learns."""
+        return compared_after([r for c in self.contestants for r in c.runs], self.budget)
+
+    @property
     def headline(self) -> tuple[str, ...]:
         """What it comes to, in sentences."""
         return tuple(headline(self.frames, self.head_to_head))
@@ -110,14 +120,17 @@ class Findings:
 
 
 def budget_notes(runs: Sequence[RecordedRun], budget: Budget) -> Iterator[str]:
-    """Yields what training is left out, and whether the compared policies are untrained."""
+    """Yields what training is left out, or counts beyond the budget, and whether the compared
+    policies are untrained."""
     if budget.is_cut:
         yield (
             f"cut to a common budget: runs were evaluated after up to {budget.longest:,} env "
-            f"steps, and are compared after {budget.place:,}; what came later is left out"
+            f"steps, and are compared after {compared_after(runs, budget)}; what came later is "
+            "left out"
         )
     if budget.env_steps == 0 and any(run.learns for run in runs):
         yield "the evaluations compared are those before training: untrained policies"
+    yield from overrun_notes(runs, {run: point_at(run, budget).env_steps for run in runs})
 
 
 def result_notes(
@@ -128,6 +141,9 @@ def result_notes(
     if len({contestant.seeds for contestant in learning}) > 1:
         written = "; ".join(f"{c.name}: {listed(map(str, c.seeds), 12)}" for c in learning)
         yield f"contestants have different seeds, and only equal ones are paired ({written})"
+    for contestant in contestants:
+        if note := pooled_note(contestant.runs):
+            yield f"{contestant.name}: {note}"
     begun_from_own = [c.name for c in learning if len({_sources(run) for run in c.runs}) > 1]
     if begun_from_own:
         yield f"each seed began with a checkpoint of its own ({listed(begun_from_own)})"

@@ -22,6 +22,7 @@ from muxrl.orchestrator.config.merge import dotted, leaves
 from muxrl.orchestrator.measure.number_text import MISSING
 from muxrl.orchestrator.reports.table import Column, grid, markdown
 from muxrl.orchestrator.storage.versions import SHOWN, installed_version, short_version
+from muxrl.protocol.suggestions import listed
 from muxrl.servers.fixed_names import POOL
 
 _REFERENCES = Path(__file__).with_name("references.bib")
@@ -117,6 +118,7 @@ def _around(contestant: Contestant) -> Settings:
         of_runs.append(
             {f"simulation.{key}": value for key, value in simulation.items()}
             | {dotted(k): str(v) for k, v in leaves(parts) if not isinstance(v, Mapping)}
+            | {k: v for k, v in run.changed_settings.items() if not k.startswith("servers.")}
         )
     return {"seeds": ", ".join(map(str, contestant.seeds)), **_merged(of_runs)}
 
@@ -167,7 +169,12 @@ def _sentences(found: Findings) -> Iterator[str]:
         least, most = min(map(len, seeds)), max(map(len, seeds))
         yield f"They were trained with {least} to {most} seeds"
     if seeds:
-        yield f"for {found.budget.place:,} env steps, counted once for all agents."
+        yield f"for {found.compared_after} env steps, counted once for all agents."
+    changed: dict[str, list[str]] = {}
+    for run in runs:
+        for key, told in run.changed_settings.items():
+            changed.setdefault(f"{key} was {told}", []).append(run.name)
+    yield from (f"In {listed(names)}, {what}." for what, names in changed.items())
     yield (
         f"Policies were evaluated without training on {found.budget.num_episodes} episodes "
         f"({found.episodes_in_words}), with {'sampled' if found.should_explore else 'greedy'} "

@@ -19,6 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from muxrl.orchestrator.comparisons.findings.by_parameter import first_values
 from muxrl.orchestrator.comparisons.findings.contestants import versions_of
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.frames import OF_HEAD_TO_HEAD, TABLE_NAMES, plain
@@ -133,7 +134,10 @@ def _write_page(found: Findings, folder: Path) -> Path:
         below=tables.BELOW_MARK.strip(),
         baselines=baseline_caption(found),
         versions=versions_of(found.contestants),
-        configs={c.name: to_yaml(c.runs[0].config) for c in found.contestants},
+        configs={
+            c.name: c.runs[0].changes_as_comments + to_yaml(c.runs[0].config)
+            for c in found.contestants
+        },
         methods=methods(found),
     )
 
@@ -163,7 +167,9 @@ def baseline_caption(found: Findings) -> str:
     if played.empty:
         return ""
     num = played.num_episodes.iloc[0]
-    return f"Baselines: mean and interval over {num} episodes: nothing in them is trained."
+    values = first_values([run for contestant in found.contestants for run in contestant.runs])
+    of = f" with {values}" if values else ""
+    return f"Baselines: mean and interval over {num} episodes{of}: nothing in them is trained."
 
 
 def print_comparison(found: Findings, console: Console | None = None) -> None:
@@ -176,7 +182,8 @@ def print_comparison(found: Findings, console: Console | None = None) -> None:
         return tables.returns(found, subjects, _heading)
 
     of_runs = "interquartile mean over seeds"
-    title, caption = f"Side by side: {of_runs}", baseline_caption(found)
+    after = f"After {found.compared_after} env steps of training." if found.compared_after else ""
+    title, caption = f"Side by side: {of_runs}", f"{after} {baseline_caption(found)}".strip()
     console.print(grid_table(returns(found.main_subjects), title, caption, min_text=_MIN_NAME))
     folded = [(f"Metrics: {of_runs}", returns(found.metrics))] if found.metrics else []
     for name, subject, grid in tables.by_parameter(found):

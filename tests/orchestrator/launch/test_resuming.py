@@ -27,7 +27,6 @@ from muxrl.orchestrator.config import (
 from muxrl.orchestrator.errors import CannotResume, ConfigError, RunIsRunning
 from muxrl.orchestrator.evaluations.filming import recorded_files
 from muxrl.orchestrator.launch.resuming import (
-    changes_on_the_way,
     find_checkpoint,
     how_to_resume,
     load_resumed_config,
@@ -109,7 +108,7 @@ def test_what_it_was_before_stays_written_down(folder: RunDirectory) -> None:
     config = chase()
     config.servers["ppo"].initialize_from = "another/run"
     folder.write_config(to_yaml(config))
-    assert list(changes_on_the_way(folder)) == []
+    assert folder.changed_settings() == {}
     for env_steps, change in ((1_000, "stop.env_steps=9000"), (2_000, "servers.ppo.settings.lr=1")):
         again = load_resumed_config(folder, [change])
         assert again.servers["ppo"].initialize_from == ""
@@ -119,9 +118,11 @@ def test_what_it_was_before_stays_written_down(folder: RunDirectory) -> None:
     assert sorted(path.name for path in folder.path.glob("config*")) == [
         "config-until-1000.yaml", "config-until-2000.yaml", "config.yaml",
     ]  # fmt: skip
-    told = "env steps, servers.ppo.settings.lr had other values: config-until-"
-    expected = [f"until 1,000 {told}1000.yaml", f"until 2,000 {told}2000.yaml"]
-    assert list(changes_on_the_way(folder)) == expected
+    told = {"servers.ppo.settings.lr": "its default until 2,000 env steps, then 1"}
+    assert folder.changed_settings() == told  # and not stop.env_steps, which shapes no result
+    write_resumed_config(folder, load_resumed_config(folder, ["servers.ppo.settings.lr=2"]), 4_000)
+    told = {k: "its default until 2,000 env steps, 1 until 4,000 env steps, then 2" for k in told}
+    assert folder.changed_settings() == told
 
 
 def test_configs_after_the_checkpoint_count_no_more(folder: RunDirectory) -> None:

@@ -139,9 +139,9 @@ def test_the_report_says_it(run: RunDirectory, state: str, cause: str, note: str
     assert (summary["states"], summary["causes"]) == ([state], [cause])
     text = (run.path / "summary.md").read_text()
     if note is None:
-        assert f"run {run.name} " not in text
+        assert " ended as " not in text
     else:
-        assert f"**Note:** run {run.name} {note}." in text
+        assert f"**Note:** run {run.name}: {note}." in text
 
 
 def test_a_run_directory_that_is_there_is_refused(tmp_path: Path, muxrl: Muxrl) -> None:

@@ -77,7 +77,7 @@ def test_a_thin_line_and_a_note_where_a_run_was_resumed(tmp_path: Path) -> None:
     report = results_of([RecordedRun.read(run.path)])
     for axes in _figure(report).axes:
         assert [990, 990] in [list(line.get_xdata()) for line in axes.get_lines()]
-    assert f"run {run.name} was resumed at 990 env steps (thin vertical line)" in report.notes
+    assert f"run {run.name}: resumed at 990 env steps (thin vertical line)" in report.notes
     assert report.to_dict()["resumed_at"] == (990,)
 
 
@@ -91,7 +91,7 @@ def test_a_thin_line_and_a_note_where_processes_were_started_again(tmp_path: Pat
         lines = [list(line.get_xdata()) for line in axes.get_lines()]
         assert [991, 991] in lines
         assert [995, 995] in lines
-    story = f"in run {run.name}, sheep was lost and started again 2×, at 991, 995 env steps"
+    story = f"run {run.name}: sheep was lost and started again 2×, at 991, 995 env steps"
     assert any(note.startswith(story) for note in report.notes)
     assert any("4 training episodes were cut short" in note for note in report.notes)
     summary = report.to_dict()

@@ -117,7 +117,7 @@ def test_who_made_no_update_is_not_judged(tmp_path: Path, num_updates: int) -> N
     assert sheep.has_updates == bool(num_updates)
     told = [note for note in report.notes if "made no update" in note]
     assert len(told) == (0 if num_updates else 1)
-    assert all(note.startswith(f"in run {run.path.name}, sheep made no update") for note in told)
+    assert all(note.startswith(f"run {run.path.name}: sheep made no update") for note in told)
     shown = [*files(run)[1].splitlines(), (run.path / "report.html").read_text()]
     row = next(line for line in shown if line.startswith("| sheep"))
     assert row.endswith("| worse |" if num_updates else "| made no update |")
