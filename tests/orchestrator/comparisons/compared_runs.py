@@ -43,6 +43,7 @@ def made_up_run(
     has_metrics: bool = False,
     untrained: float | None = None,
     defaults: Mapping[str, Any] | None = None,
+    beyond: int = 0,
 ) -> Path:
     """Hunters rise from 0 to `level`, the prey falls from 0 to -`level`; episodes lie around it.
 
@@ -50,7 +51,8 @@ def made_up_run(
     it would end `prey_gain` lower; None: that is not measured. At the last point untrained hunters
     return `untrained`; None: not measured. Metrics: every second episode is
     won, and agent_1 hits as often as it earns, ten times. `defaults` are those of both algorithms'
-    settings; None: they were not recorded.
+    settings; None: they were not recorded. Training played `beyond` more env steps than an
+    evaluation after it says.
     """
     servers = {
         "hunters": ServerConfig(algorithm=hunters, agents=HUNTERS, settings=dict(settings or {})),
@@ -84,6 +86,7 @@ def made_up_run(
                         **({"metrics": told} if has_metrics else {}),
                         "time_s": part * budget / 100,
                         "env_steps": int(part * budget),
+                        "env_steps_played": int(part * budget) + beyond * (part > 0),
                         "replaced": replaced,
                         "should_explore": should_explore,
                         "num_episodes": num_episodes,

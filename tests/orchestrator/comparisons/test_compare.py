@@ -12,10 +12,14 @@ import muxrl
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs, default_folder
 from muxrl.orchestrator.comparisons.findings.by_parameter import _groups
+from muxrl.orchestrator.comparisons.output.methods import all_settings, methods
+from muxrl.orchestrator.comparisons.output.written import baseline_caption
 from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.errors import CannotCompare
+from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile
+from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.storage.checkpoints import Manifest
 from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.protocol.messages import ServerWarning
@@ -80,6 +84,38 @@ def test_what_logs_warn_of_is_said_once_with_the_runs(tmp_path: Path) -> None:
         f"in 2 of 3 runs ({names}): server 'prey': its target network is never copied",
         f"in 2 of 3 runs ({names}): the log of prey warns of far rewards; see its report",
     ]
+
+
+def test_how_runs_went_is_said_once_with_the_runs(tmp_path: Path) -> None:
+    """As their reports say it."""
+    paths = [made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0) for seed in (1, 2, 3)]
+    for num, path in enumerate(paths[:2], 1):
+        with MetricsWriter(RunDirectory.open(path)) as metrics:
+            lost = {"restarted": ["hunters"], "num_lost_episodes": 4}
+            metrics.joint({"env_steps": 40, **lost, "num_random_episodes": {"hunters": num}})
+    names = "qmix-ppo-1-20261121-000000, qmix-ppo-2-20261121-000000"
+    notes = compare_runs(paths, num_episodes=2).notes
+    told = [note.removeprefix(f"2 of 3 runs ({names}): ") for note in notes if names in note]
+    assert told[0] == "hunters was lost and started again 1×, at 40 env steps"
+    assert told[1].startswith("4 training episodes were cut short since a process was lost;")
+    assert told[2].startswith("agents of hunters acted at random in 1 to 2 training episodes")
+    assert write_report(RunDirectory.open(paths[0])).notes[1].endswith(told[1])
+
+
+def test_what_a_resume_changed_is_told_and_in_the_paper_s_paragraph(tmp_path: Path) -> None:
+    lr = {"lr": 0.0003}
+    paths = [made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0, settings=lr) for seed in (1, 2)]
+    run = RunDirectory.open(paths[0])
+    before = run.read_config()
+    before.servers["hunters"].settings["lr"] = 0.001
+    run.former_config(500).write_text(to_yaml(before))
+    found = compare_runs(paths, num_episodes=2)
+    told = "servers.hunters.settings.lr was 0.001 until 500 env steps, then 0.0003"
+    assert f"run {run.name}: {told}" in found.notes
+    (note,) = [note for note in found.notes if "pooled" in note]
+    assert note.startswith(f"{QMIX_PPO}: runs that are pooled")
+    assert f"In {run.name}, {told}." in methods(found)
+    assert "| 0.001 until 500 env steps, then 0.0003 or 0.0003 |" in all_settings(found)
 
 
 def test_thresholds_lie_halfway_from_random_to_the_best(
@@ -254,7 +290,9 @@ def test_returns_are_compared_at_each_value_of_a_parameter(tmp_path: Path) -> No
         {("qmix", "0"): 4.9, ("qmix", "1"): 5.1, ("ppo ", "0"): 4.9, ("ppo ", "1"): 5.1,
          ("ppo ", "2"): 8.0}
     )  # fmt: skip
-    assert any("evaluated with different values of win" in note for note in found.notes)
+    (note,) = [x for x in found.notes if "evaluated with different values of win, so" in x]
+    assert note.endswith(f"has win={{'choice': [0, 1]}}, as run {paths[0].name!r}")
+    assert "over 2 episodes with win={'choice': [0, 1]}: nothing" in baseline_caption(found)
     left_out = "".join(note for note in found.notes if "leave out" in note)
     for name, why in (
         ("old", "is none that this muxrl writes (Object missing required field `episode_metrics`)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from tests.faults.hosted import Host
 from tests.faults.started import PATIENCE_S
 from tests.orchestrator.storage.test_checkpoints import write as written
@@ -26,6 +28,7 @@ from muxrl.orchestrator.config import (
 )
 from muxrl.orchestrator.errors import CannotResume, ConfigError, RunIsRunning
 from muxrl.orchestrator.evaluations.filming import recorded_files
+from muxrl.orchestrator.launch import whole_run
 from muxrl.orchestrator.launch.resuming import (
     find_checkpoint,
     how_to_resume,
@@ -121,8 +124,23 @@ def test_what_it_was_before_stays_written_down(folder: RunDirectory) -> None:
     told = {"servers.ppo.settings.lr": "its default until 2,000 env steps, then 1"}
     assert folder.changed_settings() == told  # and not stop.env_steps, which shapes no result
     write_resumed_config(folder, load_resumed_config(folder, ["servers.ppo.settings.lr=2"]), 4_000)
-    told = {k: "its default until 2,000 env steps, 1 until 4,000 env steps, then 2" for k in told}
+    told = dict.fromkeys(told, "its default until 2,000 env steps, 1 until 4,000 env steps, then 2")
     assert folder.changed_settings() == told
+
+
+def test_the_terminal_says_what_a_resume_has_changed(
+    folder: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = prepare(load_resumed_config(folder, ["servers.ppo.settings.lr=0.1"]))
+    manifest = Manifest(1_000, 0.0, "", None, {}, {}, {}, {})
+    monkeypatch.setattr(whole_run, "resume_at_checkpoint", lambda *_: (experiment, manifest))
+    monkeypatch.setattr(whole_run, "_run", lambda *_: None)
+    monkeypatch.setattr(RunDirectory, "note_promoted", lambda *_: None)
+    console = Console(file=io.StringIO(), width=40)
+    whole_run.run_experiment(experiment, folder, is_resumed=True, console=console)
+    assert isinstance(console.file, io.StringIO)
+    told = "servers.ppo.settings.lr was its default until 1,000 env steps, then 0.1\n"
+    assert console.file.getvalue() == told
 
 
 def test_configs_after_the_checkpoint_count_no_more(folder: RunDirectory) -> None:

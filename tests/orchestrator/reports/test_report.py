@@ -365,6 +365,39 @@ def test_seeds_may_differ_in_what_is_around_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_what_a_resume_changed_is_told_with_its_values(tmp_path: Path) -> None:
+    runs = [new_run(tmp_path, seed) for seed in (1, 2)]
+    for run in runs:
+        write_whole_run(run)
+        run.write_config(to_yaml(load_config("cartpole_ppo", ["servers.ppo.settings.lr=0.0003"])))
+    before = load_config("cartpole_ppo", ["servers.ppo.settings.lr=0.001", "stop.time_s=7"])
+    runs[0].former_config(500).write_text(to_yaml(before))
+    told = "servers.ppo.settings.lr was 0.001 until 500 env steps, then 0.0003"
+    assert f"run {runs[0].name}: {told}" in write_report(runs[0]).notes
+    assert f"# {told}\n" in (runs[0].path / "report.html").read_text()
+    notes = combine_runs([run.path for run in runs], tmp_path / "study").notes
+    pooled = (
+        "runs that are pooled as seeds did not have the same servers.ppo.settings.lr throughout"
+    )
+    assert {f"run {runs[0].name}: {told}", pooled} < {*notes}
+    runs[1].former_config(500).write_text(to_yaml(before))
+    notes = combine_runs([run.path for run in runs], tmp_path / "study").notes
+    assert f"2 of 2 runs ({runs[0].name}, {runs[1].name}): {told}" in notes
+    assert pooled not in notes
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(("played", "is_told"), [(2_100, False), (2_101, True)])
+def test_steps_beyond_the_budget_are_told(tmp_path: Path, played: int, is_told: bool) -> None:
+    run = whole_run(tmp_path)
+    with MetricsWriter(run) as metrics:
+        row = evaluation(2_000, None, [9.0], [9.0], [1.0])
+        metrics.evaluation({**row, "env_steps_played": played})
+    told = f"run {run.name}: what was evaluated after 2,000 env steps had been trained on 2,101"
+    assert any(note.startswith(told) for note in write_report(run).notes) == is_told
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_one_seed_twice_and_different_software_are_remarked(tmp_path: Path) -> None:
     runs = [new_run(tmp_path / str(number)) for number in (0, 1)]
     for number, run in enumerate(runs):

@@ -1,16 +1,19 @@
 """From a sweep's YAML to its table of trials, and every mistake by name before anything starts."""
 
+import io
 import json
 import re
 from dataclasses import replace
 
 import pytest
 import yaml
+from rich.console import Console
 
 from muxrl.experiments.simulations.zero_cost import ZeroCost
 from muxrl.orchestrator.config.load import load_written, to_yaml
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps.directory import TrialRecord
+from muxrl.orchestrator.sweeps.dry_run import print_plan
 from muxrl.orchestrator.sweeps.load import load_resumed, load_sweep
 from muxrl.orchestrator.sweeps.plan import keep_trials, make_plan
 from muxrl.orchestrator.sweeps.schema import SweepConfig
@@ -165,6 +168,23 @@ def test_a_swept_simulation_decides_who_there_is(write):
         "random:agent_0",
         "random:agent_0,agent_1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "is_warned"),
+    [
+        ("simulation.kwargs.num_steps", "{choice: [5, 7]}", True),
+        ("simulation.kwargs.num_steps", "{randint: [5, 7]}", True),
+        ("simulation.kwargs.num_steps", "{grid: [5]}", False),
+        ("simulation.parameters.wind", "{grid: [5, 7]}", False),
+    ],
+)
+def test_trials_that_cannot_be_compared_are_warned_of(write, key, values, is_warned):
+    plan = make_plan(load_sweep(write(SWEEP + f"parameters: {{{key}: {values}}}\n")))
+    console = Console(file=io.StringIO(), width=400)
+    print_plan(plan, console)
+    told = f"warning: parameters.{key}: trials that differ in it have different simulations"
+    assert (told in console.file.getvalue()) == is_warned
 
 
 def test_without_roles_the_base_s_servers_stay(write):

@@ -1,14 +1,18 @@
 """At how much training runs are compared, and which of their evaluations count."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.orchestrator.comparisons.compared_runs import made_up_run, rows
 
 from muxrl.orchestrator.comparisons.compare import compare_runs
 from muxrl.orchestrator.comparisons.findings.compared_runs import find_budget, read_compared_runs
 from muxrl.orchestrator.comparisons.matches import check_equal_training
+from muxrl.orchestrator.comparisons.output.methods import methods
+from muxrl.orchestrator.comparisons.output.written import print_comparison
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.storage.checkpoints import Manifest
 
@@ -50,6 +54,34 @@ def test_checkpoints_of_unequal_training_do_not_meet(
     told = r"trained for 1,000 env steps, those of .* for 1,200; choose a checkpoint that all have"
     with pytest.raises(CannotCompare, match=told):
         compare_runs(paths, num_episodes=2, should_meet=True, checkpoint=checkpoint, budget=500)
+
+
+def test_steps_beyond_the_budget_are_told_once_with_the_runs(tmp_path: Path) -> None:
+    paths = [
+        made_up_run(tmp_path, who, "PPO", seed, 5.0, beyond=beyond)
+        for who, seed, beyond in (("QMIX", 1, 50), ("PPO", 1, 600), ("PPO", 2, 7_000))
+    ]
+    found = compare_runs(paths, num_episodes=2)
+    (note,) = [note for note in found.notes if "trained on" in note]
+    assert note.startswith(
+        f"2 of 3 runs ({paths[1].name}, {paths[2].name}): what was evaluated after 1,000 env steps "
+        "had been trained on 1,600 to 8,000, since"
+    )
+
+
+def test_a_budget_between_evaluations_is_named_by_theirs(tmp_path: Path) -> None:
+    """In notes, in the paper's paragraph, and on the terminal."""
+    paths = [
+        made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, budget=1_000),
+        made_up_run(tmp_path, "PPO", "PPO", 1, 5.0, budget=2_000),
+    ]
+    found = compare_runs(paths, num_episodes=2, budget=1_020)
+    assert any("and are compared after 1,000; what" in note for note in found.notes)
+    assert "for 1,000 env steps" in methods(found)
+    console = Console(file=io.StringIO(), width=200)
+    print_comparison(found, console)
+    assert isinstance(console.file, io.StringIO)
+    assert "After 1,000 env steps of training. Baselines: mean" in console.file.getvalue()
 
 
 def test_a_point_that_all_have_goes_before_a_later_one_nearby(tmp_path: Path) -> None:
