@@ -47,7 +47,7 @@ def reproduce(
         with quiet():
             experiment = prepare(config)
         differing = [*changes_since(folder.path, config.simulation.env)]
-        differing += [f"{key} was {told}" for key, told in folder.changed_settings().items()]
+        differing += [f"{key} was {value}" for key, value in folder.changed_settings().items()]
         for sentence in differing:
             sys.stdout.write(f"differs: {sentence}\n")
         if check:

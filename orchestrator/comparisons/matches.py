@@ -209,7 +209,7 @@ def check_equal_training(runs: Sequence[RecordedRun], checkpoint: str) -> None:
         if run.learns and not checkpoint.isdecimal():  # which says it
             place = CheckpointFolder(run.path / "checkpoints").find()
             num = Manifest.read(place).env_steps if place else run.points[-1].env_steps
-            # Of episodes that go on beyond the end of training `overrun_notes` tells.
+            # Of episodes that go on beyond the end of training `extra_steps_notes` tells.
             trained[run] = min(num, run.config.stop.env_steps or num)
     if not trained:
         return

@@ -80,8 +80,8 @@ def run_experiment(
             print_line = functools.partial(say, soft_wrap=True, highlight=False)
             experiment, before = resume_at_checkpoint(experiment, folder, print_line)
             write_resumed_config(folder, experiment.config, before.env_steps)
-            for key, told in folder.changed_settings().items():
-                print_line(f"{key} was {told}", markup=False)
+            for key, value in folder.changed_settings().items():
+                print_line(f"{key} was {value}", markup=False)
             folder.note_promoted(experiment)
         return _run(experiment, folder, before, show_progress, console, hidden_metrics)
 

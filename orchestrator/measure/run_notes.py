@@ -79,7 +79,7 @@ def _sentence(who: str, final: AgainstRandom | None, num_seeds: int, over: str) 
     return f"{who} is {_CLAIMS[final.verdict]}: {advantage}{above}."
 
 
-class _Fact(NamedTuple):
+class _Note(NamedTuple):
     """What a reader must know of how a run went.
 
     Attributes:
@@ -102,17 +102,17 @@ def run_notes(runs: Sequence[RecordedRun], *, has_picture: bool = False) -> Iter
         runs: of a report, or of a comparison.
         has_picture: whether there are thin vertical lines in a picture.
     """
-    yield from _told(runs, {run: list(_facts(run)) for run in runs}, has_picture=has_picture)
+    yield from _grouped(runs, {run: list(_notes(run)) for run in runs}, has_picture=has_picture)
 
 
-def overrun_notes(runs: Sequence[RecordedRun], at: Mapping[RecordedRun, int]) -> Iterator[str]:
+def extra_steps_notes(runs: Sequence[RecordedRun], at: Mapping[RecordedRun, int]) -> Iterator[str]:
     """Yields for which runs an evaluation says a good deal less training than there was.
 
     Args:
         runs: of a report, or of a comparison.
         at: env steps of the evaluation that counts, of runs that have one.
     """
-    facts: dict[RecordedRun, list[_Fact]] = {run: [] for run in runs}
+    notes: dict[RecordedRun, list[_Note]] = {run: [] for run in runs}
     for run, env_steps in at.items():
         played = run.played_at.get(env_steps, env_steps)
         if run.learns and played > env_steps * (1 + TOLERANCE):
@@ -120,8 +120,8 @@ def overrun_notes(runs: Sequence[RecordedRun], at: Mapping[RecordedRun, int]) ->
                 f"what was evaluated after {env_steps:,} env steps had been trained on {{}}, since "
                 "episodes that were open then were played to their end"
             )
-            facts[run].append(_Fact(text, ([played],)))
-    yield from _told(runs, facts)
+            notes[run].append(_Note(text, ([played],)))
+    yield from _grouped(runs, notes)
 
 
 def pooled_note(runs: Sequence[RecordedRun]) -> str:
@@ -133,16 +133,16 @@ def pooled_note(runs: Sequence[RecordedRun]) -> str:
     return ""
 
 
-def _told(
+def _grouped(
     runs: Sequence[RecordedRun],
-    facts: Mapping[RecordedRun, Sequence[_Fact]],
+    notes: Mapping[RecordedRun, Sequence[_Note]],
     *,
     has_picture: bool = False,
 ) -> Iterator[str]:
     found: dict[tuple[str, bool], dict[RecordedRun, tuple[Sequence[int], ...]]] = {}
-    for run, of_run in facts.items():
-        for fact in of_run:
-            found.setdefault((fact.text, fact.is_drawn), {})[run] = fact.numbers
+    for run, of_run in notes.items():
+        for note in of_run:
+            found.setdefault((note.text, note.is_drawn), {})[run] = note.numbers
     for (text, is_drawn), numbers in found.items():
         names = listed([run.name for run in numbers], _MAX_LISTED)
         who = (
@@ -161,42 +161,42 @@ def _range(of_runs: Sequence[Sequence[int]]) -> str:
     return f"{min(every):,} to {max(every):,}"
 
 
-def _facts(run: RecordedRun) -> Iterator[_Fact]:
+def _notes(run: RecordedRun) -> Iterator[_Note]:
     if run.resumed_at:
-        yield _Fact("resumed at {} env steps", (run.resumed_at,), is_drawn=True)
-    for key, told in run.changed_settings.items():
-        yield _Fact(f"{key} was {told}")
+        yield _Note("resumed at {} env steps", (run.resumed_at,), is_drawn=True)
+    for key, value in run.changed_settings.items():
+        yield _Note(f"{key} was {value}")
     for name, at in run.restarted_at.items():
         text = f"{name} was lost and started again {{}}×, at {{}} env steps"
-        yield _Fact(text, ([len(at)], at), is_drawn=True)
+        yield _Note(text, ([len(at)], at), is_drawn=True)
     if run.num_lost_episodes:
-        yield _Fact(
+        yield _Note(
             "{} training episodes were cut short since a process was lost; servers that were not "
             "lost keep their steps, as truncated",
             ([run.num_lost_episodes],),
         )
     if run.num_bad_episodes:
-        yield _Fact(
+        yield _Note(
             "{} training episodes ended at a value that a server refused "
             "(simulation.on_bad_value); the simulations' logs name each",
             ([run.num_bad_episodes],),
         )
     for name, num in run.num_random_episodes.items():
-        yield _Fact(
+        yield _Note(
             f"agents of {name} acted at random in {{}} training episodes, while it was lost; their "
             "returns are in no training curve of the run, and the other servers learned from them",
             ([num],),
         )
     for name, num in run.num_logged_actions.items():
         returns = "train return is that" if run.servers[name].learns else "returns are those"
-        yield _Fact(
+        yield _Note(
             f"simulations chose {{}} actions of {name} themselves (logged_actions): its {returns} "
             "of whatever chose them, which may learn, and not of its algorithm alone",
             ([num],),
         )
     for name, planned in run.servers.items():
         if planned.learns and run.is_played_by_others(name):
-            yield _Fact(
+            yield _Note(
                 f"simulations chose actions of {name} in its last evaluation, too: it measures "
                 "neither what was learned nor random actions; take the servers' actions in "
                 "episodes whose start says is_evaluation"
@@ -209,24 +209,26 @@ def _facts(run: RecordedRun) -> Iterator[_Fact]:
                 why = "none of its agents acted in a training episode"
                 if name in run.restarted_at:
                     why = "it was lost and began again"
-            yield _Fact(
+            yield _Note(
                 f"{name} made no update: its policies are those that it began with, since {why}"
             )
     status = run.status
     if status is None or (status.state == "done" and not status.cause):
         return
     if status.state == "done":
-        yield _Fact(status.cause)
+        yield _Note(status.cause)
     else:
         ended = f"ended as {status.state}: {status.cause}"
-        yield _Fact(ended if status.has_ended else NOT_ENDED)
+        yield _Note(ended if status.has_ended else NOT_ENDED)
 
 
 def notes_of(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iterator[str]:
     """Yields the notes of a report, each a sentence without its full stop."""
     yield from run_notes(runs, has_picture=True)
     yield from filter(None, [pooled_note(runs)])
-    yield from overrun_notes(runs, {run: run.points[-1].env_steps for run in runs if run.points})
+    yield from extra_steps_notes(
+        runs, {run: run.points[-1].env_steps for run in runs if run.points}
+    )
     for run in runs:
         for name, found in run.status.warnings.items() if run.status else ():
             whose = f"the log of {name} warns of " if name else ""

@@ -126,7 +126,7 @@ class RecordedRun(Plan):
     @property
     def changes_as_comments(self) -> str:
         """The same as lines that go before its config."""
-        return "".join(f"# {key} was {told}\n" for key, told in self.changed_settings.items())
+        return "".join(f"# {key} was {value}\n" for key, value in self.changed_settings.items())
 
     def differences(self, other: RecordedRun, *keys: str) -> list[str]:
         """Returns in which settings two runs differ, and whether they were evaluated by two rules.

@@ -180,17 +180,17 @@ class RunDirectory(Folder):
         former = self.former_configs()
         if not former:
             return {}
-        texts = [(path.read_text(encoding="utf-8"), str(path)) for path in former.values()]
-        configs = [flat(one) for one in (*(from_yaml(*t) for t in texts), self.read_config())]
+        files = [(path.read_text(encoding="utf-8"), str(path)) for path in former.values()]
+        configs = [flat(one) for one in (*(from_yaml(*one) for one in files), self.read_config())]
         changed = {}
         for key in dict.fromkeys(key for one in configs for key in one):
             values = [one.get(key) for one in configs]
             use = use_of(ExperimentConfig, key.split("."))
             if use.may_change and use.shapes_results and any(v != values[0] for v in values):
-                told = ["its default" if value is None else str(value) for value in values]
-                steps = zip(former, told, told[1:], strict=False)
+                texts = ["its default" if value is None else str(value) for value in values]
+                steps = zip(former, texts, texts[1:], strict=False)
                 parts = [f"{was} until {n:,} env steps" for n, was, now in steps if was != now]
-                changed[key] = ", ".join([*parts, f"then {told[-1]}"])
+                changed[key] = ", ".join([*parts, f"then {texts[-1]}"])
         return changed
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:

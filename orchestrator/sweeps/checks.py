@@ -58,7 +58,7 @@ def find_problems(config: SweepConfig) -> Iterator[str]:
         yield f"seeds: names one twice, {config.seeds}; the second would be the same run again"
 
 
-def find_incomparable(config: SweepConfig) -> Iterator[str]:
+def find_comparison_problems(config: SweepConfig) -> Iterator[str]:
     """Yields a sentence for each parameter whose values `muxrl compare` refuses to compare."""
     for key, parameter in config.parameters.items():
         ((_, values),) = given(parameter).items()

@@ -32,7 +32,7 @@ from muxrl.orchestrator.records.run_directory import make_folder
 from muxrl.orchestrator.supervise.local import workers_for
 from muxrl.orchestrator.supervise.placement import cpus_wanted
 from muxrl.orchestrator.supervise.signals import claim_signals, interruptible
-from muxrl.orchestrator.sweeps.checks import find_incomparable
+from muxrl.orchestrator.sweeps.checks import find_comparison_problems
 from muxrl.orchestrator.sweeps.load import load_sweep
 from muxrl.orchestrator.sweeps.plan import SweepPlan, find_trial_warnings, make_plan
 from muxrl.orchestrator.sweeps.result import print_trials
@@ -73,7 +73,7 @@ def print_plan(plan: SweepPlan, console: Console) -> None:
     """Prints a sweep's trials, and a warning for each thing that their budget cannot give, or a
     comparison."""
     sweep = plan.config
-    for sentence in (*plan.deferred, *find_incomparable(sweep)):
+    for sentence in (*plan.deferred, *find_comparison_problems(sweep)):
         warner(console)(sentence)
     if sweep.searcher != "random":
         num_seeds = len(sweep.all_seeds)

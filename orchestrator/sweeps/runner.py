@@ -32,7 +32,7 @@ from muxrl.orchestrator.supervise.signals import (
     ignore_signals,
     interruptible,
 )
-from muxrl.orchestrator.sweeps.checks import find_incomparable
+from muxrl.orchestrator.sweeps.checks import find_comparison_problems
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_resumed
 from muxrl.orchestrator.sweeps.plan import SweepPlan, find_trial_warnings, keep_trials, make_plan
@@ -137,7 +137,7 @@ def _run(plan: SweepPlan, folder: SweepDirectory, console: Console | None) -> Sw
     if num_kept == total:
         trial_log.close()
         return SweepResult(folder.path, tuple(trial_log.records), plan.config)
-    for sentence in (*find_incomparable(plan.config), *find_trial_warnings(plan)):
+    for sentence in (*find_comparison_problems(plan.config), *find_trial_warnings(plan)):
         warner(console)(sentence)
     is_interrupted = False
     is_watched = plan.config.experiment.watch

@@ -333,8 +333,8 @@ def settings_in_role(
 def _changed(run: RecordedRun, prefix: str) -> dict[str, str]:
     """Returns a server's settings that were not so throughout its run, with all their values."""
     return {
-        key.removeprefix(prefix).removeprefix("settings."): told
-        for key, told in run.changed_settings.items()
+        key.removeprefix(prefix).removeprefix("settings."): value
+        for key, value in run.changed_settings.items()
         if key.startswith(prefix)
     }
 

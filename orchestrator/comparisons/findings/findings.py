@@ -22,7 +22,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.findings.scores import BELOW, LEARNED, Measure, once
 from muxrl.orchestrator.config import SimulationConfig
 from muxrl.orchestrator.measure.number_text import interval
-from muxrl.orchestrator.measure.run_notes import overrun_notes, pooled_note
+from muxrl.orchestrator.measure.run_notes import extra_steps_notes, pooled_note
 from muxrl.orchestrator.measure.statistics import Unit
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -130,7 +130,7 @@ def budget_notes(runs: Sequence[RecordedRun], budget: Budget) -> Iterator[str]:
         )
     if budget.env_steps == 0 and any(run.learns for run in runs):
         yield "the evaluations compared are those before training: untrained policies"
-    yield from overrun_notes(runs, {run: point_at(run, budget).env_steps for run in runs})
+    yield from extra_steps_notes(runs, {run: point_at(run, budget).env_steps for run in runs})
 
 
 def result_notes(

@@ -172,8 +172,8 @@ def _sentences(found: Findings) -> Iterator[str]:
         yield f"for {found.compared_after} env steps, counted once for all agents."
     changed: dict[str, list[str]] = {}
     for run in runs:
-        for key, told in run.changed_settings.items():
-            changed.setdefault(f"{key} was {told}", []).append(run.name)
+        for key, value in run.changed_settings.items():
+            changed.setdefault(f"{key} was {value}", []).append(run.name)
     yield from (f"In {listed(names)}, {what}." for what, names in changed.items())
     yield (
         f"Policies were evaluated without training on {found.budget.num_episodes} episodes "
