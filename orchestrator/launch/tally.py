@@ -257,6 +257,7 @@ class Tally:
         """Returns the joint row as of now; see `next_row`."""
         self._settle()
         names = dict.fromkeys(itertools.chain.from_iterable(self._recent_metrics))
+        had = {n: [one[n] for one in self._recent_metrics if n in one] for n in names}
         return JointRow(
             resumed_from=self._resumed_from,
             restarted=self._restarted or (),
@@ -268,18 +269,18 @@ class Tally:
             **{name: self._totals[name].now for name in _COUNTED},
             num_random_episodes=dict(self.num_random_episodes),
             episode_return_mean=dict(sorted(_means(self._recent).items())),
-            returns=_means(self._returns_of_groups(episode) for episode in self._recent),
-            metrics={
-                name: _means(episode[name] for episode in self._recent_metrics if name in episode)
-                for name in names
+            returns=_means(self._of_groups(one, sum(one.values())) for one in self._recent if one),
+            metrics={name: _means(episodes) for name, episodes in had.items()},
+            group_metrics={
+                name: _means(self._of_groups(one, overall(one)) for one in episodes)
+                for name, episodes in had.items()
             },
             servers=servers or {},
         )
 
-    def _returns_of_groups(self, episode: Mapping[str, float]) -> dict[str, float]:
+    def _of_groups(self, episode: Mapping[str, float], total: float) -> dict[str, float]:
         means = {name: mean_over(episode, agents) for name, agents in self._groups.items()}
-        found = {name: value for name, value in means.items() if value is not None}
-        return found | ({TOTAL: sum(episode.values())} if episode else {})
+        return {name: one for name, one in means.items() if one is not None} | {TOTAL: total}
 
 
 def _means(episodes: Iterable[Mapping[str, float]]) -> dict[str, float]:

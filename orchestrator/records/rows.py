@@ -111,7 +111,10 @@ class JointRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         episode_return_mean: by agent, raw, mean over recent episodes.
         returns: the same of SERVER and SERVER/ROLE, in each episode the mean over those of their
             agents that were in it; "total": their sum over all agents (rarely, as metrics).
-        metrics: by metric the same (rarely: a run that ended an episode has some).
+        metrics: by metric the same as `episode_return_mean` (rarely: a run that ended an episode
+            has some).
+        group_metrics: by metric the same as `returns`, but "total" is that of the episode, else the
+            mean over all agents (rarely).
         servers: by server its state.
     """
 
@@ -130,6 +133,7 @@ class JointRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     episode_return_mean: Means = _always({})
     returns: Means = msgspec.field(default_factory=dict)
     metrics: Mapping[str, Means] = msgspec.field(default_factory=dict)
+    group_metrics: Mapping[str, Means] = msgspec.field(default_factory=dict)
     servers: Mapping[str, ServerState] = _always({})
 
 

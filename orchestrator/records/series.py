@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
@@ -126,11 +127,17 @@ class MetricCurves:
         env_steps: int,
         metrics: Mapping[str, Mapping[str, T]],
         reduce: Callable[[Mapping[str, T], Sequence[str]], float | None],
+        known: Mapping[str, Means] = MappingProxyType({}),
     ) -> None:
-        """Adds what `reduce` makes of each metric of some agents: a mean, or None."""
+        """Adds what `reduce` makes of each metric of some agents, a mean or None, unless that is
+        `known` by metric and server."""
         for name, by_agent in metrics.items():
+            of_server = known.get(name, {})
             for server_id, agents in self._agents.items():
-                if (value := reduce(by_agent, agents)) is None:
+                value = None if server_id is None else of_server.get(server_id)
+                if value is None:
+                    value = reduce(by_agent, agents)
+                if value is None:
                     continue
                 if (name, server_id) not in self.curves:
                     if self._most is not None and len(self.curves) >= self._most:
@@ -163,4 +170,4 @@ class TrainingSeries:
                 value = mean_over(row.episode_return_mean, agents)
             if value is not None:
                 self.returns[key].add((row.env_steps, value))
-        self._metrics.add(row.env_steps, row.metrics, mean_over)
+        self._metrics.add(row.env_steps, row.metrics, mean_over, row.group_metrics)

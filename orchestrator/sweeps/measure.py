@@ -61,7 +61,10 @@ class Metric:
         """Returns that of recent training episodes; None, too, where one's is no number."""
         agents, name = self._agents, self._config.name
         if name != RETURN:
-            return metric_over(row.metrics.get(name, {}), agents, mean_over)
+            known = row.group_metrics.get(name, {}).get(self._config.of)
+            if known is not None:
+                return known
+            return metric_over(row.metrics.get(name, {}), agents, mean_over)  # or an older run's
         if self._config.of in row.returns:  # not in those of older runs
             return row.returns[self._config.of]
         means = row.episode_return_mean

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 import pytest
 from msgspec import to_builtins
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.launch.parameters import ParameterProgress
 from muxrl.orchestrator.launch.tally import LatencyRecords, Tally
-from muxrl.orchestrator.records.series import mean_of_episodes
+from muxrl.orchestrator.records.series import MetricCurves, TrainingSeries, mean_of_episodes
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.protocol.messages import Status
 from muxrl.servers.network.latency import Latencies
@@ -66,6 +67,28 @@ def test_returns_of_servers_are_counted_as_in_evaluations() -> None:
     by_agent = {agent: [episode.get(agent) for episode in episodes] for agent in "ab"}
     assert row.returns["both"] == mean_of_episodes(by_agent, ["a", "b"])
     assert row.returns["total"] == mean_of_episodes(by_agent, ["a", "b"], is_sum=True)
+
+
+def test_metrics_of_servers_weigh_episodes_as_their_returns_do() -> None:
+    groups = {"both": ("a", "b"), "both/b": ("b",), "other": ("c",)}
+    tally = Tally(groups=groups)
+    assert "group_metrics" not in to_builtins(tally.row())
+    episodes = [{"a": 0.0}] * 9 + [{"a": 0.0, "b": 10.0}]
+    told = [{"hits": dict(one)} for one in episodes]
+    told[0]["win"] = {COMMON: 1.0}
+    tally.add("simulation-0", SimulationReport(10, episodes, metrics=told))
+    row = tally.row()
+    assert row.group_metrics["hits"] == {"both": 0.5, "both/b": 10.0, "total": 0.5}
+    assert row.group_metrics["hits"]["both"] == row.returns["both"]
+    assert row.group_metrics["hits"]["total"] == tally.metric("hits")[0]
+    assert row.group_metrics["win"] == {"total": 1.0}
+    curves = MetricCurves({"both": ("a", "b")}, most_points=9)
+    TrainingSeries({}, curves, most_points=9).add(row)
+    older = msgspec.structs.replace(row, env_steps=20, group_metrics={})
+    TrainingSeries({}, curves, most_points=9).add(older)
+    found = [tuple(point) for point in curves.curves["hits", "both"].points]
+    assert found == [(10, 0.5), (20, 5.0)]
+    assert {key for key in curves.curves if key[0] == "win"} == {("win", None)}
 
 
 def test_the_newest_episodes_are_those_of_all_processes() -> None:

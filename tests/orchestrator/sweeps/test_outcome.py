@@ -127,6 +127,7 @@ BY_AGENT = {"episode_return_mean": {"h": 1.0, "p": 3.0}}
 RETURNS = {"returns": {"prey": 1.5, "total": 7.0}}
 NAN = {"episode_return_mean": {"h": float("nan"), "p": 1.0}}
 WIN = {"win": {"__common__": [1.0, None, 0.0]}, "hits": {"h": [9.0], "p": [1.0], "q": [3.0]}}
+BY_EPISODE = {"group_metrics": {"hits": {"prey": 2.5, "total": 1.5}, "win": {"total": 0.5}}}
 WIN_MEANS = {"metrics": {"win": {"__common__": 0.25}, "hits": {"h": 5.0, "p": 1.0}}}
 EVALUATED, TRAINED = ("evaluation", 300), ("training", 500)
 
@@ -159,6 +160,10 @@ EVALUATED, TRAINED = ("evaluation", 300), ("training", 500)
         (M("total", name="win"), "", None, WIN_MEANS, (0.25, *TRAINED)),
         (M("prey", name="hits"), "pq", None, WIN_MEANS, (1.0, *TRAINED)),
         (M("total", name="win"), "", None, {}, None),
+        # As the mean over episodes, where the run says it.
+        (M("prey", name="hits"), "pq", None, WIN_MEANS | BY_EPISODE, (2.5, *TRAINED)),
+        (M("total", name="hits"), "", None, WIN_MEANS | BY_EPISODE, (1.5, *TRAINED)),
+        (M("prey", name="win"), "pq", None, WIN_MEANS | BY_EPISODE, (0.25, *TRAINED)),
     ],
 )
 def test_a_metric_is_one_number_of_evaluations_or_of_training(
