@@ -74,12 +74,13 @@ class EvaluationSeries:
     """A run's evaluations, from their rows.
 
     A condition seen again begins the next evaluation, so that a point holds together even where
-    training went on meanwhile and its rows differ by a few env steps. Two evaluations at the same
-    env step (the last of training and the final one) are one; the later counts. Those by another
-    rule of acting than the newest are left out.
+    training went on meanwhile and its rows differ by a few env steps. Of two evaluations at the
+    same env step (the last of training and the final one) the later counts, unless it lacks
+    conditions of the earlier one, as one that was stopped does: their episodes are not the same.
+    Those by another rule of acting than the newest are left out.
 
     Args:
-        most: how many evaluations are kept, the newest ones; None: all.
+        most: at how many env steps evaluations are kept, the newest ones; None: all.
         is_external: whether somebody else's simulation played them.
     """
 
@@ -99,14 +100,17 @@ class EvaluationSeries:
             evaluations.append({})
         evaluations[-1][who] = row
         if self._most is not None:
-            del evaluations[: -self._most]
+            newest = list(dict.fromkeys(map(_env_steps, evaluations)))[-self._most :]
+            evaluations[:] = [one for one in evaluations if _env_steps(one) in newest]
 
     @property
     def rows(self) -> dict[int, dict[str, EvaluationRow]]:
         """By env steps of the evaluation, and by who was replaced."""
         found: dict[int, dict[str, EvaluationRow]] = {}
         for rows in self._by_rule[self.should_explore]:
-            found.setdefault(next(iter(rows.values())).env_steps, {}).update(rows)
+            at = _env_steps(rows)
+            if not rows.keys() < found.get(at, {}).keys():
+                found[at] = rows
         return dict(sorted(found.items()))
 
     @property
@@ -153,6 +157,10 @@ def frame_of(parts: Mapping[tuple[int, str], DataFrame], like: DataFrame) -> Dat
     from pandas import concat
 
     return concat(dict(sorted(parts.items())), names=INDEX[:2]) if parts else like[:0]
+
+
+def _env_steps(rows: Mapping[str, EvaluationRow]) -> int:
+    return next(iter(rows.values())).env_steps
 
 
 def _num_episodes(row: EvaluationRow) -> int:

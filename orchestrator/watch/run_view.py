@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
@@ -222,6 +223,7 @@ class Evaluated:
         self.metrics = _metric_curves(plan, _MOST_EVALUATIONS)
         self._servers, self._roles = plan.servers, roles_of(plan)
         self._series = EvaluationSeries(most=1, is_external=plan.is_external)
+        self._rows: Mapping[str, EvaluationRow] = {}
 
     def add(self, row: EvaluationRow) -> None:
         """Adds a row; those of another rule of acting than the newest are left out."""
@@ -232,6 +234,8 @@ class Evaluated:
         self._series.add(row)
         (point,), (rows,) = self._series.points, self._series.rows.values()
         server_id = Condition.of_row(row).server_id
+        if rows is not self._rows:  # of another evaluation, for all
+            self._rows, server_id = rows, None
         for role, curve in self._curves.items():
             seen, server = rows, self._servers[role.server_id]
             if server.shadow or server.replaced_by:

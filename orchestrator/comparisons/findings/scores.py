@@ -361,11 +361,13 @@ class _Played:
 
     def _area_in_episodes(self, curve: Curve, start: int, measure: Measure) -> Floats:
         """The area under each episode's own curve, of the episodes that all evaluations played."""
-        rows = [
-            one.learned - (0.0 if measure == "return" or one.random is None else one.random)
-            for one in self._measured
-            if one.env_steps in curve.env_steps
-        ]
+        rows = []
+        for one in self._measured:
+            if one.env_steps in curve.env_steps:
+                less = one.random if measure == "advantage" else None
+                less = np.zeros(len(one.learned)) if less is None else less
+                num = min(len(one.learned), len(less))
+                rows.append(one.learned[:num] - less[:num])
         num = min(map(len, rows), default=0)
         # An area is a sum of the evaluations' heights, each times what an area of 1 there is worth.
         of_one = [replace(curve, returns=one) for one in np.eye(len(rows))]

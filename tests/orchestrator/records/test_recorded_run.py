@@ -1,6 +1,7 @@
 import json
 import math
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -74,17 +75,26 @@ def test_conditions_a_few_env_steps_apart_are_one_point(tmp_path: Path) -> None:
     ]
 
 
-def test_of_two_evaluations_at_one_env_step_the_later_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("later", [(None,), (None, "sheep"), (None, "sheep", "wolves")])
+def test_of_two_evaluations_at_one_env_step_the_later_counts_if_it_is_whole(
+    tmp_path: Path, later: Sequence[str | None]
+) -> None:
+    """Else it was stopped; its episodes are not held against those of the earlier one."""
+    twos = [2.0, 2.0], [2.0, 2.0], [2.0, 2.0]
     read = record(
         new_run(tmp_path),
         evaluation(100, None, [1.0], [1.0], [1.0]),
         evaluation(100, "sheep", [1.0], [1.0], [1.0]),
-        evaluation(100, None, [2.0, 2.0], [2.0, 2.0], [2.0, 2.0]),
+        *(evaluation(100, who, *twos) for who in later),
     )
     (point,) = read.points
-    assert point.num_episodes == {"": 2, "sheep": 1}
     sheep = read.evaluations["return", "sheep"]
-    assert sheep.to_dict() == {(100, "", 0): 2.0, (100, "", 1): 2.0, (100, "sheep", 0): 1.0}
+    if len(later) == 1:
+        assert point.num_episodes == {"": 1, "sheep": 1}
+        assert sheep.to_dict() == {(100, "", 0): 1.0, (100, "sheep", 0): 1.0}
+    else:
+        assert point.num_episodes == dict.fromkeys(("", *later[1:]), 2)
+        assert set(sheep) == {2.0}
 
 
 def test_evaluations_by_another_rule_than_the_last_are_left_out(tmp_path: Path) -> None:

@@ -46,6 +46,25 @@ def test_conditions_are_gathered_as_in_the_report(tmp_path: Path) -> None:
     assert sheep["verdict"] == ""
 
 
+def test_an_evaluation_that_was_stopped_is_not_held_against_the_one_before(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    rows = [(100, who, [1.0, 2.0]) for who in (None, "wolves", "sheep")]
+    final = [(100, who, [5.0, 6.0, 7.0]) for who in (None, "wolves", "sheep")]
+    with MetricsWriter(run) as metrics:
+        for env_steps, replaced, returns in [*rows, *final[:2]]:
+            metrics.evaluation(evaluation(env_steps, replaced, returns, returns, returns))
+        metrics.sync()
+        view = RunView(run.path)
+        for found in (role for server in view.read()["servers"] for role in server["roles"]):
+            assert (found["evaluated"][-1][1], found["random"][-1][1]) == (1.5, 1.5)
+            assert found["num_episodes"] == 2
+        metrics.evaluation(evaluation(*final[2][:2], *[final[2][2]] * 3))
+        metrics.sync()
+        for found in (role for server in view.read()["servers"] for role in server["roles"]):
+            assert (found["evaluated"][-1][1], found["random"][-1][1]) == (6.0, 6.0)
+            assert found["num_episodes"] == 3
+
+
 def test_the_last_evaluation_is_judged_as_the_report_does(tmp_path: Path) -> None:
     """Against untrained policies too, and side by side where a server plays itself."""
     run = whole_run(tmp_path / "chase")
