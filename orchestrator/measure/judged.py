@@ -24,6 +24,8 @@ from muxrl.orchestrator.records.evaluations import AS_LEARNED, RETURN
 from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
 from muxrl.orchestrator.records.rows import AgentReturns
 
+NO_UPDATE, SIDE_BY_SIDE, PLAYS_ITSELF = "made no update", "side by side", "plays itself"
+"""What is said of a server in the place of a verdict."""
 SeedCurve = tuple[tuple[float, float], ...]
 """(env steps, mean) of each evaluation of one seed."""
 
@@ -96,9 +98,9 @@ class ServerResult(Judged):
         if not self.learns:
             return "does not learn"
         if not self.has_updates:
-            return "made no update"
+            return NO_UPDATE
         if self.plays_itself:
-            return "side by side" if self.sides else "plays itself"
+            return SIDE_BY_SIDE if self.sides else PLAYS_ITSELF
         return self.verdict
 
 
@@ -172,14 +174,9 @@ def server_result(runs: Sequence[RecordedRun], server_id: str, unit: Unit) -> Se
         env_steps=float(np.mean([run.env_steps[server_id] for run in runs])),
         train_return=_last_mean(training),
         training=training,
-        has_updates=any(run.weights_seq_no.get(server_id, 1) > 0 for run in runs),
+        has_updates=any(run.has_updates(server_id) for run in runs),
         is_played_by_others=any(run.is_played_by_others(server_id) for run in runs),
-        plays_itself=bool(sides)
-        or any(
-            play_against_each_other(_last_returns(run, server_id), server.agents)
-            for run in runs
-            if run.points
-        ),
+        plays_itself=bool(sides) or any(plays_itself(run, server_id) for run in runs),
         sides=sides,
     )
 
@@ -225,6 +222,12 @@ def _last_mean(training: Sequence[TrainingCurve]) -> float | None:
     """Returns the mean over seeds of what each had at last; None if no episode had ended."""
     last = [curve.returns[-1] for curve in training if len(curve.returns)]
     return float(np.mean(last)) if last else None
+
+
+def plays_itself(run: RecordedRun, server_id: str) -> bool:
+    """Whether a server's agents play against each other, as of a run's last evaluation."""
+    agents = run.servers[server_id].agents
+    return bool(run.points) and play_against_each_other(_last_returns(run, server_id), agents)
 
 
 def _last_returns(run: RecordedRun, server_id: str) -> list[AgentReturns]:

@@ -168,6 +168,10 @@ class RecordedRun(Plan):
                 parts[point.env_steps, name] = self.evaluations.loc[(point.env_steps, who)]
         return replace(self, points=tuple(points), evaluations=frame_of(parts, self.evaluations))
 
+    def has_updates(self, server_id: str) -> bool:
+        """Whether its learner made an update, or that is not known; else it acts as it began."""
+        return self.weights_seq_no.get(server_id, 1) > 0
+
     def is_played_by_others(self, server_id: str) -> bool:
         """Whether simulations chose its agents' actions: of one that learns, in the last
         evaluation; of another in training at least."""

@@ -14,6 +14,8 @@ from typing import Any
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
 from muxrl.orchestrator.measure.against_random import AgainstRandom, against_random
+from muxrl.orchestrator.measure.judged import NO_UPDATE, PLAYS_ITSELF, SIDE_BY_SIDE
+from muxrl.orchestrator.measure.sides import play_against_each_other
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.measure.subjects import Measured, Subject
 from muxrl.orchestrator.records.conditions import Condition, seen_by, untrained
@@ -117,6 +119,7 @@ class RunView:
         own = iterations.returns.points if len(roles) == 1 else []
         server = self._plan.servers[server_id]
         state = joint.latest.servers.get(server_id) if joint.latest else None
+        seq_no = max(iterations.weights_seq_no, joint.weights_seq_no.get(server_id, -1))
         return {
             "id": server_id,
             "algorithm": server.algorithm
@@ -134,7 +137,7 @@ class RunView:
                     "name": role.name,
                     "agents": role.agents,
                     "training": joint.training.returns[role.key].points or own,
-                    **self._evaluated.rows.shown(role),
+                    **self._evaluated.rows.shown(role, has_updates=seq_no != 0),
                 }
                 for role in roles
             ],
@@ -196,8 +199,12 @@ class _Joint:
         self.latencies = {s: Thinned(_highest, _MOST_LATENCIES) for s in agents}
         self.marks: list[dict[str, Any]] = []
         self.latest: JointRow | None = None
+        self.weights_seq_no: dict[str, int] = {}
 
     def add(self, row: JointRow) -> None:
+        for server_id, state in row.servers.items():
+            if state.weights_seq_no is not None:
+                self.weights_seq_no[server_id] = state.weights_seq_no
         self.training.add(row)
         self.activities.add(row)
         if row.time_s is not None and row.env_steps_per_s is not None:
@@ -224,6 +231,8 @@ class Evaluated:
         self._servers, self._roles = plan.servers, roles_of(plan)
         self._series = EvaluationSeries(most=1, is_external=plan.is_external)
         self._rows: Mapping[str, EvaluationRow] = {}
+        self._has_sides: dict[str, bool] = {}
+        """By server that plays itself in the newest evaluation, whether sides were replaced."""
 
     def add(self, row: EvaluationRow) -> None:
         """Adds a row; those of another rule of acting than the newest are left out."""
@@ -236,6 +245,12 @@ class Evaluated:
         server_id = Condition.of_row(row).server_id
         if rows is not self._rows:  # of another evaluation, for all
             self._rows, server_id = rows, None
+        for acting, server in self._servers.items():
+            if server.learns and server_id in (None, acting):
+                self._has_sides.pop(acting, None)
+                both = [rows[who].returns for who in (acting, AS_LEARNED) if who in rows]
+                if acting in point.sides or play_against_each_other(both, server.agents):
+                    self._has_sides[acting] = acting in point.sides
         for role, curve in self._curves.items():
             seen, server = rows, self._servers[role.server_id]
             if server.shadow or server.replaced_by:
@@ -244,33 +259,44 @@ class Evaluated:
             elif server_id not in (None, role.server_id):
                 continue
             subject = Subject("role", role.name, role.agents)
-            in_place = Condition(role.server_id, _side(role, point)).key or ""
+            side = _side(role, point)
+            in_place = Condition(role.server_id, side).key or ""
             episodes = {
                 who: subject.returns(seen[who].returns)
                 for who in (AS_LEARNED, in_place, untrained(in_place))
                 if who in seen
             }
             if measured := Measured.of(point, episodes, in_place):
-                curve.add((point.env_steps, against_random([measured])))
+                curve.add((point.env_steps, against_random([measured]), side))
 
-    def shown(self, role: Role) -> dict[str, Any]:
+    def shown(self, role: Role, *, has_updates: bool = True) -> dict[str, Any]:
         """Returns for the page: points ``(env_steps, mean, low, high)``, and of the last evaluation
         the advantage, and untrained agents' ``(mean, low, high)``.
 
         Ends of intervals, over episodes, are None where there are too few of them for one.
 
+        Of a server that plays itself only those with one side replaced say what random agents do.
+
         Args:
             role: whose.
+            has_updates: whether its server's learner made an update.
         """
         curve = self._curves[role].points if self._series.should_explore is not None else ()
-        measured: list[AgainstRandom] = [point for _, point in curve]
-        found = next((m for m in reversed(measured) if m.random is not None), None)
+        measured: list[AgainstRandom] = [point for _, point, _ in curve]
+        plays_itself = role.server_id in self._has_sides
+        told = [m for _, m, side in curve if m.random and (side or not plays_itself)]
+        found = told[-1] if told else None
+        verdict = str(found.verdict) if found else ""
+        if measured and not has_updates:
+            verdict = NO_UPDATE
+        elif plays_itself and found is None:
+            verdict = SIDE_BY_SIDE if self._has_sides[role.server_id] else PLAYS_ITSELF
         return {
             "evaluated": [(m.env_steps, *_ends(m.learned)) for m in measured],
-            "random": [(m.env_steps, *_ends(m.random)) for m in measured if m.random],
+            "random": [(m.env_steps, *_ends(m.random)) for m in told if m.random],
             "untrained": _ends(found.untrained) if found and found.untrained else None,
             "advantage": _ends(found.advantage) if found and found.advantage else None,
-            "verdict": str(found.verdict) if found else "",
+            "verdict": verdict,
             "num_episodes": measured[-1].num_episodes if measured else 0,
         }
 
@@ -286,10 +312,14 @@ class _Iterations:
     def __init__(self) -> None:
         self.lags = Thinned(_highest)
         self.returns = Thinned()
+        self.weights_seq_no = -1
+        """Of the newest iteration that says it."""
         self._learned: dict[str, dict[str, Thinned]] = {}
         """By name and policy, "" of what is the server's."""
 
     def add(self, row: IterationRow) -> None:
+        if row.weights_seq_no is not None:
+            self.weights_seq_no = row.weights_seq_no
         if row.policy_lag_mean is not None:
             self.lags.add((row.env_steps, row.policy_lag_mean, row.policy_lag_max))
         if row.episode_return_mean is not None:

@@ -21,6 +21,7 @@ from muxrl.orchestrator.comparisons.findings.frames import Frames, TableName
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.findings.scores import BELOW, LEARNED, Measure, once
 from muxrl.orchestrator.config import SimulationConfig
+from muxrl.orchestrator.measure.judged import NO_UPDATE, PLAYS_ITSELF, SIDE_BY_SIDE
 from muxrl.orchestrator.measure.number_text import interval
 from muxrl.orchestrator.measure.run_notes import extra_steps_notes, pooled_note
 from muxrl.orchestrator.measure.statistics import Unit
@@ -240,10 +241,23 @@ def _shown_pairings(labels: DataFrame, pairings: list[dict[str, Any]]) -> Iterat
             yield pairing
 
 
+_NOT_JUDGED = {
+    NO_UPDATE: "made no update, so there is nothing to judge",
+    SIDE_BY_SIDE: "plays against itself; the report of a run judges it side by side",
+    PLAYS_ITSELF: "plays against itself, and was not judged side by side",
+}
+
+
 def _learning_sentences(every: DataFrame) -> Iterator[str]:
+    is_judged = ~every.verdict.isin([*_NOT_JUDGED])
+    every, others = every[is_judged], every[~is_judged]
     learners = every[every.num_runs > 0]
     if len(learners):
         yield from _measured_sentences(learners)
+    for verdict, claim in _NOT_JUDGED.items():
+        those = [_who(one) for one in others.itertuples() if one.verdict == verdict]
+        if those:
+            yield f"Not judged: {listed(those, _MAX_LISTED)}, which {claim}."
     unmeasured = list(dict.fromkeys(every[every.num_runs == 0].role))
     if unmeasured:
         yield (
@@ -287,9 +301,12 @@ def _measured_sentences(learners: DataFrame) -> Iterator[str]:
 
 
 def _sentence_of(learner: Any) -> str:
+    return f"{_who(learner)} ({interval(learner.advantage, Unit.SEEDS, '+')})"
+
+
+def _who(learner: Any) -> str:
     with_others = f" beside {learner.others}" if learner.others else ""
-    advantage = interval(learner.advantage, Unit.SEEDS, "+")
-    return f"{learner.label} as {learner.role}{with_others} ({advantage})"
+    return f"{learner.label} as {learner.role}{with_others}"
 
 
 def _meeting_sentences(played: HeadToHead | None) -> Iterator[str]:

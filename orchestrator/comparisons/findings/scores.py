@@ -22,6 +22,12 @@ import numpy as np
 from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, point_at
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant
 from muxrl.orchestrator.measure.against_random import Verdict, against_random, share_episodes
+from muxrl.orchestrator.measure.judged import (
+    NO_UPDATE,
+    PLAYS_ITSELF,
+    SIDE_BY_SIDE,
+    plays_itself,
+)
 from muxrl.orchestrator.measure.rliable import (
     interquartile_mean,
     interquartile_mean_interval,
@@ -42,7 +48,8 @@ from muxrl.orchestrator.measure.statistics import (
     variance_of,
 )
 from muxrl.orchestrator.measure.subjects import Measured, Subject, measured
-from muxrl.orchestrator.records.evaluations import AS_LEARNED
+from muxrl.orchestrator.records.conditions import Condition, untrained
+from muxrl.orchestrator.records.evaluations import AS_LEARNED, EvaluationPoint
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 
 if TYPE_CHECKING:
@@ -308,9 +315,8 @@ class _Played:
         playing = {run.server_of[a] for a in subject.agents if a in run.server_of}
         self.learns = any(servers[server_id].learns for server_id in playing or servers)
         """Whether a server that plays any of the agents learns."""
-        own = [s for s in playing if set(servers[s].agents) == set(subject.agents)]
-        in_place = own[0] if own else ""  # the server that plays these agents and no others
         at = self._point
+        in_place = _in_place(run, at, subject.agents, playing)
         seen = run.seen_by(*playing) if len(playing) == 1 else run  # not whom it has replaced
         until = [point for point in seen.points if point.env_steps <= at.env_steps]
         found = measured(seen.evaluations, until, subject, in_place)
@@ -318,6 +324,9 @@ class _Played:
         self._final = Measured(at.env_steps, at.first_seed, {AS_LEARNED: np.empty(0)})
         if self._measured and self._measured[-1].env_steps == at.env_steps:
             self._final = self._measured[-1].cut(budget.num_episodes)
+        if playing and not any(map(run.has_updates, playing)):  # these policies are untrained ones
+            same = {untrained(in_place): self._final.learned} if in_place else {}
+            self._final = replace(self._final, episodes={**self._final.episodes, **same})
 
     def row(self, start: int, threshold: float | None, measure: Measure) -> dict[str, Any]:
         run, point, final = self._run, self._point, self._final
@@ -373,6 +382,23 @@ class _Played:
         of_one = [replace(curve, returns=one) for one in np.eye(len(rows))]
         weights = [one.area(start, self._budget.env_steps) for one in of_one]
         return np.array(weights) @ np.array([row[:num] for row in rows]).reshape(len(rows), num)
+
+
+def _in_place(
+    run: RecordedRun, at: EvaluationPoint, agents: Sequence[str], playing: Iterable[str]
+) -> str:
+    """Returns the condition in which these agents and no others are at random; "": there is none.
+
+    Where a server plays itself, its agents' mean says nothing, at random or not; those of a side
+    may have been replaced alone.
+    """
+    for server_id in playing:
+        if set(run.servers[server_id].agents) == set(agents):
+            return "" if plays_itself(run, server_id) else server_id
+        for side, members in at.sides.get(server_id, {}).items():
+            if set(members) == set(agents):
+                return Condition(server_id, side).key or ""
+    return ""
 
 
 def _height(played: Measured, measure: Measure) -> float:
@@ -484,11 +510,12 @@ def find_learners(
     `advantage` is the mean over runs of the return less that of random agents in its place, among
     the same others, with its interval over seeds, NaN if that was not measured; `num_runs` that
     were measured so, maybe 0; `num_below` of them end below random; `over_untrained` is over the
-    policies that the runs began with.
+    policies that the runs began with. `verdict` may be one that a report has in a verdict's place.
     """
     for contestant in contestants:
         for role in (subject for subject in subjects if subject.kind == "role"):
-            if not all(r.servers[r.server_of[role.agents[0]]].learns for r in contestant.runs):
+            playing = [(run, run.server_of[role.agents[0]]) for run in contestant.runs]
+            if not all(run.servers[server_id].learns for run, server_id in playing):
                 continue
             ours = runs[(runs.contestant == contestant.name) & (runs.subject == role.key)]
             measured = [one for one in known_of(ours).played if one.random is not None]
@@ -503,5 +530,21 @@ def find_learners(
                 "advantage": (found and found.advantage) or UNKNOWN,
                 # Of some runs only it would not be of the same ones.
                 "over_untrained": (found and found.over_untrained) or UNKNOWN,
-                "verdict": (found and _VERDICTS.get(found.verdict)) or "not measured",
+                "verdict": _instead(playing, role)
+                or (found and _VERDICTS.get(found.verdict))
+                or "not measured",
             }
+
+
+def _instead(playing: Sequence[tuple[RecordedRun, str]], role: Subject) -> str:
+    """Returns what a report says of the servers of a role where it judges no learning; "": it
+    does."""
+    if not any(run.has_updates(server_id) for run, server_id in playing):
+        return NO_UPDATE
+    if any(
+        set(run.servers[server_id].agents) == set(role.agents) and plays_itself(run, server_id)
+        for run, server_id in playing
+    ):
+        has_sides = all(any(s in p.sides for p in run.points) for run, s in playing)
+        return SIDE_BY_SIDE if has_sides else PLAYS_ITSELF
+    return ""

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.orchestrator.comparisons.compared_runs import made_up_run, made_up_runs, row, rows
+from tests.orchestrator.comparisons.compared_runs import (
+    ENV,
+    made_up_run,
+    made_up_runs,
+    row,
+    rows,
+)
+from tests.orchestrator.records.recorded import run_of
 
 import muxrl
 from muxrl.client.adapters.simulation import COMMON
@@ -14,7 +21,7 @@ from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs, def
 from muxrl.orchestrator.comparisons.findings.by_parameter import _groups
 from muxrl.orchestrator.comparisons.output.methods import all_settings, methods
 from muxrl.orchestrator.comparisons.output.written import baseline_caption
-from muxrl.orchestrator.config import to_yaml
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, to_yaml
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -23,6 +30,7 @@ from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.storage.checkpoints import Manifest
 from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.protocol.messages import ServerWarning
+from muxrl.servers.config import ServerConfig
 
 QMIX_PPO = "qmix hunters | ppo prey"
 
@@ -157,6 +165,68 @@ def test_prey_are_not_credited_with_hunters_that_have_not_learned(tmp_path: Path
     prey = row(by_return, "standings", contestant=QMIX_PPO, subject="role:prey")
     assert (prey.num_reached, prey.env_steps_to_threshold) == (0, None)
     assert any("of role prey was met before training, in 3 runs" in n for n in by_return.notes)
+
+
+@pytest.mark.parametrize(
+    ("num_updates", "verdict"), [((0, 0), "made no update"), ((3, 0), "not shown: untrained")]
+)
+def test_without_an_update_nobody_has_learned(
+    tmp_path: Path, num_updates: tuple[int, int], verdict: str
+) -> None:
+    """Its own policies are the untrained ones, which no evaluation plays once more."""
+    paths = []
+    for seed, num in enumerate(num_updates):
+        untrained = -1.0 if num else None
+        path = made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0 + seed / 10, untrained=untrained)
+        with MetricsWriter(RunDirectory(path)) as metrics:
+            states = {"hunters": {"weights_seq_no": num}}
+            metrics.joint({"env_steps": 1_000, "servers": states})
+        paths.append(path)
+    found = compare_runs(paths, num_episodes=2)
+    learner = row(found, "learners", role="hunters")
+    assert learner.verdict == verdict
+    assert learner.advantage.low > 0
+    (sentence,) = [one for one in found.headline if "qmix as hunters" in one]
+    if any(num_updates):
+        assert "is not shown to have learned" in sentence
+    else:
+        assert sentence == (
+            "Not judged: qmix as hunters beside ppo prey, which made no update, so there is "
+            "nothing to judge."
+        )
+
+
+@pytest.mark.parametrize(
+    ("sides", "verdict"), [((), "plays itself"), (("agent_0", "agent_1"), "side by side")]
+)
+def test_a_server_on_both_sides_is_told_of_as_in_its_report(
+    tmp_path: Path, sides: tuple[str, ...], verdict: str
+) -> None:
+    paths = []
+    for seed in (1, 2):
+        server = ServerConfig(algorithm="PPO", agents=["agent_0", "agent_1"])
+        simulation = SimulationConfig(env=ENV, kwargs={"num_agents": 2, "num_steps": 5})
+        config = ExperimentConfig(seed=seed, simulation=simulation, servers={"both": server})
+        run = run_of(tmp_path, f"duel-{seed}", config)
+        with MetricsWriter(run) as metrics:
+            for env_steps in (0, 1_000):
+                luck = [(-1.0) ** i + seed for i in range(30)]
+                replaced = [None, "both", *(f"both/{side}" for side in sides if env_steps)]
+                for who in replaced:
+                    won = [one - (who == "both/agent_0") * 9.0 for one in luck]
+                    row = {"env_steps": env_steps, "replaced": who, "first_seed": 7}
+                    row |= {"agents": [who.removeprefix("both/")]} if who in replaced[2:] else {}
+                    returns = {"agent_0": won, "agent_1": [-one for one in won]}
+                    metrics.evaluation({**row, "num_episodes": 30, "returns": returns})
+        paths.append(run.path)
+    found = compare_runs(paths, num_episodes=2)
+    (learner,) = rows(found, "learners")
+    assert (learner["verdict"], learner["num_runs"]) == (verdict, 0)
+    assert math.isnan(learner["advantage"].mean)
+    assert not any("learned" in sentence for sentence in found.headline)
+    assert found.headline[-1].startswith("Not judged: ppo as agent, which plays against itself")
+    in_place = {one["random_in_place"] for one in rows(found, "runs", subject="agent:agent_0")}
+    assert (in_place == {-8.0, -7.0}) is bool(sides)  # replaced alone
 
 
 def test_a_role_that_nobody_learned_reaches_nothing(tmp_path: Path) -> None:

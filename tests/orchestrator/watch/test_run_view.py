@@ -82,6 +82,49 @@ def test_the_last_evaluation_is_judged_as_the_report_does(tmp_path: Path) -> Non
         assert found["random"][-1][1] == pytest.approx(side.final.random.mean)
 
 
+def test_a_learner_without_an_update_is_not_called_better(tmp_path: Path) -> None:
+    run = whole_run(tmp_path)
+    for seq_no, judgement in ((0, "made no update"), (1, "better than random")):
+        with MetricsWriter(run) as metrics:
+            metrics.joint({"env_steps": 1, "servers": {"wolves": {"weights_seq_no": seq_no}}})
+        wolves = write_report(run).servers[0]
+        assert shown(run)[0]["verdict"] == wolves.judgement == judgement
+
+
+@pytest.mark.parametrize("has_roles", [True, False])
+def test_of_a_server_that_plays_itself_only_a_side_alone_is_judged(
+    tmp_path: Path, has_roles: bool
+) -> None:
+    """Evaluations before the last have the whole server at random, which says nothing of a side."""
+    run = self_play(tmp_path, WHOLE)
+    plan = json.loads((run.path / "plan.json").read_text())
+    if not has_roles:
+        plan["servers"]["both"]["groups"] = {"one": ["left", "right"]}
+        run.write_plan(plan)
+    view = RunView(run.path)
+
+    def roles() -> list[dict[str, Any]]:
+        (server,) = view.read()["servers"]
+        return list(server["roles"])
+
+    assert {role["verdict"] for role in roles()} == {"plays itself"}
+    assert [role["random"] for role in roles()] == [[]] * len(roles())
+    with MetricsWriter(run) as metrics:
+        for condition, returns in (WHOLE | SIDES).items():
+            by_agent = dict(zip(("left", "right"), map(list, returns), strict=True))
+            row = {"env_steps": 2_000, "num_episodes": 30, "returns": by_agent}
+            sided = {"agents": condition.agents} if condition.side else {}
+            metrics.evaluation({**row, "replaced": condition.key, **sided})
+    found = roles()
+    assert [p[0] for p in found[0]["evaluated"]] == [1_000, 2_000]
+    if has_roles:
+        assert [[point[0] for point in role["random"]] for role in found] == [[2_000]] * 2
+        assert {role["verdict"] for role in found} == {"better than random"}
+    else:
+        (one,) = found
+        assert (one["random"], one["advantage"], one["verdict"]) == ([], None, "side by side")
+
+
 @pytest.mark.parametrize(
     ("agents", "groups", "expected"),
     [
