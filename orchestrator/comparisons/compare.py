@@ -225,10 +225,10 @@ def compare_runs(
     found_rows: dict[TableName, Iterable[Mapping[str, Any]]] = {
         "curves": curves(runs_frame),
         "standings": [
-            *standings(runs_frame, scores.thresholds, may_be_parts),
+            *standings(runs_frame, scores, may_be_parts),
             *baselines,
         ],
-        "parameters": compare_by_parameter(contestants, subjects, at),
+        "parameters": compare_by_parameter(contestants, subjects, at, may_be_parts),
         "roles": roles_rows,
         "pairings": pairings,
         "learners": find_learners(contestants, subjects, runs_frame),

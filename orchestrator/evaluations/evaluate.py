@@ -23,6 +23,7 @@ from typing import Any
 from muxrl.client.adapters.around import Around
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.env_loop import EpisodeResult
+from muxrl.client.episode_metrics import TRUNCATED
 from muxrl.orchestrator.config import Experiment, ExperimentConfig
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.config.shadows import acting
@@ -237,7 +238,7 @@ def _metrics(values: Metrics, experiment: Experiment) -> dict[str, Returns]:
     """Returns the statistics of each metric, of whole episodes and of each server's agents."""
     found = {}
     for name, by_agent in values.items():
-        is_asked = name in experiment.config.simulation.metrics
+        is_asked = name in (*experiment.config.simulation.metrics, TRUNCATED)
         if COMMON in by_agent:
             found[name] = returns_of(by_agent, [COMMON], is_metric=is_asked)
         for server_id, plan in experiment.servers.items():

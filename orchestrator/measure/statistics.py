@@ -151,8 +151,21 @@ def estimate_of(
     shared = shared_variance(runs) if share_episodes else NO_VARIANCE
     if not is_proportion:
         return mean_interval([means], shared)
-    variance = variance_of([np.array(means)]) + shared
-    return _wilson(float(np.mean(means)), variance, sum(map(len, known)), variance.quantile)
+    return part_over_seeds(means, sum(map(len, known)), shared)
+
+
+def part_over_seeds(
+    parts: ArrayLike, num_episodes: int, shared: Variance = NO_VARIANCE
+) -> Estimate:
+    """The mean of runs' proportions, with Wilson's interval for as many episodes as vary like them.
+
+    Args:
+        parts: ``[num_runs]``, from 0 to 1.
+        num_episodes: of all runs, that count where nothing varies.
+        shared: as for `mean_interval`.
+    """
+    variance = variance_of([checked(parts, "proportion")]) + shared
+    return _wilson(float(np.mean(parts)), variance, num_episodes, variance.quantile)
 
 
 def are_proportions(values: Iterable[Floats]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,13 @@ from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.evaluations.evaluate import FORMAT
 from muxrl.orchestrator.measure.against_random import share_episodes
 from muxrl.orchestrator.measure.rliable import interquartile_mean_interval
-from muxrl.orchestrator.measure.statistics import NO_VARIANCE, Floats, shared_variance
+from muxrl.orchestrator.measure.statistics import (
+    NO_VARIANCE,
+    Floats,
+    are_proportions,
+    part_over_seeds,
+    shared_variance,
+)
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.evaluations import AS_LEARNED, wide_frame
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -36,19 +42,28 @@ _MOST_VALUES = 6
 
 
 def compare_by_parameter(
-    contestants: Sequence[Contestant], subjects: Sequence[Subject], budget: Budget
+    contestants: Sequence[Contestant],
+    subjects: Sequence[Subject],
+    budget: Budget,
+    asked: Collection[str],
 ) -> Iterator[dict[str, Any]]:
     """Yields what each contestant reached, by parameter, value and subject.
 
     `value` is text; of a parameter that has many, a range. `num_runs` were evaluated so.
     Of each run its evaluation at the budget counts, and of those that ``muxrl evaluate`` wrote of
     the same policies the further episodes whose other parameters are as in the run's own. A
-    parameter with one value in all of these is left out.
+    parameter with one value in all of these is left out. `iqm` of proportions is as `standings`
+    has it; `asked` has the subjects that may be such.
     """
     runs = [run for contestant in contestants for run in contestant.runs]
     names = dict.fromkeys(key for run in runs for key in run.config.simulation.parameters)
     played = {
         run: _episodes(run, budget, subjects) for run in runs if run.config.simulation.parameters
+    }
+    parts = {
+        key
+        for key in asked
+        if are_proportions(of[key].to_numpy() for _, of in played.values() if key in of)
     }
     for name in names:
         values = {run: drawn[name] for run, (drawn, _) in played.items() if name in drawn}
@@ -67,14 +82,20 @@ def compare_by_parameter(
                 are_shared = share_episodes(point_at(r, budget).first_seed for r in contestant.runs)
                 shared = shared_variance(of_runs) if are_shared else NO_VARIANCE
                 means = np.array([returns.mean() for returns in of_runs])
+                num_episodes = sum(map(len, of_runs))
+                is_part = subject.key in parts
                 yield {
                     "contestant": contestant.name,
                     "subject": subject.key,
                     "parameter": name,
                     "value": value,
-                    "iqm": interquartile_mean_interval([means], shared),
+                    "iqm": (
+                        part_over_seeds(means, num_episodes, shared)
+                        if is_part
+                        else interquartile_mean_interval([means], shared)
+                    ),
                     "num_runs": len(of_runs),
-                    "num_episodes": sum(map(len, of_runs)),
+                    "num_episodes": num_episodes,
                 }
 
 

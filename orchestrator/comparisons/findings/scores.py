@@ -44,6 +44,7 @@ from muxrl.orchestrator.measure.statistics import (
     are_proportions,
     estimate_of,
     mean_interval,
+    part_over_seeds,
     shared_variance,
     variance_of,
 )
@@ -241,34 +242,37 @@ def known_of(runs: DataFrame) -> DataFrame:
 
 
 def standings(
-    runs: DataFrame, thresholds: Mapping[str, float], asked: Iterable[str]
+    runs: DataFrame, scores: Scores, asked: Iterable[str]
 ) -> Iterator[dict[str, Any]]:
     """Yields what each contestant reached, for some agents.
 
     `iqm` is over its runs; of a metric that is 0 or 1 in every episode of all of them, it is the
-    `mean`, with Wilson's interval; `asked` has the subjects that may be such. `area` is None
-    without curves. `env_steps_to_threshold` is the median over all its runs, None: less than half
+    `mean`, with Wilson's interval, and its `area` likewise; `asked` has the subjects that may be
+    such. `area` is None without curves. `env_steps_to_threshold` is the median over all its runs, None: less than half
     of them reached it; likewise `time_s_...`.
     """
     played_as = dict(tuple(runs.groupby("subject").played))
     parts = {k for k in asked if are_proportions(one.learned for one in played_as[k])}
     for (contestant, subject), ours in runs.groupby(["contestant", "subject"], sort=False):
         known = known_of(ours)
-        scores, played = list(known["return"]), list(known.played)
+        reached, played = list(known["return"]), list(known.played)
         mean = iqm = UNKNOWN
-        if subject in parts and scores:
+        if subject in parts and reached:
             how: Any = {"share_episodes": share_episodes(p.first_seed for p in played)}
             returns = [one.learned for one in played]
             iqm = mean = estimate_of(returns, Unit.SEEDS, is_proportion=True, **how)
-        elif scores:
+        elif reached:
             shared = common_variance(played)
-            iqm = interquartile_mean_interval([scores], shared)
-            mean = mean_interval([scores], shared)
+            iqm = interquartile_mean_interval([reached], shared)
+            mean = mean_interval([reached], shared)
         areas, area = list(ours.area_under_curve), None
         if all(map(math.isfinite, areas)):
             are_shared = share_episodes(one.first_seed for one in ours.played)
             of_areas = shared_variance(list(ours.area_in_episodes)) if are_shared else NO_VARIANCE
-            area = interquartile_mean_interval([areas], of_areas)
+            if subject in parts and scores.measures[subject] == "return":
+                area = part_over_seeds(areas, int(ours.num_episodes.sum()), of_areas)
+            else:
+                area = interquartile_mean_interval([areas], of_areas)
         yield {
             "contestant": contestant,
             "subject": subject,
@@ -276,7 +280,7 @@ def standings(
             "iqm": iqm,
             "mean": mean,
             "area": area,
-            "threshold": thresholds.get(subject),
+            "threshold": scores.thresholds.get(subject),
             "num_reached": int(ours.env_steps_to_threshold.count()),
             "env_steps_to_threshold": _median(ours.env_steps_to_threshold),
             "time_s_to_threshold": _median(ours.time_s_to_threshold),

@@ -1,5 +1,6 @@
 """`muxrl.compare`: scores, thresholds, roles among the same others, and what notes say."""
 
+import json
 import math
 import re
 from pathlib import Path
@@ -23,7 +24,7 @@ from muxrl.orchestrator.comparisons.output.methods import all_settings, methods
 from muxrl.orchestrator.comparisons.output.written import baseline_caption
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, to_yaml
 from muxrl.orchestrator.errors import CannotCompare
-from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.metrics import MetricsWriter, read_metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile
 from muxrl.orchestrator.reports.report import write_report
@@ -373,6 +374,34 @@ def test_returns_are_compared_at_each_value_of_a_parameter(tmp_path: Path) -> No
         assert f"returns by parameter leave out {path}: it {why}" in left_out
     assert "Return of hunters (mean over 2 agents) by win" in found.write(tmp_path).read_text()
     assert {*found.frame("parameters")["value"]} == {"0", "1", "2"}
+
+
+def test_intervals_of_proportions_stay_between_0_and_1(tmp_path: Path) -> None:
+    """Also at each value of a parameter, and of the area under their curves."""
+    paths = []
+    for seed in (1, 2):
+        path = made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0, has_metrics=True)
+        paths.append(path)
+        run = RunDirectory(path)
+        config = run.read_config()
+        config.simulation.parameters = {"wind": {"choice": [0, 1]}}
+        run.write_config(to_yaml(config))
+        plan = json.loads((path / "plan.json").read_text())
+        run.write_plan({**plan, "metrics": ["win"]})
+        told = read_metrics(run.metrics / "evaluation.jsonl")
+        (run.metrics / "evaluation.jsonl").unlink()
+        with MetricsWriter(run) as metrics:
+            for one in told:
+                won = {"win": {COMMON: [1, 1, seed - 1, 1]}, "wind": {COMMON: [0, 0, 1, 1]}}
+                metrics.evaluation({**one, "metrics": won})
+    found = compare_runs(paths, num_episodes=2)
+    standing = row(found, "standings", contestant=QMIX_PPO, subject="metric:win")
+    ours = rows(found, "parameters", subject="metric:win", parameter="wind")
+    estimates = {"area": standing.area, "iqm": standing.iqm} | {x["value"]: x["iqm"] for x in ours}
+    means = {what: one.mean for what, one in estimates.items()}
+    assert means == {"area": 0.875, "iqm": 0.875, "0": 1.0, "1": 0.75}
+    for one in estimates.values():
+        assert 0.0 <= one.low < one.mean <= one.high <= 1.0
 
 
 def test_a_run_without_a_parameter_is_left_out_of_its_values(tmp_path: Path) -> None:

@@ -67,6 +67,9 @@ def test_a_function_takes_a_servers_place(tmp_path: Path) -> None:
     assert found.assignment.endswith("|flee:prey_0,prey_1")
     assert (found.servers["prey"].algorithm, found.servers["prey"].rule) == ("SCRIPTED", "fixed")
     assert (found.num_steps, found.num_truncated) == ((5, 5), 2), "of 8 steps"
+    cut = found.metrics["truncated"].estimate
+    assert (cut.mean, cut.high) == (1.0, 1.0)
+    assert cut.low < 0.5, "a proportion, of two episodes"
     with pytest.raises(ConfigError, match="has no 'flea'; did you mean 'flee'"):
         evaluate_run(run.path, replace={"prey": flee.replace("flee", "flea")})
 
