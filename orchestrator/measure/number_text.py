@@ -13,14 +13,42 @@ MISSING = "–"
 """Stands for an unknown number."""
 
 
+_NOISE = 1e-12
+"""Numbers up to this are 0, but for what sums of floats leave."""
+_MOST_DIGITS = 6
+_LEAST_WIDTH = 1e-6
+"""Of an interval, by its numbers: one of the same float32 rewards each time is as narrow."""
+
+
 def number(value: float | None, digits: int | None = None) -> str:
-    """Two decimals below 100, one below 10,000, none above, if `digits` does not say how many;
-    `MISSING` for None and NaN."""
+    """Two decimals below 100, one below 10,000, none above, if `digits` does not say how many, but
+    three significant digits where that would show 0; `MISSING` for None and NaN."""
     if value is None or math.isnan(value):
         return MISSING
-    if digits is None:
-        digits = 2 if abs(value) < 100 else 1 if abs(value) < 10_000 else 0
+    return _fixed(value, digits) if digits is not None else _visible(value, _usual_digits(value))
+
+
+def _fixed(value: float, digits: int) -> str:
     return f"{value:z,.{digits}f}".replace("-", "−")
+
+
+def _visible(value: float, digits: int) -> str:
+    if abs(value) > _NOISE and round(value, digits) == 0:
+        return f"{value:.3g}".replace("-", "−")
+    return _fixed(value, digits)
+
+
+def _usual_digits(value: float) -> int:
+    return 2 if abs(value) < 100 else 1 if abs(value) < 10_000 else 0
+
+
+def _digits_of_width(estimate: Estimate) -> int:
+    """How many decimals tell the ends of an interval apart; 0 if they are the same."""
+    width = estimate.high - estimate.low
+    largest = max(map(abs, (estimate.mean, estimate.low, estimate.high)))
+    if not (math.isfinite(width) and width > max(_NOISE, _LEAST_WIDTH * largest)):
+        return 0
+    return min(_MOST_DIGITS, math.ceil(-math.log10(width)))
 
 
 def whole(value: float) -> str:
@@ -36,12 +64,20 @@ def interval_lines(
     Args:
         estimate: both; what the interval is over stands in the heading, see `unit_heading`.
         sign: before a mean above 0.
-        digits: as for `number`.
+        digits: as for `number`; None: as many more as a narrow interval needs.
     """
-    mean = (sign if estimate.mean > 0 else "") + number(estimate.mean, digits)
+    sign = sign if estimate.mean > 0 else ""
     if math.isnan(estimate.low):
-        return mean, f"[{MISSING}]"
-    return mean, f"[{number(estimate.low, digits)}, {number(estimate.high, digits)}]"
+        return sign + number(estimate.mean, digits), f"[{MISSING}]"
+    if digits is not None:
+        mean, low, high = (_fixed(x, digits) for x in (estimate.mean, estimate.low, estimate.high))
+        return sign + mean, f"[{low}, {high}]"
+    least = _digits_of_width(estimate)
+    low, high = (_visible(x, max(_usual_digits(x), least)) for x in (estimate.low, estimate.high))
+    # Where 0 is inside, the mean may as well be 0; an end has to show on which side it is.
+    shown = _fixed if estimate.low < 0 < estimate.high else _visible
+    mean = shown(estimate.mean, max(_usual_digits(estimate.mean), least))
+    return sign + mean, f"[{low}, {high}]"
 
 
 signed_lines = partial(interval_lines, sign="+")

@@ -28,11 +28,16 @@ function colourOf(index) { return `var(--c${index % NUM_COLOURS})`; }
 function dashOf(index) { return ["", "dash1", "dash2", "dash3"][Math.floor(index / NUM_COLOURS) % 4]; }
 
 const MINUS = "−";
+const NOISE = 1e-12;  // up to which numbers are 0, but for what sums leave
 function signed(text) { return text.replace("-", MINUS); }
 function count(value) { return value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en-US"); }
 function decimals(value, digits) {
   if (value === null || value === undefined) return "–";
   if (digits === null) return signed(`${+value.toPrecision(3)}`);  // of any size, such as a learning rate
+  const isHidden = digits >= 2 && Math.abs(value) > NOISE && !+value.toFixed(digits);
+  return isHidden ? decimals(value, null) : rounded(value, digits);
+}
+function rounded(value, digits) {
   const options = { minimumFractionDigits: digits, maximumFractionDigits: digits };
   return signed(value.toLocaleString("en-US", options));
 }
@@ -51,12 +56,17 @@ function duration(seconds) {
 function moment(iso) {
   return iso ? new Date(iso).toLocaleString("sv-SE", { dateStyle: "short", timeStyle: "short" }) : "–";
 }
+// As in reports: as many decimals as tell an interval's ends apart.
+function ofWidth(width, largest) {
+  return width > Math.max(NOISE, 1e-6 * largest) ? Math.min(6, Math.max(2, Math.ceil(-Math.log10(width)))) : 2;
+}
 function interval(ends, digits) {
   if (!ends) return "–";
   const [mean, low, high] = ends;
+  if (digits === 2 && low !== null) digits = ofWidth(high - low, Math.max(...ends.map(Math.abs)));
   // A line may break before the bracket, not inside.
   const range = low === null ? "" : ` [${decimals(low, digits)},\u00a0${decimals(high, digits)}]`;
-  return decimals(mean, digits) + range;
+  return (low < 0 && high > 0 ? rounded : decimals)(mean, digits) + range;
 }
 function signedInterval(ends, digits) { return (ends && ends[0] > 0 ? "+" : "") + interval(ends, digits); }
 function inMs(seconds) { return `${+(1e3 * seconds).toPrecision(3)} ms`; }

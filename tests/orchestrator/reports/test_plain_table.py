@@ -15,7 +15,12 @@ from muxrl.orchestrator.reports.table import Column, grid, markdown, stacked
         (7, "7.00"),
         (-126.64, "−126.6"),
         (12_345.6, "12,346"),
-        (-0.001, "0.00"),
+        (0.005, "0.01"),
+        (0.001, "0.001"),
+        (-0.00123456, "−0.00123"),
+        (1.5e-7, "1.5e−07"),
+        (0.0, "0.00"),
+        (-1e-16, "0.00"),  # what is left of a sum
     ],
 )
 def test_numbers_have_the_digits_a_reader_can_use(value: float | None, text: str) -> None:
@@ -25,6 +30,27 @@ def test_numbers_have_the_digits_a_reader_can_use(value: float | None, text: str
 def test_a_difference_shows_its_sign() -> None:
     assert interval(Estimate(3.1, -2.0, 4.2), "seeds", "+") == "+3.10 [−2.00, 4.20] over seeds"
     assert interval(Estimate(-3.1, math.nan, math.nan), "seeds", "+") == "−3.10 [–] over seeds"
+
+
+@pytest.mark.parametrize(
+    ("estimate", "text"),
+    [
+        ((0.001, 0.0006, 0.0014), "+0.0010 [0.0006, 0.0014]"),
+        ((0.001, 0.001, 0.001), "+0.001 [0.001, 0.001]"),
+        ((2.5, 0.001, 5.0), "+2.50 [0.001, 5.00]"),
+        ((0.001, -3.0, 3.1), "+0.00 [−3.00, 3.10]"),
+        ((0.88, 0.87, 0.89), "+0.88 [0.87, 0.89]"),
+        ((0.88, 0.878, 0.882), "+0.880 [0.878, 0.882]"),
+        ((5.0, 5.0, 5.0 + 1e-15), "+5.00 [5.00, 5.00]"),
+        ((2e-9, 1e-9, 3e-9), "+2e−09 [1e−09, 3e−09]"),
+        ((0.0, 0.0, 0.0), "0.00 [0.00, 0.00]"),
+        ((1_234.5, 1_234.4, 1_234.6), "+1,234.5 [1,234.4, 1,234.6]"),
+    ],
+)
+def test_an_interval_has_the_digits_that_show_its_width_and_on_which_side_of_0_it_is(
+    estimate: tuple[float, float, float], text: str
+) -> None:
+    assert interval(Estimate(*estimate), "seeds", "+") == f"{text} over seeds"
 
 
 def test_a_long_text_has_lines_on_the_page() -> None:
