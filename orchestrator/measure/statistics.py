@@ -164,8 +164,9 @@ def part_over_seeds(
         num_episodes: of all runs, that count where nothing varies.
         shared: as for `mean_interval`.
     """
-    variance = variance_of([checked(parts, "proportion")]) + shared
-    return _wilson(float(np.mean(parts)), variance, num_episodes, variance.quantile)
+    known = checked(parts, "proportion")
+    variance = variance_of([known]) + shared
+    return _wilson(float(known.mean()), variance, num_episodes, variance.quantile)
 
 
 def are_proportions(values: Iterable[Floats]) -> bool:

@@ -61,9 +61,9 @@ class Metric:
         """Returns that of recent training episodes; None, too, where one's is no number."""
         agents, name = self._agents, self._config.name
         if name != RETURN:
-            known = row.group_metrics.get(name, {}).get(self._config.of)
-            if known is not None:
-                return known
+            value = row.group_metrics.get(name, {}).get(self._config.of)
+            if value is not None:
+                return value
             return metric_over(row.metrics.get(name, {}), agents, mean_over)  # or an older run's
         if self._config.of in row.returns:  # not in those of older runs
             return row.returns[self._config.of]

@@ -284,8 +284,8 @@ class Evaluated:
         curve = self._curves[role].points if self._series.should_explore is not None else ()
         measured: list[AgainstRandom] = [point for _, point, _ in curve]
         plays_itself = role.server_id in self._has_sides
-        told = [m for _, m, side in curve if m.random and (side or not plays_itself)]
-        found = told[-1] if told else None
+        compared = [m for _, m, side in curve if m.random and (side or not plays_itself)]
+        found = compared[-1] if compared else None
         verdict = str(found.verdict) if found else ""
         if measured and not has_updates:
             verdict = NO_UPDATE
@@ -293,7 +293,7 @@ class Evaluated:
             verdict = SIDE_BY_SIDE if self._has_sides[role.server_id] else PLAYS_ITSELF
         return {
             "evaluated": [(m.env_steps, *_ends(m.learned)) for m in measured],
-            "random": [(m.env_steps, *_ends(m.random)) for m in told if m.random],
+            "random": [(m.env_steps, *_ends(m.random)) for m in compared if m.random],
             "untrained": _ends(found.untrained) if found and found.untrained else None,
             "advantage": _ends(found.advantage) if found and found.advantage else None,
             "verdict": verdict,

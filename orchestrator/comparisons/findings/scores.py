@@ -241,15 +241,13 @@ def known_of(runs: DataFrame) -> DataFrame:
     return runs[runs["return"].astype(float).notna()]
 
 
-def standings(
-    runs: DataFrame, scores: Scores, asked: Iterable[str]
-) -> Iterator[dict[str, Any]]:
+def standings(runs: DataFrame, scores: Scores, asked: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yields what each contestant reached, for some agents.
 
     `iqm` is over its runs; of a metric that is 0 or 1 in every episode of all of them, it is the
     `mean`, with Wilson's interval, and its `area` likewise; `asked` has the subjects that may be
-    such. `area` is None without curves. `env_steps_to_threshold` is the median over all its runs, None: less than half
-    of them reached it; likewise `time_s_...`.
+    such. `area` is None without curves. `env_steps_to_threshold` is the median over all its runs,
+    None: less than half of them reached it; likewise `time_s_...`.
     """
     played_as = dict(tuple(runs.groupby("subject").played))
     parts = {k for k in asked if are_proportions(one.learned for one in played_as[k])}

@@ -18,6 +18,7 @@ from tests.orchestrator.watch.conftest import Site
 
 from muxrl.orchestrator.measure.number_text import interval_lines, signed_lines
 from muxrl.orchestrator.measure.results import results_of
+from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -162,6 +163,14 @@ def test_numbers_and_names_are_those_of_the_report(tab: Browser, site: Site) -> 
         assert name in picture
     assert "first line" in tab.evaluate("document.querySelector('pre').textContent")
     assert tab.evaluate("document.querySelector('pre .bad').textContent").strip().endswith("</b>")
+
+
+def test_small_numbers_have_the_digits_that_reports_give_them(tab: Browser, site: Site) -> None:
+    show(tab, site, long_run(site.root))
+    for ends in ((0.001, 0.0006, 0.0014), (2.5, 0.001, 5.0), (0.001, -3.0, 3.1), (5.0, 5.0, 5.0)):
+        shown = tab.evaluate(f"signedInterval({[*ends]}, 2)").replace("\u00a0", " ")
+        assert shown == " ".join(signed_lines(Estimate(*ends)))
+    assert tab.evaluate("decimals(-0.001, 2)") == "−0.001"
 
 
 def test_a_refused_checkpoint_and_warnings_stand_above_all(tab: Browser, site: Site) -> None:
