@@ -152,11 +152,9 @@ class ActorCritic(TorchTrainer):
 
     def make_steps(self) -> dict[str, Step]:
         own = self.settings
-        params = list(self.net.parameters())
+        groups, clip = {"": list(self.net.parameters())}, own.grad_clip
         eps = getattr(own, "optimizer_epsilon", 1e-8)
-        return {
-            "": Step({"": params}, own.lr, clip=own.grad_clip, clip_by=own.grad_clip_by, eps=eps)
-        }
+        return {"": Step(groups, lambda: own.lr, clip=clip, clip_by=own.grad_clip_by, eps=eps)}
 
     @property
     def batch_env_steps(self) -> int:

@@ -193,8 +193,8 @@ class MAPPO(OnPolicy):
         groups = {ACTOR: of_actor, CRITIC: of_critic}
         if own.clip_jointly or own.grad_clip is None:
             groups = {"": of_actor + of_critic}
-        eps = own.optimizer_epsilon
-        return {"": Step(groups, own.lr, clip=own.grad_clip, clip_by=own.grad_clip_by, eps=eps)}
+        clip, eps = own.grad_clip, own.optimizer_epsilon
+        return {"": Step(groups, lambda: own.lr, clip=clip, clip_by=own.grad_clip_by, eps=eps)}
 
     # --- acting -------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ class TorchTrainer(ABC):
 
     Attributes:
         policy: what it is made for.
-        settings: of its class ``Settings``.
+        settings: of its class ``Settings``, the copy's too; schedules are read at each use.
         net: all that is learned, targets too.
         steps: its updates, by name.
         rng: for what learning draws.
@@ -144,7 +144,7 @@ class TorchTrainer(ABC):
             ours, theirs = ([*_tensors(one.followed_modules())] for one in (self, other))
             self._followed = other, ours, theirs
         torch._foreach_copy_(ours, theirs)
-        self.env_steps = other.env_steps
+        self.env_steps, self.settings = other.env_steps, other.settings
         if self._gpu is not None:
             self._gpu.is_old = True
 

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.servers.resumable import CASES, Served
+from tests.servers.resumable import plan_of as resumable_plan
 from tests.servers.trainers.test_policies import PATIENCE_S, plan_of, play, policies_of, wait_for
+from tests.servers.training_callbacks import SET, schedules_of
 
 from muxrl.experiments.studies.case_table import evaluated, train
 from muxrl.orchestrator.config import load_config, prepare
@@ -58,6 +61,31 @@ def test_rewards_are_shaped_for_the_learner_alone() -> None:
     # No final observation was sent, so that the last one stands for it, and adds nothing.
     assert [one.rewards.tolist() for one in trainer.seen] == [[2.0, 3.0, 4.0, 9.0]] * 2
     assert record["episode_return_mean"] in (None, 1.0 + 2.0 + 3.0 + 9.0), "as played"
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["PPO", "A2C", "MAPPO", "HAPPO", "IMPALA", "APPO", "DQN", "SAC", "QMIX", "MASAC", "MADDPG"],
+)
+def test_schedules_that_are_set_count_from_then_on(case: str) -> None:
+    settings = {**CASES[case][1], "min_sample_timesteps_per_iteration": 16}
+    served = Served(resumable_plan(case, settings=settings, callbacks=f"{HERE}:Settings"))
+    served.play(0, 12)
+    served.end()
+    acting = served.policies.acting
+    *_, last = served.policies.drain_records()
+    for policy_id, learner in acting.learners.items():
+        names = schedules_of(learner.settings)
+        told = {
+            name: number
+            for name, number in last["learner"][policy_id].items()
+            if name.endswith(("learning_rate", "epsilon", "entropy_coeff", "exploration_noise"))
+        }
+        assert len(told) >= len(names) > 0
+        assert told == dict.fromkeys(told, SET)
+        acts: Any = acting.acting(policy_id)
+        assert [getattr(acts.settings, name) for name in names] == [SET] * len(names)
+        assert acting.epsilon(policy_id) in (None, SET)
 
 
 def test_built_in_algorithms_learn_what_the_callbacks_pay() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from muxrl.servers.trainers.declared_settings import ScheduleCheck
+
 
 class Diary:
     def __init__(self) -> None:
@@ -24,6 +26,24 @@ class Diary:
 class OnEpisodeAlone:
     def on_episode(self, episode: Any) -> None:
         raise KeyError("no such page")
+
+
+class Settings:
+    """Gives all schedules of muxrl's own algorithms another value."""
+
+    def on_update(self, update: Any) -> None:
+        for trainer in update.learners.values():
+            for name in schedules_of(trainer.settings):
+                setattr(trainer.settings, name, SET)
+
+
+SET = 0.002
+
+
+def schedules_of(settings: Any) -> list[str]:
+    kinds = settings.known().items()
+    metadata = {name: getattr(kind, "__metadata__", ()) for name, kind in kinds}
+    return [n for n, own in metadata.items() if any(isinstance(m, ScheduleCheck) for m in own)]
 
 
 class Neither:
