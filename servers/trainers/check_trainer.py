@@ -15,6 +15,7 @@ from muxrl.servers.checkpoints.state_file import read_state, write_state
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.gymnasium_spaces import to_gymnasium
 from muxrl.servers.trainers.acting import Actors
+from muxrl.servers.trainers.declared_settings import settings_class_of
 from muxrl.servers.trainers.interface import PolicySpec, Rows
 from muxrl.servers.trainers.plain_state import from_plain, leaves, shown, to_plain
 from muxrl.servers.training.thread import limit_torch_threads
@@ -77,7 +78,7 @@ def check_trainer(
     name = getattr(make, "__name__", repr(make))
 
     def made(policy: PolicySpec) -> Any:
-        declared = getattr(make, "Settings", None)
+        declared = settings_class_of(make)
         return make(policy, declared(**settings)) if declared else make(policy, **settings)
 
     def fresh() -> _Tried:

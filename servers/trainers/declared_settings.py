@@ -9,7 +9,8 @@ A declaration is as a config's (`muxrl.servers.declared`):
         '''Units of the hidden layer.'''
 
 A trainer whose class has such a class as its attribute ``Settings`` is made with one of its
-instances. A subclass may declare a setting again, or assign another default.
+instances; so it is with any other dataclass, whose values are read by their types alone. A subclass
+may declare a setting again, or assign another default.
 `muxrl.orchestrator.settings_reference` makes the lists on the algorithms' pages from these lines.
 """
 
@@ -19,7 +20,7 @@ import contextlib
 import copy
 import inspect
 from collections.abc import Collection, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import partial
 from types import UnionType
 from typing import (
@@ -236,6 +237,12 @@ class Settings:
         model = getattr(self, MODEL, None)
         if isinstance(model, Settings):
             model.validate()
+
+
+def settings_class_of(trainer_class: Any) -> Any:
+    """Returns the dataclass that is a trainer's class's ``Settings``; None: it has none."""
+    found = getattr(trainer_class, "Settings", None)
+    return found if isinstance(found, type) and is_dataclass(found) else None
 
 
 MODEL = "model"

@@ -39,7 +39,7 @@ from muxrl.servers.setting_values import (
 from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.algorithm import Algorithm
 from muxrl.servers.trainers.budget import BATCH, FIRST_UPDATE, Milestone, ReplaySize, Schedule
-from muxrl.servers.trainers.declared_settings import Settings
+from muxrl.servers.trainers.declared_settings import Settings, settings_class_of
 from muxrl.servers.trainers.failures import TrainerFailed
 from muxrl.servers.trainers.interface import LearnsFrom, PolicySpec
 from muxrl.servers.trainers.spaces import SpaceCheck
@@ -74,17 +74,23 @@ class TrainerEntry(Algorithm):
 
     @functools.cached_property
     def settings_class(self) -> Any:
-        """Subclass of `Settings` that declares what a user may set; None: the arguments behind the
-        first do."""
+        """Subclass of `Settings` that declares what a user may set; None: the arguments of another
+        dataclass do, or of the class behind the first."""
         if isinstance(self.source, str):
             return _found_at(f"{OWN}settings:settings_of")(self.source.partition(":")[2])
-        declared = getattr(self.make, "Settings", None)
-        if not (isinstance(declared, type) and issubclass(declared, Settings)):
+        declared = settings_class_of(self.make)
+        if declared is None or self._plain_settings:
             return None
         if not (preset := getattr(self.make, "preset", None)):
             return declared
         where = {name: getattr(declared, name) for name in ("__module__", "__qualname__")}
         return type(declared.__name__, (declared,), {**where, "preset": preset})
+
+    @property
+    def _plain_settings(self) -> Any:
+        """A dataclass ``Settings`` that is none of `Settings`; None: there is none."""
+        found = None if isinstance(self.source, str) else settings_class_of(self.make)
+        return None if found is None or issubclass(found, Settings) else found
 
     def _declared(self, name: str, default: Any = None) -> Any:
         """Returns what the class declares besides its settings; of muxrl's own, and subclasses of
@@ -144,14 +150,16 @@ class TrainerEntry(Algorithm):
     # --- settings -----------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """Returns those that its class declares; else the arguments of the class behind the first,
-        without defaults that no config can hold, such as a class."""
+        """Returns those that its class declares; else the arguments, without defaults that no
+        config can hold, such as a class."""
         if self.settings_class:
             return dict(sorted(self.settings_class().known_values().items()))
         found = {n: p.default for n, p in self._parameters().items() if p.default is not p.empty}
         return {name: default for name, default in found.items() if _is_json(default)}
 
     def _parameters(self) -> dict[str, inspect.Parameter]:
+        if plain := self._plain_settings:
+            return dict(signature_of(plain).parameters)
         try:
             parameters = list(signature_of(self.make).parameters.values())
         except (TypeError, ValueError):  # of a class written in C, which may take anything
@@ -338,8 +346,10 @@ class TrainerEntry(Algorithm):
         else:
             known, given = self._parameters(), plan.settings.items()
             read = {n: self._read(known[n], v) if n in known else v for n, v in given}
-            way, settings = "**settings", read
+            way, settings = "settings" if self._plain_settings else "**settings", read
         try:
+            if plain := self._plain_settings:
+                settings = plain(**settings)
             trainer = self._make(spec, plan, settings)
         except (Exception, SystemExit) as error:  # the class is the user's
             raise AlgorithmProblem(
@@ -359,7 +369,7 @@ class TrainerEntry(Algorithm):
         return trainer
 
     def _make(self, spec: PolicySpec, plan: ServerPlan, settings: Any) -> Any:
-        return self.make(spec, settings) if self.settings_class else self.make(spec, **settings)
+        return self.make(spec, **settings) if type(settings) is dict else self.make(spec, settings)
 
     # --- the budget ---------------------------------------------------------------------
 

@@ -84,9 +84,9 @@ checkpoints, restarts. What a class may have beyond this, by name:
 ``gamma``
     Discount, which ``normalize_rewards`` needs.
 ``Settings``
-    A dataclass of its settings, with a type, perhaps a range, and a sentence each (see
-    `muxrl.servers.trainers.declared_settings`); then it is made by ``(policy, settings)``. A
-    field ``model``, such a dataclass, too, has what the config says under ``model``.
+    A dataclass of its settings; then it is made by ``(policy, settings)``. A subclass of
+    `muxrl.servers.trainers.declared_settings.Settings` has a default, a sentence and perhaps a
+    range each. Its field ``model``, such a subclass, too, has what the config says under ``model``.
 ``seating``
     How agents are seated and what they observe, a `muxrl.servers.agents.seating.Seating`.
 ``initial_state()``

@@ -19,6 +19,7 @@ from muxrl.servers.agents.seating import MASKED_AGENTS, TEAMS
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.lookup import find
 from muxrl.servers.setting_values import AlgorithmProblem
+from muxrl.servers.trainers.check_trainer import check_trainer
 from muxrl.servers.trainers.declared_settings import (
     Count,
     Limit,
@@ -110,6 +111,24 @@ class OfTeams(Counting):
     seating = TEAMS
 
     def __init__(self, policy: Any, settings: PlainSettings) -> None:
+        super().__init__(policy)
+        self.settings = settings
+
+
+class OfADataclass(Counting):
+    """Has settings in a dataclass that knows nothing of muxrl's."""
+
+    @dataclass(frozen=True)
+    class Settings:
+        width: int
+        epsilon: float = 0.1
+        sizes: list[int] = field(default_factory=list)
+
+        def __post_init__(self) -> None:
+            if self.width < 1:
+                raise ValueError("no width")
+
+    def __init__(self, policy: Any, settings: Settings) -> None:
         super().__init__(policy)
         self.settings = settings
 
@@ -281,6 +300,25 @@ def test_a_subclass_declares_and_assigns_defaults() -> None:
         Fewer.read("X", {"width": 1}, {})
     with pytest.raises(AlgorithmProblem, match="X cannot have the setting 'sizes': it has none"):
         Fewer.read("X", {"sizes": [1]}, {})
+
+
+def test_settings_may_be_any_dataclass() -> None:
+    entry = entry_of(OfADataclass)
+    assert entry.settings() == {"epsilon": 0.1}
+    assert problems(OfADataclass, {"width": 2, "sizes": [3]}) == []
+    assert problems(OfADataclass, {"epsilon": "high", "wide": 2}) == [
+        "OfADataclass's setting 'epsilon' must be a number, got the text 'high'",
+        "OfADataclass has no setting 'wide'; did you mean 'width'?",
+        "OfADataclass needs the setting 'width', which has no default",
+    ]
+    (found,) = entry.find_problems(plan_of(OfADataclass, {"width": 0}))
+    assert "ValueError: no width; it is called with (policy, settings)" in found
+    assert [*entry.find_problems(plan_of(OfADataclass, {"width": 2.0}))] == []
+    settings = OfADataclass.Settings(width=2, sizes=[3])
+    plan = plan_of(OfADataclass, {"width": 2.0, "sizes": [3]})
+    (trainer,) = entry.make_actors(plan, entry.seating.make_seats(plan)).learners.values()
+    assert trainer.settings == settings
+    check_trainer(OfADataclass, num_batches=2, min_return=None, width=2, sizes=[3])
 
 
 def test_declaring_settings_needs_neither_ray_nor_torch() -> None:
