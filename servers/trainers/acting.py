@@ -303,7 +303,15 @@ class Actors(Acting):
             if rows.present is not None:  # what those do who are absent is never sent
                 actions = np.where(rows.present == 0, 0, actions)
             problem = _no_choice(num, rows, actions)
-        columns = {**acted.outputs} | ({} if acted.states is None else {"states": acted.states})
+        columns, states, initial = {**acted.outputs}, acted.states, self._initial[policy_id]
+        if states is not None and not initial:
+            columns["states"] = states
+        elif states is not None:
+            has = sorted(states) if isinstance(states, dict) else type(states).__name__
+            if has != sorted(initial):
+                problem = problem or f"states {sorted(initial)} as of initial_state(), got {has}"
+            else:
+                columns |= {f"states[{key!r}]": part for key, part in states.items()}
         for name, column in columns.items():
             if len(column) != len(rows):
                 problem = problem or f"{len(rows)} rows of {name!r}, got {len(column)}"

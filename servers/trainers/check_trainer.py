@@ -168,7 +168,7 @@ class _Tried:
     def _fragment(self, agent: str, num: int) -> Trajectory:
         observations, masks, present = self._contexts(num + 1)
         rows = Rows(
-            observations[:-1], None if masks is None else masks[:-1], [None] * num,
+            observations[:-1], None if masks is None else masks[:-1], self._first_states(num),
             (agent,) * num, True, True, self._act_rng, None if present is None else present[:-1],
             env_steps=self.actors.num_env_steps_sampled,
         )  # fmt: skip
@@ -196,10 +196,17 @@ class _Tried:
         num = len(observations)
         rows = Rows(
             observations, np.ones_like(observations) if self._spec.has_masks else None,
-            [None] * num, ("a",) * num, False, False, self._act_rng,
+            self._first_states(num), ("a",) * num, False, False, self._act_rng,
             np.ones((num, *self._lead), np.float32) if self._lead else None,
         )  # fmt: skip
         return self.actors.ask("default", rows).actions
+
+    def _first_states(self, num: int) -> Any:
+        """Returns the recurrent states of so many rows that have none yet."""
+        initial = self.actors.initial_state("default")
+        if not initial:
+            return [None] * num
+        return {key: np.repeat(one[None], num, axis=0) for key, one in initial.items()}
 
     def greedy_return(self) -> float:
         """Returns the mean reward of its best actions."""

@@ -60,6 +60,25 @@ class Blocking(Counting):
         return super().learn(trajectories)
 
 
+class Remembering(Counting):
+    """Keeps how often an agent has acted in arrays."""
+
+    remembers = "num"
+
+    def initial_state(self) -> dict[str, np.ndarray]:
+        return {"num": np.zeros(1, np.int64)}
+
+    def act(self, rows: Any) -> Any:
+        num = rows.states["num"]
+        assert num.shape == (len(rows), 1)
+        actions = np.full(len(rows), self.num_updates % self.policy.action_space.n)
+        return Acted(actions, {"num": num}, {self.remembers: num + 1})
+
+
+class RemembersAnother(Remembering):
+    remembers = "count"
+
+
 class Telling(Counting):
     """Remembers nothing, and tells of what it would do."""
 

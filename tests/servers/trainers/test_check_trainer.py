@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from tests.nights import at_night
-from tests.servers.trainers.brought import Counting, Forgetful, OutsideOfItsSpace
+from tests.servers.trainers.brought import Counting, Forgetful, OutsideOfItsSpace, Remembering
 
 from muxrl.servers.algorithms.dqn import DQN
 from muxrl.servers.trainers.check_trainer import check_trainer
@@ -83,6 +83,10 @@ def test_stable_baselines3_passes(name: str) -> None:
 def test_one_whose_replay_is_saved_apart_continues() -> None:
     settings = {"num_steps_sampled_before_learning_starts": 8, "train_batch_size_per_learner": 8}
     check_trainer(DQN, has_masks=True, num_batches=10, min_return=None, **settings)
+
+
+def test_recurrent_states_are_arrays_where_the_class_has_an_initial_one() -> None:
+    check_trainer(Remembering, num_batches=4, min_return=None)
 
 
 def test_what_learns_nothing_does_not_pass() -> None:

@@ -74,6 +74,7 @@ def test_a_subclass_of_one_of_ours_is_served_as_that_is(name: str) -> None:
         ("ByAgent", {}, "expected an array of shape (1,), got dict"),
         ("OutsideOfItsSpace", {}, "from 0 below [3], got 99 for agent 'a'"),
         ("Fractions", {}, "expected whole numbers from 0 below [3], got 0.5"),
+        ("RemembersAnother", {}, "expected states ['num'] as of initial_state(), got ['count']"),
         ("FailsToAct", {}, "FailsToAct.act of policy 'default': ValueError: lost my weights"),
         ("NoBatch", {}, "NoBatch.batch_env_steps is 0; it must be a whole number from 1 on"),
         ("LearnsFromNothing", {}, "learns_from is 'old'; it must be one of newest, recent, replay"),

@@ -124,6 +124,11 @@ def test_it_acts_learns_and_is_recorded() -> None:
     assert policies.policy_lag == (0.0, 0)
 
 
+def test_recurrent_states_in_arrays_come_back_by_agent() -> None:
+    trainer: Any = learned(plan_of("Remembering"), "e1").acting.learners["default"]
+    assert [one.outputs["num"].tolist() for one in trainer.seen] == [[[0], [1], [2], [3]]] * 2
+
+
 def test_what_it_learns_from_is_what_was_played() -> None:
     policies = learned(plan_of(), "e1")
     trainer: Any = policies.acting.learners["default"]
