@@ -170,6 +170,13 @@ class ActorCritic(TorchTrainer):
         log_std = [] if net.log_std is None else [nn.ParameterList([net.log_std])]
         return [net.actor, net.pi, *log_std]
 
+    @property
+    def critic_weights(self) -> tuple[str, ...]:
+        """What names of `weights` begin with that only the critic reads."""
+        if [*self.acting_modules()] != [self.net]:
+            return ()
+        return ("0.vf.",) if self.net.is_shared else ("0.critic.", "0.vf.")
+
     def acting_layers(self) -> list[DenseLayer] | None:
         net, is_gaussian = self.net, isinstance(self.distribution, Gaussian)
         if net.is_recurrent or is_gaussian:

@@ -19,6 +19,9 @@ checkpoints, restarts. What a class may have beyond this, by name:
 
 ``weights()``, ``set_weights(weights)``
     What `act` reads, as plain values; ``initialize_from`` and a POOL need them.
+``critic_weights``
+    What names of ``weights()`` begin with on which no action depends: those of a critic whose
+    recurrent states acting carries. ``initialize_only: actor`` leaves them fresh; ().
 ``acts_while_learning``
     Whether a second trainer acts while `learn` runs, by the ``weights()`` of the first; False:
     acting waits for `learn`. Worth it where an update takes long.

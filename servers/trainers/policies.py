@@ -375,16 +375,30 @@ class TrainerPolicies:
                 for kind in ("weights", "networks")
             )
             is_whole = bool(networks) and plan.initialize_only == "all"
-            acts = {p: shapes_of(own) for p, own in actors.get("weights").items()}
+            ours = actors.get("weights")
+            if plan.initialize_only == "actor":
+                weights = {
+                    p: _with_critic(own, ours[p], getattr(actors.learners[p], "critic_weights", ()))
+                    for p, own in weights.items()
+                }
+            acts = {p: shapes_of(own) for p, own in ours.items()}
             fitting = [p for p in acts if shapes_of(weights[p]) == acts[p]]
             if is_whole:
                 _check_shapes(networks, actors.get("networks"), fitting)
                 actors.put("networks", networks)
             else:
-                _check_shapes(weights if networks else {}, actors.get("weights"))
+                _check_shapes(weights if networks else {}, ours)
                 actors.load(weights, 0)
             if plan.normalize_observations or plan.normalize_rewards:
                 self._normalization.set_state(checkpoint.read_normalization(), names)
+
+
+def _with_critic(
+    weights: Mapping[str, Any], ours: Mapping[str, Any], begin: tuple[str, ...]
+) -> dict[str, Any]:
+    """Returns weights of a policy, but for those whose names begin so, which are ours."""
+    theirs = {name: one for name, one in weights.items() if not name.startswith(begin)}
+    return theirs | {name: one for name, one in ours.items() if name.startswith(begin)}
 
 
 def _check_shapes(

@@ -226,6 +226,30 @@ def test_several_policies_may_begin_with_one_and_the_actor_alone(saved: Path) ->
             assert_same(networks_of(actor)[policy_id][key], networks_of(fresh)[policy_id][key])
 
 
+@pytest.mark.parametrize("shares_layers", [False, True])
+@pytest.mark.parametrize("algorithm", ["PPO", "A2C", "IMPALA", "APPO", "MAPPO"])
+def test_the_actor_alone_of_recurrent_ones(
+    algorithm: str, shares_layers: bool, tmp_path: Path
+) -> None:
+    """Acting carries their critic's state, and so has the critic."""
+    model = {"use_lstm": True, "lstm_cell_size": 4, "fcnet_hiddens": [8]}
+    if algorithm != "MAPPO":
+        model["vf_share_layers"] = shares_layers
+    plan = plan_of(algorithm, model=model)
+    learned = networks_of(play_and_save(plan, tmp_path / "saved"))
+    fresh = Served(dataclasses.replace(plan, seed=7))
+    begun = {"initialize_from": str(tmp_path / "saved"), "initialize_only": "actor", "seed": 7}
+    actor = Served(dataclasses.replace(plan, **begun))
+    for one in (fresh, actor):
+        one.end()
+    critic = ("vf",) if shares_layers and algorithm != "MAPPO" else ("vf", "critic")
+    for policy_id, networks in networks_of(actor).items():
+        for key, part in networks.items():
+            is_fresh = key.removeprefix("net.").startswith((*critic, "target"))
+            source = networks_of(fresh) if is_fresh else learned
+            assert_same(part, source[policy_id][key])
+
+
 def test_the_actor_of_a_team_of_another_size(rllib: None, tmp_path: Path) -> None:
     size = {"obs_agent_id": False}
     pair = plan_of("QMIX")
