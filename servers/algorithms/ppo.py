@@ -16,6 +16,7 @@ from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
 from muxrl.servers.algorithms.distributions import masked
 from muxrl.servers.algorithms.rollout import Rollout
 from muxrl.servers.algorithms.settings.actor_critic import PPOSettings
+from muxrl.servers.trainers.interface import Rows
 
 KL = "mean_kl_loss"
 
@@ -66,6 +67,10 @@ class PPO(OnPolicy):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.kl = AdaptiveKL(self.settings.kl_coeff, self.settings.kl_target)
+
+    def value(self, rows: Rows) -> np.ndarray | None:  # type: ignore[override]
+        """Returns the expected return from each row on, ``[n]``; None without a critic."""
+        return super().value(rows) if self.settings.use_critic else None
 
     def values_of(self, rollout: Rollout) -> np.ndarray:
         if self.settings.use_critic:

@@ -165,6 +165,7 @@ def test_a_recurrent_central_critic_values_the_first_step_alone(tmp_path: Path) 
     "plan",
     [
         central("QMIX", settings={"hidden_dim": 8}, model={}),
+        plan_of("PPO", SEES, THREE, settings={"use_critic": False}),
         plan_of("SAC", SEES, Box((1,), "float32", -1.0, 1.0)),
         plan_of("MADDPG", SEES, Box((1,), "float32", -1.0, 1.0), is_team=True,
                 settings={"hidden_dim": 8}, model={}),
