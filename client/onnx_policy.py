@@ -76,7 +76,8 @@ class OnnxPolicy:
         frames = [*(self._frames or [seen] * self._num_frames)[1:], seen]
         if is_asked:
             self._frames = frames
-        return {key: np.stack([f[key] for f in frames]) for key in seen if key != "action_mask"}
+        read = [key for key in seen if key.partition(".")[0] != "action_mask"]
+        return {key: np.stack([f[key] for f in frames]) for key in read}
 
 
 _DTYPES = {

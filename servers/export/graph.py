@@ -6,6 +6,7 @@ greedy choice, clipping and scaling to the action's bounds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -79,6 +80,8 @@ class PolicyGraph(nn.Module):
     _low: Tensor
     _high: Tensor
     _combinations: Tensor
+    _in_mask: Tensor
+    """Of each combination: the places of its choices in a mask."""
 
     def __init__(
         self,
@@ -111,11 +114,14 @@ class PolicyGraph(nn.Module):
             own = self._find_padding(own, spec, plan, agent, seating, observing)
         reading = self._find_reading(plan, observing, seating)
         self.reading = TorchReading(own, _path_of(own, sent), reading, observing.frame_stack)
-        if self.form.is_one_choice and self.mask_space is not None:
-            raise CannotExport(
-                f"its action mask is of the parts of {agent.action_space}, and its network chooses "
-                "one of their combinations"
-            )
+        if isinstance(self.action_space, Box):
+            for name, bound in zip(("_low", "_high"), self.form.bounds, strict=True):
+                self.register_buffer(name, torch.from_numpy(bound.copy()))
+        elif self.form.is_one_choice:
+            combinations = self.form.combinations
+            first = np.cumsum([0, *self.form.choices[:-1]])
+            self.register_buffer("_combinations", torch.from_numpy(combinations))
+            self.register_buffer("_in_mask", torch.from_numpy(combinations + first))
         self.inputs = self._find_inputs(plan)
         state = self._initial_state()
         if any(np.any(np.asarray(value)) for value in state.values()):
@@ -129,11 +135,6 @@ class PolicyGraph(nn.Module):
                 f"two of its inputs and outputs are called {twice[0]!r}; give that part of the "
                 f"observation another name (taken are {', '.join(names)})"
             )
-        if isinstance(self.action_space, Box):
-            for name, bound in zip(("_low", "_high"), self.form.bounds, strict=True):
-                self.register_buffer(name, torch.from_numpy(bound.copy()))
-        elif self.form.is_one_choice:
-            self.register_buffer("_combinations", torch.from_numpy(self.form.combinations))
 
     # --- inputs -------------------------------------------------------------------------
 
@@ -223,7 +224,8 @@ class PolicyGraph(nn.Module):
         if (size := self.reading.frame_stack) > 1:
             inputs = [replace(port, shape=(size, *port.shape)) for port in inputs]
         if self.mask_space is not None:
-            inputs += ports_of(self.mask_space, ACTION_MASK)
+            self._masks = ports_of(self.mask_space, ACTION_MASK)
+            inputs += self._masks
         if AGENT_ID in self.network.keys:
             for agent_id in self.agents:
                 group = plan.agents[agent_id].group
@@ -332,11 +334,17 @@ class PolicyGraph(nn.Module):
             return scores if greedy is None else greedy(scores), scores, after
         allowed = scores
         if self.mask_space is not None:
-            allowed = masked(scores, given[ACTION_MASK])
+            allowed = masked(scores, self._mask(given))
         if isinstance(space, Discrete):  # a team's mixer has values of all actions
             return allowed.argmax(-1), scores if self._chooses else allowed, after
         chosen = [part.argmax(-1) for part in allowed.split(list(space.nvec), -1)]
         return torch.stack(chosen, -1), allowed, after
+
+    def _mask(self, given: dict[str, Tensor]) -> Tensor:
+        """Returns ``[B, n]``, above 0 for available actions, as `ActionForm.read_masks`."""
+        parts = [given[port.name].reshape(-1, math.prod(port.shape)) for port in self._masks]
+        mask = torch.cat([part.float() for part in parts], -1)
+        return mask[:, self._in_mask].amin(-1) if self.form.is_one_choice else mask
 
     def _to_simulation(self, action: Tensor) -> Tensor:
         """As `ActionForm.write_rows`."""

@@ -100,5 +100,5 @@ class Network(nn.Module):
 
 
 def masked(scores: Tensor, mask: Tensor) -> Tensor:
-    """Returns scores of which those that a mask forbids are the lowest."""
-    return scores.masked_fill(mask == 0, UNAVAILABLE)
+    """Returns scores of which those that a mask forbids, float32, are the lowest."""
+    return scores.masked_fill(mask <= 0, UNAVAILABLE)

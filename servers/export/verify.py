@@ -167,10 +167,14 @@ class Verification:
     def _draw(self, agent_id: str) -> Any:
         value = self._near_known(sample(self._spaces[agent_id], self._rng))
         if isinstance(value, dict) and ACTION_MASK_KEY in value:
-            mask = np.atleast_1d(value[ACTION_MASK_KEY])
-            mask[:] = self._rng.random(mask.shape) < 0.5
-            for part in np.split(mask, np.cumsum(self._graph.form.choices)[:-1]):
-                part[self._rng.integers(len(part))] = 1
+            mask = value[ACTION_MASK_KEY]
+            parts = [np.atleast_1d(one) for one in (mask if isinstance(mask, tuple) else [mask])]
+            ends = np.cumsum([one.size for one in parts])
+            drawn = self._rng.random(ends[-1]) < 0.5
+            for choice in np.split(drawn, np.cumsum(self._graph.form.choices)[:-1]):
+                choice[self._rng.integers(len(choice))] = True
+            for one, some in zip(parts, np.split(drawn, ends[:-1]), strict=True):
+                one[...] = some.reshape(one.shape)
         return value
 
     def _near_known(self, value: Any) -> Any:

@@ -19,8 +19,16 @@ from tests.nights import at_night
 from tests.servers.export.untrained import SMALL, plan_of, save
 
 from muxrl.orchestrator.load_policy import load_policy
-from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, TupleSpace
-from muxrl.servers.config import ServerPlan
+from muxrl.protocol.spaces import (
+    Box,
+    DictSpace,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    TupleSpace,
+    choices,
+)
+from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.export.network import CannotExport
 from muxrl.servers.export.onnx_file import to_onnx
 from muxrl.servers.export.verify import Differs
@@ -49,6 +57,13 @@ def team_of(algorithm: str, sees: Any, acts: Any, **given: Any) -> ServerPlan:
     return plan_of(algorithm, sees, acts, settings=settings, model={}, is_team=True, **fields)
 
 
+NINE = MultiDiscrete((3, 3))
+
+
+def masks(mask: Any) -> DictSpace:
+    return DictSpace({"action_mask": mask, "seen": Box((2,))})
+
+
 PLANS = {
     "PPO, masked": plan_of("PPO", MASKED, Discrete(3, start=2)),
     "PPO, Box actions, nested observations": plan_of("PPO", NESTED, UNLIKE),
@@ -61,6 +76,15 @@ PLANS = {
     "SAC": plan_of("SAC", Box((3,)), Box((2, 1), "float32", -1.0, 3.0)),
     "SAC, combinations": plan_of("SAC", Box((3,)), MultiDiscrete((2, 3))),
     "DQN, masked": plan_of("DQN", MASKED, Discrete(3, start=-1)),
+    "PPO, a mask in two dimensions": plan_of("PPO", masks(Box((2, 3), "int8", 0, 1)), NINE),
+    "A2C, a Tuple of masks, stacked": plan_of(
+        "A2C", masks(TupleSpace((Box((2,), "bool", 0, 1), Box((3,), "float32", -1, 1)))),
+        TupleSpace((Discrete(2, start=1), Discrete(3))), frame_stack=2,
+    ),
+    "DQN, masked combinations": plan_of("DQN", masks(Box((6,), "uint8", 0, 1)), NINE),
+    "VDN, masked combinations": team_of(
+        "VDN", masks(Box((6,), "float32", 0, 1)), NINE, obs_last_action=False
+    ),
     "DQN, atoms": plan_of(
         "DQN", Box((3,)), Discrete(3), settings={"num_atoms": 5, "v_min": -2.0, "v_max": 2.0}
     ),
@@ -128,6 +152,18 @@ def test_a_policy_becomes_a_file_that_acts_as_its_server(name: str, tmp_path: Pa
     play_an_episode(plan, tmp_path / "saved", tmp_path / "out")
 
 
+def one_available(agent: AgentPlan, t: int) -> tuple[Any, list[int]]:
+    """Returns a mask that allows one action of each choice, and these actions."""
+    parts = choices(agent.action_space)
+    flat = np.concatenate([np.eye(n)[t % n] for _, n in parts])
+    mask: Any = agent.observation_space.spaces["action_mask"]  # type: ignore[union-attr]
+    boxes = mask.spaces if isinstance(mask, TupleSpace) else (mask,)
+    own = np.split(flat, np.cumsum([math.prod(box.shape) for box in boxes])[:-1])
+    given = [x.reshape(b.shape).astype(b.dtype) for x, b in zip(own, boxes, strict=True)]
+    only = [low + t % n for low, n in parts]
+    return (tuple(given) if isinstance(mask, TupleSpace) else given[0]), only
+
+
 def play_an_episode(plan: ServerPlan, checkpoint: Path, folder: Path) -> None:
     """Has what `load_policy` returns act on drawn observations: files and checkpoint alike."""
     everybody, loaded = load_policy(folder), load_policy(checkpoint)
@@ -147,7 +183,7 @@ def play_an_episode(plan: ServerPlan, checkpoint: Path, folder: Path) -> None:
         for t in range(30):
             observation = drawn.sample()
             if follows_masks:  # one action is available
-                observation["action_mask"] = np.eye(3, dtype=np.int8)[t % 3]
+                observation["action_mask"], only = one_available(agent, t)
             if t == 3:  # others of its team act
                 for policy in (everybody[agent_id], loaded[agent_id]):
                     policy(observation, is_asked=False)
@@ -155,7 +191,7 @@ def play_an_episode(plan: ServerPlan, checkpoint: Path, folder: Path) -> None:
             if t < 3 and agent_id in drawing:  # which changes nothing that it remembers
                 probabilities = loaded[agent_id].probabilities(observation)  # type: ignore[union-attr]
                 assert probabilities.sum() == pytest.approx(1.0)
-                assert not follows_masks or probabilities[t % 3] == 1.0
+                assert not follows_masks or probabilities[only[0] - does.start] == 1.0
             elif t < 3:
                 with pytest.raises(
                     AlgorithmProblem, match=r"gives its actions, .*, no probabilities"
@@ -168,7 +204,7 @@ def play_an_episode(plan: ServerPlan, checkpoint: Path, folder: Path) -> None:
                 if t < 3 and agent_id in drawing:
                     assert probabilities.argmax() + does.start == same
                 np.testing.assert_allclose(np.ravel(action), np.ravel(same), rtol=1e-4, atol=1e-5)
-            assert not follows_masks or action - does.start == t % 3
+            assert not follows_masks or np.ravel(action).tolist() == only
         everybody[agent_id].reset()
         loaded[agent_id].reset()
 
