@@ -24,6 +24,7 @@ from muxrl.servers.algorithms.joint_critics.trainer import (
 )
 from muxrl.servers.algorithms.settings.teams import MASACSettings
 from muxrl.servers.algorithms.temperature import ALPHA, Temperature
+from muxrl.servers.algorithms.torch_trainer import Asked
 from muxrl.servers.algorithms.update import Step
 from muxrl.servers.trainers.interface import Acted, Rows
 
@@ -67,6 +68,11 @@ class MASAC(JointCriticTrainer):
             drawn = rows.rng.standard_normal(means.shape, np.float32)
             means = means + np.exp(logs.clip(*_LOG_STD)) * drawn
         return Acted(np.tanh(means) * self._dimensions)
+
+    def network(self) -> nn.Module:
+        """Returns the module behind a member's means and log-deviations before ``tanh``, for
+        files."""
+        return Asked(self.net.actor, _inputs_of)
 
     def draw_actions(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Draws actions, differentiable.
@@ -115,3 +121,8 @@ class MASAC(JointCriticTrainer):
         lower = net.values(following, actions, net.target_critic).amin(0)
         soft_value = lower - alpha * (log_probs * following[ALIVE]).sum(-1)
         return batch[REWARDS] + self.gamma * (1.0 - batch[TERMINATEDS]) * soft_value
+
+
+def _inputs_of(actor: nn.Module, *seen: Tensor) -> Tensor:
+    means, logs = actor(torch.cat(seen, -1)).chunk(2, -1)
+    return torch.cat([means, logs.clamp(*_LOG_STD)], -1)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 import sysconfig
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from ray.rllib.core.columns import Columns
@@ -207,6 +210,28 @@ def play_an_episode(plan: ServerPlan, checkpoint: Path, folder: Path) -> None:
             assert not follows_masks or np.ravel(action).tolist() == only
         everybody[agent_id].reset()
         loaded[agent_id].reset()
+
+
+@pytest.mark.parametrize("name", ["SAC", "MASAC, with a state"])
+def test_deviations_are_those_that_training_draws_with(name: str, tmp_path: Path) -> None:
+    for bias, clipped in ((-9.0, -5.0), (9.0, 2.0)):
+        saved = save(PLANS[name], tmp_path / "saved", partial(says, bias))
+        (exported,) = export_checkpoint(saved, tmp_path)
+        session = onnxruntime.InferenceSession(exported.path)
+        given = {port.name: np.zeros(port.shape[1:]) for port in session.get_inputs()}
+        types = {port.name: NUMPY[port.type] for port in session.get_inputs()}
+        feed = {name: one.astype(types[name])[None] for name, one in given.items()}
+        (logits,) = session.run(["logits"], feed)
+        assert logits.tolist() == [[bias, bias, clipped, clipped]]
+        shutil.rmtree(saved)
+
+
+NUMPY = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+
+
+def says(bias: float, parameter: torch.Tensor) -> torch.Tensor:
+    """Biases alone: a network says so of whatever it sees."""
+    return torch.full_like(parameter, 0.0 if parameter.dim() > 1 else bias)
 
 
 @pytest.mark.parametrize(
