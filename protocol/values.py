@@ -361,7 +361,7 @@ def available_actions(space: Space, observation: Any) -> list[NDArray[np.int64]]
     Args:
         space: of the actions.
         observation: a conforming one. Its mask has a number for each action of the first choice,
-            then of the next; or it is a Tuple of one mask for each.
+            above 0 for an available one, then of the next; or it is a Tuple of one mask for each.
 
     Raises:
         Mismatch: the mask leaves no action, or has another length.
@@ -373,7 +373,7 @@ def available_actions(space: Space, observation: Any) -> list[NDArray[np.int64]]
     if len(flat) != sum(n for _, n in parts):
         raise Mismatch(f"an action mask for {space}", f"{len(flat)} numbers")
     split = np.split(flat, np.cumsum([n for _, n in parts])[:-1])
-    allowed = [np.flatnonzero(m) + low for m, (low, _) in zip(split, parts, strict=True)]
+    allowed = [np.flatnonzero(m > 0) + low for m, (low, _) in zip(split, parts, strict=True)]
     if not all(map(len, allowed)):
         raise Mismatch("a mask with at least one action available", "the mask forbids every action")
     return allowed

@@ -76,7 +76,7 @@ class InfoMasks:
                     f"the action mask in the infos of agent {name!r} has the shape "
                     f"{list(mask.shape)}, and it has {shape[-1]} actions"
                 )
-            mask = mask != 0
+            mask = mask > 0
             if lead and has_mask(info) and (there := info.get(f"_{ACTION_MASK_KEY}")) is not None:
                 mask |= ~np.asarray(there, bool)[..., None]
             parts = value if type(value) is dict else {"observation": value}

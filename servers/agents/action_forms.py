@@ -132,24 +132,27 @@ class ActionForm:
         """Returns masks for the network's actions, float32 ``[E, n, k]``.
 
         Args:
-            masks: rows of one number for each action of each choice, one choice after another; of a
-                Tuple a part for each choice. Where one leaves no action, all are 0.
+            masks: rows of one number for each action of each choice, above 0 for those that are
+                available, one choice after another; of a Tuple a part for each choice. Where one
+                leaves no action, all are 0.
         """
         parts = masks if isinstance(masks, list) else [masks]
         lead = parts[0].shape[:2]
-        flat = np.concatenate([part.reshape(*lead, -1) for part in parts], -1, dtype=np.float32)
-        return self._masked(flat)
+        own = [part.reshape(*lead, -1) > 0 for part in parts]
+        flat = own[0] if len(own) == 1 else np.concatenate(own, -1)
+        return self._masked(flat).astype(np.float32)
 
     def _masked(self, flat: np.ndarray) -> np.ndarray:
-        """Returns masks of the network's actions for those of each choice, ``[..., n]`` both."""
+        """Returns which of the network's actions are available by those of each choice, bool
+        ``[..., n]`` both."""
         if len(self.choices) == 1:
             return flat
-        parts = np.split(flat != 0, np.cumsum(self.choices)[:-1], axis=-1)
+        parts = np.split(flat, np.cumsum(self.choices)[:-1], axis=-1)
         leaves_some = np.logical_and.reduce([part.any(axis=-1) for part in parts])
         if self.is_one_choice:
             allowed = [part[..., self.combinations[:, i]] for i, part in enumerate(parts)]
-            flat = np.logical_and.reduce(allowed).astype(np.float32)
-        return flat * leaves_some[..., None]
+            flat = np.logical_and.reduce(allowed)
+        return flat & leaves_some[..., None]
 
     @property
     def is_plain(self) -> bool:

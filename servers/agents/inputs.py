@@ -119,8 +119,6 @@ class Mask(Input):
 
     def _given(self, seen: Seen, some: OfKind, member: Member) -> np.ndarray:
         masks = member.form.read_masks(member.mask(some.of(seen.observations)))
-        if self._part.is_team:
-            masks = (masks != 0).astype(np.float32)
         is_any: Any = masks.any(axis=-1)
         if is_any.all():
             return masks

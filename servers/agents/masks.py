@@ -1,4 +1,4 @@
-"""Observations that come with an action mask apart: 1 for each action that is available."""
+"""Observations that come with an action mask apart: above 0 for each action that is available."""
 
 from __future__ import annotations
 

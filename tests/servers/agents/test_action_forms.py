@@ -60,13 +60,13 @@ def test_a_network_may_choose_exactly_what_a_mask_allows(
     space: Space, as_one_choice: bool, data: st.DataObject
 ) -> None:
     form = action_form(space, as_one_choice=as_one_choice)
-    flat = np.array(
-        data.draw(st.lists(st.booleans(), min_size=(k := sum(form.choices)), max_size=k))
-    )
-    observation = {ACTION_MASK_KEY: flat.astype(np.int8)}
+    numbers = st.sampled_from([-1.0, 0.0, 0.5, 1.0, 3.0])  # above 0 for what is available
+    flat = np.array(data.draw(st.lists(numbers, min_size=(k := sum(form.choices)), max_size=k)))
+    observation = {ACTION_MASK_KEY: flat.astype(np.float32)}
     mask = form.read_masks(observation[ACTION_MASK_KEY][None, None])[0, 0]
     num = math.prod(form.choices) if form.is_one_choice else sum(form.choices)
     assert mask.shape == (num,)
+    assert {*mask.tolist()} <= {0.0, 1.0}
     try:
         allowed = available_actions(space, observation)
     except Mismatch:

@@ -29,6 +29,7 @@ from muxrl.protocol.spaces import (
     MultiBinary,
     MultiDiscrete,
     TupleSpace,
+    bounds,
     choices,
 )
 from muxrl.servers.config import AgentPlan, ServerPlan
@@ -162,7 +163,10 @@ def one_available(agent: AgentPlan, t: int) -> tuple[Any, list[int]]:
     mask: Any = agent.observation_space.spaces["action_mask"]  # type: ignore[union-attr]
     boxes = mask.spaces if isinstance(mask, TupleSpace) else (mask,)
     own = np.split(flat, np.cumsum([math.prod(box.shape) for box in boxes])[:-1])
-    given = [x.reshape(b.shape).astype(b.dtype) for x, b in zip(own, boxes, strict=True)]
+    given = [
+        np.where(x.reshape(b.shape), 1, bounds(b)[0]).astype(b.dtype)
+        for x, b in zip(own, boxes, strict=True)
+    ]
     only = [low + t % n for low, n in parts]
     return (tuple(given) if isinstance(mask, TupleSpace) else given[0]), only
 
