@@ -243,11 +243,15 @@ class OffPolicy(_Algorithm):
 
     def act(self, rows: Rows) -> Any:
         model = self._model
-        if not (rows.should_explore and rows.is_training):
-            return model.predict(rows.observations, deterministic=not rows.should_explore)[0]
-        model._last_obs = rows.observations
         size, std = (len(rows), *model.action_space.shape), self._noise_std
-        noise = (lambda: rows.rng.normal(0.0, std, size)) if std else None
+        noise = (lambda: rows.rng.normal(0.0, std, size)) if std and rows.should_explore else None
+        if not (rows.should_explore and rows.is_training):
+            best = model.predict(rows.observations, deterministic=not rows.should_explore)[0]
+            if noise is None:
+                return best
+            noisy = model.policy.scale_action(best) + noise()
+            return model.policy.unscale_action(noisy.clip(-1.0, 1.0))
+        model._last_obs = rows.observations
         chosen = model._sample_action(model.learning_starts, noise, len(rows))[0]
         for _ in range(len(rows)):  # here, since the next action depends on it
             self._count(model.num_timesteps + 1)

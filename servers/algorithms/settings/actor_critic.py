@@ -143,7 +143,8 @@ class IMPALASettings(ActorCriticSettings):
     min_sample_timesteps_per_iteration = 1_000
 
     rollout_fragment_length: Count = 50
-    """Steps after which V-trace restarts from the value function."""
+    """Steps after which V-trace restarts from the value function; `max_seq_len` if that is less and
+    there is an LSTM."""
     vtrace_clip_pg_rho_threshold: NotNegative = 1.0
     """Largest weight of V-trace in the policy's gradient."""
     vtrace_clip_rho_threshold: NotNegative = 1.0

@@ -103,7 +103,8 @@ class OffPolicySettings(AlgorithmSettings):
     """Env steps before the first update."""
     replay_buffer_config: Annotated[dict[str, Any], read_replay_buffer] = replay_buffer(50_000)
     """`type`: `MultiAgentEpisodeReplayBuffer`, or `MultiAgentPrioritizedEpisodeReplayBuffer` with
-    `alpha` and `beta`; `capacity` in agents' steps, for each policy."""
+    `alpha` and `beta`; `capacity` in agents' steps, for each policy: an episode takes one more than
+    it has."""
     rollout_fragment_length: _Fragment = "auto"
     """Env steps between two updates; `auto`: `n_step`."""
     target_network_update_freq: int = 0

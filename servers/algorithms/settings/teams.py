@@ -247,7 +247,7 @@ class JointCriticSettings(TeamReplaySettings):
     batch_size_steps: Count = 256
     """Steps of a team in one update, drawn from the replay."""
     buffer_capacity_steps: Count = 100_000
-    """Steps that the replay holds, for each policy."""
+    """Steps that the replay holds, for each policy: an episode takes one more than it has."""
     critic_lr: Schedule = 1e-3
     """Learning rate of the critics."""
     hidden_dim: Count = 128

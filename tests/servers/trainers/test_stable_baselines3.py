@@ -149,10 +149,11 @@ def test_td3_draws_noise_for_each_row() -> None:
                   batch_env_steps=2, total_timesteps=9_000)  # fmt: skip
     seen = np.zeros((500, 2), np.float32)
 
-    def act(*, explores: bool) -> Any:
+    def act(*, explores: bool, learns: bool = True) -> Any:
         rng = np.random.default_rng(0)
-        return trainer.act(Rows(seen, None, [None] * 500, ("a",) * 500, explores, True, rng))
+        return trainer.act(Rows(seen, None, [None] * 500, ("a",) * 500, explores, learns, rng))
 
-    noise = act(explores=True) - act(explores=False)
-    assert noise.std(axis=0) == pytest.approx([0.1, 0.1], rel=0.2)
+    for learns in (True, False):  # as an opponent that explores
+        noise = act(explores=True, learns=learns) - act(explores=False, learns=learns)
+        assert noise.std(axis=0) == pytest.approx([0.1, 0.1], rel=0.2)
     assert np.array_equal(act(explores=True), act(explores=True)), "it is the server's generator"
