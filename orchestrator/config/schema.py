@@ -189,7 +189,8 @@ class CheckpointConfig:
     keep_last: AboveZero[int] = 2
     """How many are kept."""
     keep_every_env_steps: AboveZero[int | None] = None
-    """Snapshots: one is written at each multiple, where episodes end, and kept for good."""
+    """Snapshots: one is written at each multiple, where episodes end (external ones pause in their
+    middle), and kept for good, also where a resumed run has another value."""
     best: BestConfig | None = None
     """Which are kept for their evaluations; one is then written before each. Of all of these as
     many episodes count, the first ones."""

@@ -80,6 +80,11 @@ class Checkpoints:
             self.next_snapshot_at = (env_steps // every + 1) * every
             self._due_env_steps = min(self._due_env_steps, self.next_snapshot_at)
 
+    def _is_snapshot(self, env_steps: int) -> bool:
+        """Whether one of now is the first from a multiple on; see `CheckpointFolder.snapshots`."""
+        every = self._config.keep_every_env_steps
+        return every is not None and env_steps // every > (self._newest or 0) // every
+
     @property
     def is_due(self) -> bool:
         """Whether it is time for the next one."""
@@ -158,6 +163,7 @@ class Checkpoints:
                     evaluation_due_at=evaluations.due_at,
                     best=tuple(self._best),
                     best_by=self._best_by,
+                    is_snapshot=self._is_snapshot(env_steps),
                 )
                 self._folder.commit(draft, manifest)
             finally:

@@ -368,12 +368,12 @@ class Run:
     def _allow(self) -> None:
         """Lets simulations play up to the budget, evaluation or snapshot, and wait for that.
 
-        External ones evaluate with the episodes that they begin, and so wait for the budget alone.
+        External ones evaluate with the episodes that they begin, and so do not wait for that.
         """
         is_external = self.experiment.is_external
-        points = [self.config.stop.env_steps]
+        points = [self.config.stop.env_steps, self._checkpoints.next_snapshot_at]
         if not is_external:
-            points += [self._checkpoints.next_snapshot_at, self._evaluations.next_at]
+            points.append(self._evaluations.next_at)
         known = [point for point in points if point is not None]
         if known and (is_external or not self._evaluations.is_running):
             self._simulations.allow(min(known) - self.tally.env_steps)

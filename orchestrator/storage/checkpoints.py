@@ -92,6 +92,9 @@ class Manifest:
     returned."""
     best_by: str = ""
     """By what: the same text, the same metric; "": nothing, or the manifest is older."""
+    is_snapshot: bool = False
+    """Whether it is kept for good, with whatever `checkpoint.keep_every_env_steps` a run is resumed;
+    older manifests do not say so."""
 
     def write(self, folder: Path) -> None:
         """Writes it into the folder of a checkpoint.
@@ -216,12 +219,18 @@ class CheckpointFolder:
         named = {(self.path / name).resolve() for name in (LAST, *self._best_names())}
         for env_steps in self.env_steps[keep_last:]:
             place = self.path / str(env_steps)
-            if env_steps not in keep and place.resolve() not in named:
+            is_named = place.resolve() in named
+            if not (env_steps in keep or is_named or self._is_marked(env_steps)):
                 # Under a hidden name, so that what a killed writer leaves of it is no checkpoint.
                 left = place.with_name(f"{_HIDDEN}pruned-{place.name}")
                 with contextlib.suppress(OSError):
                     place.rename(left)
                     _remove(left)
+
+    def _is_marked(self, env_steps: int) -> bool:
+        with contextlib.suppress(CannotResume):  # it is damaged
+            return Manifest.read(self.path / str(env_steps)).is_snapshot
+        return False
 
     def _tidy(self) -> None:
         """Removes what a writer that was killed has left."""

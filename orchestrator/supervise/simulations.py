@@ -261,7 +261,7 @@ class Simulations:
         self._programs = [_Program(name, self) for name in programs]
         self.num_episodes = 0
         """That are over at the gateway."""
-        points = [self.config.stop.env_steps]
+        points = [self.config.stop.env_steps, self.config.checkpoint.keep_every_env_steps]
         if not is_external:  # those play on to the ends of episodes before they evaluate
             points.append(self.config.evaluation.interval_env_steps)
         self.is_limited = any(point is not None for point in points)

@@ -223,6 +223,21 @@ def test_a_snapshot_is_due_at_each_multiple_and_kept(make: Make) -> None:
     assert world.folder.env_steps == [300, 200, 100]
 
 
+def test_snapshots_stay_where_a_run_is_resumed_with_other_ones(make: Make) -> None:
+    def write(world: World, *moments: int) -> list[int]:
+        for env_steps in moments:
+            world.env_steps = env_steps
+            assert world.write()
+        return world.folder.env_steps
+
+    world = make(keep_every_env_steps=100, keep_last=1)
+    assert write(world, 100, 150, 200, 300, 350) == [350, 300, 200, 100]
+    world = make(before=world, keep_every_env_steps=200, keep_last=1)
+    assert write(world, 380, 400, 450) == [450, 400, 300, 200, 100]
+    world = make(before=world, keep_last=1)
+    assert write(world, 500, 600) == [600, 400, 300, 200, 100]
+
+
 RETURNS = {
     100: {"a": [1.0], "b": [9.0]},
     200: {"a": [5.0], "b": [None]},

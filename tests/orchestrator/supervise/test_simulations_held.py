@@ -158,6 +158,21 @@ def test_a_gateway_that_came_back_while_all_were_held_ends_with_training_and_is_
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("env", ["any:Env", "external"])
+def test_they_stop_at_each_snapshot_without_another_reason_to_stop(
+    tmp_path: Path, env: str
+) -> None:
+    simulations = made(SimulationConfig(env), tmp_path, lambda name, report: None, [])
+    assert not simulations.is_limited
+    config = ExperimentConfig("held", simulation=SimulationConfig(env))
+    config.checkpoint.keep_every_env_steps = 100
+    supervisor = Supervisor(config, RunDirectory(tmp_path))
+    simulations = Simulations(
+        supervisor, lambda name, report: None, lambda name, prefix: None, no_server_has_died
+    )
+    assert simulations.is_limited
+
+
 def made(
     simulation: SimulationConfig,
     path: Path,
