@@ -114,7 +114,7 @@ class StopConfig:
     """Steps of all environments together. Then open episodes are played to their ends, for
     checkpoint.hold_s at most; in a vector environment they are cut."""
     time_s: AboveZero[float | None] = None
-    """Seconds since the first env step."""
+    """Seconds since the first env step, or since a simulation was lost before it."""
     iterations: AboveZero[int | None] = None
     """Training iterations of every server."""
     episode_return: dict[str, _Number] = field(default_factory=dict)

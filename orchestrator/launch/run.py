@@ -225,7 +225,7 @@ class Run:
         if self._simulations.is_used_up:
             await self._simulations.report_now()
             await self.servers.report_now()
-        self.tally.tick()
+        self._tick()
         self._records.warn_late()
         await self._evaluate_if_due()
         self._simulations.set_parameters(self._parameters())
@@ -353,8 +353,19 @@ class Run:
 
     async def _look_and_record(self) -> None:
         await self._look()
-        self.tally.tick()
+        self._tick()
         self._record()
+
+    def _tick(self) -> None:
+        """Reads the clock, which begins anew until there is an env step.
+
+        Where a simulation is lost before that, time passes, too: it may never play.
+        """
+        before = 0 if self._before is None else self._before.env_steps
+        if self.is_training and self.tally.env_steps == before and not self._simulations.last_loss:
+            self.tally.begin()
+        else:
+            self.tally.tick()
 
     def _record(self) -> None:
         servers, alarm = self.servers, self._checkpoints.problem

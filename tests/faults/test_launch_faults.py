@@ -12,6 +12,7 @@ import signal
 import sys
 import termios
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -191,6 +192,24 @@ def test_a_run_whose_simulation_never_plays_has_failed(launch_alone: Callable[..
     problem = fail(run)
     assert "no simulation finished an env step in " in problem
     assert "simulation-0 died" in problem or "none was ready" in problem
+
+
+class SlowlyMade(ZeroCost):
+    """Takes longer to be made than its run may play."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        time.sleep(3.0)
+        super().__init__(**kwargs)
+
+
+def test_a_run_s_time_begins_with_its_first_env_step(launch: Callable[..., Run]) -> None:
+    experiment = config() | {"stop": {"time_s": 2}}
+    experiment["simulation"]["env"] = f"{__name__}:{SlowlyMade.__name__}"
+    run = launch(experiment)
+    assert run.wait() == 0, run.output
+    rows = map(json.loads, (run.folder / "metrics" / "joint.jsonl").read_text().splitlines())
+    assert all(row["env_steps"] > 0 for row in rows if row["time_s"] > 0.5)
+    assert_readable(run)
 
 
 def test_a_learner_that_diverges_ends_the_run_and_names_the_checkpoint(
