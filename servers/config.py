@@ -65,7 +65,8 @@ class LimitsConfig:
     """Largest absolute number in a real Box of an observation, or in a global state; null: any
     finite one."""
     episode_timeout_s: AboveZero[float] = 1800.0
-    """Silence after which an episode is truncated, and an HTTP connection closed."""
+    """Silence after which an episode is truncated, and an HTTP connection closed; a run's own
+    pauses, for evaluations and checkpoints, do not count."""
     tombstone_s: NotNegative[float] = 2700.0
     """How long an ended episode is remembered, to answer a repeated end; the last 100,000."""
 

@@ -160,6 +160,10 @@ class PolicyServer:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._abort_episodes, prefix)
 
+    def set_paused(self, is_paused: bool) -> None:
+        """See `EpisodeStore.is_paused`."""
+        self.policies.store.is_paused = is_paused
+
     def _abort_episodes(self, prefix: str) -> None:
         num = self.policies.store.abort_all(prefix, time.monotonic())
         if num:

@@ -230,6 +230,7 @@ class Run:
         await self._evaluate_if_due()
         self._simulations.set_parameters(self._parameters())
         self._allow()
+        self.servers.set_paused(self._simulations.is_used_up)
         self._record()
         if self.servers.restarting:
             return False
@@ -394,6 +395,7 @@ class Run:
 
     async def _save(self, *, is_last: bool = False, update_s: float | None = None) -> bool:
         """Writes a checkpoint of all servers; returns whether it could be written."""
+        self.servers.set_paused(True)
         is_written = await self._checkpoints.write(
             self.servers,
             self._simulations,

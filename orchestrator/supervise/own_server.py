@@ -201,6 +201,9 @@ class OwnServer:
         if "abort" in self._offers:
             self._run("abort", AbortRequest(prefix))
 
+    def set_paused(self, is_paused: bool) -> None:
+        """Does nothing: such a server is not asked, and closes what is silent for too long."""
+
     @in_own_thread
     def report(self, taken: int = 0) -> RunReport:
         """See `RunService.report`; of a server without reports its status alone."""

@@ -83,6 +83,10 @@ class ServerProcess:
         """Closes the episodes whose ids begin so as truncated."""
         self._server.abort_episodes(prefix)
 
+    def set_paused(self, is_paused: bool) -> None:
+        """See `EpisodeStore.is_paused`."""
+        self._server.set_paused(is_paused)
+
     def report(self, taken: int = 0) -> RunReport:
         """See `RunService.report`."""
         return self._service.report(taken)

@@ -289,6 +289,7 @@ class Servers:
         self.sources = experiment.pool_sources
         self.has_finished = False
         """Whether learning is over."""
+        self._is_paused = False
         self._supervisor = supervisor
         self._timeouts = supervisor.config.timeouts
         self.of = {
@@ -394,6 +395,14 @@ class Servers:
         for server in self.of.values():
             if server.is_up.is_set():
                 server.send("abort_episodes", prefix)
+
+    def set_paused(self, is_paused: bool) -> None:
+        """Says whether the simulations pause, in which no training episode is idle."""
+        if is_paused != self._is_paused:
+            self._is_paused = is_paused
+            for server in self.of.values():
+                if server.is_up.is_set():  # one that begins later has no episode of before
+                    server.send("set_paused", is_paused)
 
     async def save(self, draft: Path, update_s: float) -> dict[str, SavedServer]:
         """Has all servers write their checkpoints at the same time, and receives their reports.

@@ -110,6 +110,8 @@ class EpisodeStore:
         self.draw: Callable[[StartEpisode], Player] | None = None
         """Says who plays an episode; None: there is no choice."""
         self.is_accepting = True
+        self.is_paused = False
+        """Whether a run has its simulations pause: training episodes are not idle; from any thread."""
         self.problem = ""
         """Why idle episodes were not closed when that was due last; "": they were."""
         self._seats = Seats(plan.agents, seats)
@@ -183,6 +185,8 @@ class EpisodeStore:
         limits, table = self.plan.limits, self._table
         expired = []
         for episode_id, slot in table.slot_of.items():
+            if self.is_paused and table.modes[slot].is_training:
+                table.seen_at[slot] = now
             last = table.last[slot]
             # An episode that waits for its actions is not idle: the server is slow.
             is_waiting = last is not None and last.chosen is None and not last.has_failed

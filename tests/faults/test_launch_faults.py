@@ -212,6 +212,20 @@ def test_a_run_s_time_begins_with_its_first_env_step(launch: Callable[..., Run])
     assert_readable(run)
 
 
+def test_an_evaluation_that_takes_long_costs_no_training_episode(
+    launch: Callable[..., Run],
+) -> None:
+    evaluation = {"interval_env_steps": 150, "num_episodes": 4, "final_num_episodes": 0}
+    experiment = config() | {"stop": {"env_steps": 200}, "evaluation": evaluation}
+    experiment["simulation"]["kwargs"]["pause_s"] = 2e-3
+    for server in experiment["servers"].values():
+        server["limits"] = {"episode_timeout_s": 1}
+    run = launch(experiment)
+    assert run.wait() == 0, run.output
+    warnings = json.loads((run.folder / "status.json").read_text())["warnings"]
+    assert "idle episodes closed" not in {w["what"] for of in warnings.values() for w in of}
+
+
 def test_a_learner_that_diverges_ends_the_run_and_names_the_checkpoint(
     launch: Callable[..., Run],
 ) -> None:

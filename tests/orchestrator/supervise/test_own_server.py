@@ -253,6 +253,7 @@ def test_a_server_that_offers_nothing_is_asked_for_its_status_alone(
     assert server.save(tmp_path / "draft", 1.0)[0].files == {}
     assert server.finish_training(1.0).status.iteration == 7
     server.abort_episodes("x")
+    server.set_paused(True)
 
 
 @pytest.mark.parametrize(

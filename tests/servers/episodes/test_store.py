@@ -59,6 +59,19 @@ def test_an_idle_episode_is_closed_as_truncated() -> None:
     assert store.store.expire(18.5) == ["f"]
 
 
+def test_training_episodes_that_their_run_pauses_are_not_idle() -> None:
+    store = ScriptedStore(make_plan(episode_timeout_s=10.0))
+    store.start("e")
+    store.step(0)
+    store.start("f", mode="eval")
+    store.step(0, episode_id="f")
+    store.store.is_paused = True
+    assert store.store.expire(1_000.0) == ["f"]
+    store.store.is_paused = False
+    assert store.store.expire(1_009.0) == []
+    assert store.store.expire(1_011.0) == ["e"]
+
+
 def test_who_waits_for_actions_is_not_idle() -> None:
     store = ScriptedStore(make_plan(episode_timeout_s=10.0))
     store.start()
