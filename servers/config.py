@@ -150,7 +150,7 @@ class ServerConfig:
     initialize_policies: dict[str, str] = field(default_factory=dict)
     """Policy id to that of this checkpoint, where names differ."""
     initialize_only: Literal["all", "actor"] = "all"
-    """"actor" leaves critics, mixers and targets fresh."""
+    """"actor" leaves critics and mixers fresh; targets begin as what they follow."""
     on_server_loss: Adjustable[Literal["wait", "random", "stop"]] = "wait"
     """"wait": simulations wait until it is restarted from the newest checkpoint; "random": its
     agents act at random meanwhile; "stop": the run ends."""

@@ -171,12 +171,13 @@ class APPO(IMPALA):
     Settings = APPOSettings
     saved = {"kl": "kl", "target": "target", "num_batches": "_num_batches"}
     settings: APPOSettings
+    targets: Targets
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.kl = AdaptiveKL(self.settings.kl_coeff, self.settings.kl_target)
         self.target = copy.deepcopy(self.net)
-        self._targets = Targets((self.net, self.target))
+        self.targets = Targets((self.net, self.target))
         self._num_batches = 0
 
     def learn_batch(
@@ -188,7 +189,7 @@ class APPO(IMPALA):
         self._num_batches += own.circular_buffer_iterations_per_batch
         every = own.target_network_update_freq * own.circular_buffer_iterations_per_batch
         if before // every != self._num_batches // every:
-            self._targets.follow(own.tau)
+            self.targets.follow(own.tau)
             if own.use_kl_loss:
                 self.kl.adapt(float(metrics[KL]))
         return {**metrics, "curr_kl_coeff": self.kl.coeff}

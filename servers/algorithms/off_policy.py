@@ -36,6 +36,7 @@ class OffPolicy(ReplayTrainer):
     Settings: ClassVar[type[OffPolicySettings]]
     settings: OffPolicySettings
     replay: StepReplay
+    targets: Targets
 
     def __init__(self, policy: PolicySpec, settings: Any) -> None:
         super().__init__(policy, settings)

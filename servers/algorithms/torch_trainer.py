@@ -17,7 +17,7 @@ from muxrl.protocol.dense import UNAVAILABLE, forward
 from muxrl.protocol.messages import DenseLayer, PolicyNetwork
 from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.algorithms.networks import joined
-from muxrl.servers.algorithms.update import Step, seeded, update_together
+from muxrl.servers.algorithms.update import Step, Targets, seeded, update_together
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.trainers.interface import Acted, LearnsFrom, PolicySpec, Rows
 from muxrl.servers.training.skipped_updates import SkippedUpdates, cause_of, largest_of
@@ -54,6 +54,8 @@ class TorchTrainer(ABC):
     """Attributes that a state has beside, by their names there."""
     net: nn.Module
     settings: Any
+    targets: Targets | None = None
+    """Copies that follow networks slowly, if there are some."""
 
     def __init__(self, policy: PolicySpec, settings: Any) -> None:
         self.policy, self.settings = policy, settings
@@ -155,6 +157,8 @@ class TorchTrainer(ABC):
     def set_weights(self, weights: Mapping[str, Any]) -> None:
         """Acts, and learns further, with what `weights` returned."""
         nn.ModuleList(self.acting_modules()).load_state_dict(weights)
+        if self.targets is not None:  # else they would lead back to the weights of before
+            self.targets.follow(1.0)
         if self._gpu is not None:
             self._gpu.is_old = True
 

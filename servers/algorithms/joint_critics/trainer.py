@@ -109,6 +109,7 @@ class JointCriticTrainer(TeamTrainer):
 
     settings: JointCriticSettings
     net: TeamNet
+    targets: Targets
 
     def __init__(self, policy: PolicySpec, settings: JointCriticSettings) -> None:
         space: Any = policy.action_space

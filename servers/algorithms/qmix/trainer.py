@@ -73,6 +73,7 @@ class QMIX(TeamTrainer):
     Settings: ClassVar[type[QMIXSettings]] = QMIXSettings
     settings: QMIXSettings
     net: TeamNet
+    targets: Targets
     scores_name = "q_values"
     batch_env_steps = BATCH_ENV_STEPS
     saved = {**TeamTrainer.saved, "num_target_updates": "num_target_updates"}

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.servers.resumable import (
     DQN,
     REPLAY,
@@ -210,11 +211,10 @@ def test_several_policies_may_begin_with_one_and_the_actor_alone(saved: Path) ->
     sources = dict.fromkeys(apart, "default")
     plan = dataclasses.replace(plan, agents=apart, initialize_policies=sources)
     teacher = Served(plan_of("DQN", resume_from=str(saved)))
-    fresh = Served(dataclasses.replace(plan, initialize_from=""))
     whole, actor = (
         Served(dataclasses.replace(plan, initialize_only=only)) for only in ("all", "actor")
     )
-    for one in (teacher, fresh, whole, actor):
+    for one in (teacher, whole, actor):
         one.end()
     learned, acts = (get(teacher)["default"] for get in (networks_of, weights_of))
     for policy_id in apart:
@@ -222,8 +222,9 @@ def test_several_policies_may_begin_with_one_and_the_actor_alone(saved: Path) ->
         assert_same(weights_of(actor)[policy_id], acts)
         target = {key for key in learned if key.startswith("target")}
         assert target
-        for key in target:
-            assert_same(networks_of(actor)[policy_id][key], networks_of(fresh)[policy_id][key])
+        for key in target:  # as if it had followed all along
+            online = learned[key.replace("target", "online", 1)]
+            assert_same(networks_of(actor)[policy_id][key], online)
 
 
 @pytest.mark.parametrize("shares_layers", [False, True])
@@ -265,6 +266,20 @@ def test_the_actor_of_a_team_of_another_size(rllib: None, tmp_path: Path) -> Non
     served = Served(dataclasses.replace(trio, initialize_only="actor"))
     served.end()
     assert_same(weights_of(served), weights_of(teacher))
+
+
+@pytest.mark.parametrize("case", ["DQN", "APPO", "SAC", "QMIX", "MASAC", "MADDPG"])
+def test_targets_follow_an_actor_that_comes_from_elsewhere(tmp_path: Path, case: str) -> None:
+    teacher = Served(plan_of(case))
+    teacher.policies.save(tmp_path / "saved")
+    learner = Served(
+        plan_of(case, seed=7, initialize_from=str(tmp_path / "saved"), initialize_only="actor")
+    )
+    for one in (teacher, learner):
+        one.end()
+    (trainer,) = learner.policies.acting.learners.values()
+    targets = trainer.targets
+    assert all(map(torch.equal, targets._copies, targets._of))
 
 
 # --- muxrl serve --------------------------------------------------------------------------------
