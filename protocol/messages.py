@@ -311,6 +311,7 @@ class ServerWarning(msgspec.Struct, omit_defaults=True, frozen=True):
 class Status(msgspec.Struct, omit_defaults=True):
     """Training progress of a server (``GET /v1/status``).
 
+    `episode_return_mean` is over the last `num_returns` training episodes that its agents were in.
     `checkpoint_problem` says why the last checkpoint was not written, "" if it was;
     `num_refused_checkpoints` counts all such of the process.
     """
@@ -330,6 +331,7 @@ class Status(msgspec.Struct, omit_defaults=True):
     num_stale_steps: int = 0
     num_logged_actions: int = 0
     episode_return_mean: float | None = None
+    num_returns: int | None = None
     problem: str = ""
     warnings: list[ServerWarning] = []
     num_refused_checkpoints: int = 0

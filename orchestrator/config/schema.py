@@ -119,7 +119,7 @@ class StopConfig:
     """Training iterations of every server."""
     episode_return: dict[str, _Number] = field(default_factory=dict)
     """Server to return; the run ends when all reach theirs: the mean over the server's agents and
-    the last 100 training episodes, at least 20."""
+    the last 100 training episodes that they were in, at least 20."""
     metric_at_least: dict[str, _Number] = field(default_factory=dict)
     """Metric to value, such as {win: 0.9}; likewise, of the episode, else the mean over all
     agents."""

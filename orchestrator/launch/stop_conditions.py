@@ -86,12 +86,11 @@ class StopConditions:
 
     @staticmethod
     def _has_return(status: Status | None, value: float) -> bool:
-        return (
-            status is not None
-            and status.num_episodes >= _MIN_EPISODES
-            and status.episode_return_mean is not None
-            and status.episode_return_mean >= value
-        )
+        if status is None or status.episode_return_mean is None:
+            return False
+        num = status.num_returns  # of a server of the user's own perhaps unknown
+        num = status.num_episodes if num is None else num
+        return num >= _MIN_EPISODES and status.episode_return_mean >= value
 
     @staticmethod
     def _has_metric(tally: Tally, name: str, limit: float, sign: int) -> bool:

@@ -23,7 +23,8 @@ class EpisodeCounts:
     num_logged_actions: int = 0
     """That simulations chose themselves, in training."""
     recent_returns: list[float] = field(default_factory=list)
-    """Of raw rewards: in each episode the mean over those agents that were in it."""
+    """Of raw rewards: in each episode the mean over those agents that were in it; of those that
+    none was in, nothing."""
 
     def add_episode(self, returns: Mapping[str, float]) -> None:
         """Receives a training episode that has ended: the returns of the agents that were in it."""
@@ -37,8 +38,13 @@ class EpisodeCounts:
         return {x: getattr(self, x) for x in Status.__struct_fields__ if hasattr(self, x)}
 
     @property
+    def num_returns(self) -> int:
+        """Episodes behind `episode_return_mean`."""
+        return len(self.recent_returns)
+
+    @property
     def episode_return_mean(self) -> float | None:
-        """Mean over the last 100 training episodes; None: there were none."""
+        """Mean over the last 100 training episodes that agents were in; None: there were none."""
         if not self.recent_returns:
             return None
         return sum(self.recent_returns) / len(self.recent_returns)

@@ -18,9 +18,19 @@ def tally(env_steps: int = 0, time_s: float = 0.0) -> Tally:
     return made
 
 
-def status(iteration: int = 0, episodes: int = 0, mean: float | None = None) -> Status:
+def status(
+    iteration: int = 0,
+    episodes: int = 0,
+    mean: float | None = None,
+    num_returns: int | None = None,
+) -> Status:
     return Status(
-        "s", "ready", iteration=iteration, num_episodes=episodes, episode_return_mean=mean
+        "s",
+        "ready",
+        iteration=iteration,
+        num_episodes=episodes,
+        episode_return_mean=mean,
+        num_returns=num_returns,
     )
 
 
@@ -47,6 +57,8 @@ def test_iterations_of_those_that_do_not_learn_are_not_waited_for():
         (StopConfig(episode_return={"a": 1.0}), 0, 0.0, {"a": status(0, 3, 5.0)}, False),
         (StopConfig(episode_return={"a": 1.0}), 0, 0.0, {"a": status(0, 100, 1.0)}, True),
         (StopConfig(episode_return={"a": 1.0}), 0, 0.0, {"b": status(0, 100, 1.0)}, False),
+        (StopConfig(episode_return={"a": 1.0}), 0, 0.0, {"a": status(0, 100, 5.0, 19)}, False),
+        (StopConfig(episode_return={"a": 1.0}), 0, 0.0, {"a": status(0, 100, 1.0, 20)}, True),
     ],
 )
 def test_reached(

@@ -157,6 +157,8 @@ def test_a_servers_return_is_the_mean_over_the_agents_that_were_there(store: Scr
         store.step(0, agents, episode_id=f"e{i}")
         store.end(1, f"e{i}", rewards={"a": 3.0})
     assert store.store.counts.recent_returns == [3.0, 1.5, 1.5]
+    status = store.store.counts.in_status()
+    assert (status["num_episodes"], status["num_returns"]) == (4, 3)
     assert store.store.counts.episode_return_mean == 2.0
 
 
