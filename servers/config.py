@@ -112,7 +112,7 @@ class ServerConfig:
     """How the members' rewards become the team's."""
     late_members: Literal["refuse", "allow"] = "refuse"
     """Whether a team may first act in an episode without all members, which take turns or join
-    late."""
+    late. MAPPO and HAPPO, whose members stay agents, take these in any case."""
     use_global_state: bool = True
     """Whether a mixer or a central critic reads the global state, if there is one; false: the
     members' observations side by side."""

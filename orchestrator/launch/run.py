@@ -86,6 +86,8 @@ class Run:
         """Whether simulations play what servers learn from."""
         self.is_enough = False
         """Whether training is to end, though no stop condition holds."""
+        self.stopped_by = ""
+        """The stop condition that has ended training, for people; "" if none has."""
         self.not_evaluated = ""
         """Why there is no evaluation at the end, where one was to be."""
         self.unsaved: list[str] = []
@@ -198,6 +200,7 @@ class Run:
         self.is_training = True
         while not (await self._is_over() or self.is_enough):
             pass
+        self.status.note_stop(self.stopped_by)
         doing("saving what was learned" if self.config.checkpoint.at_end else "ending learning")
         while not await self._end_learning(self.config.timeouts.update_s):
             while self.servers.restarting:
@@ -237,7 +240,8 @@ class Run:
         if self._checkpoints.is_due:
             await self._save()
             self._allow()
-        return self._stop_conditions.reached(self.tally, self.servers.statuses)
+        self.stopped_by = self._stop_conditions.reached(self.tally, self.servers.statuses)
+        return bool(self.stopped_by)
 
     async def _rest(self, time_s: float) -> None:
         """Waits, unless all have played what they may, and what they wait for is done."""

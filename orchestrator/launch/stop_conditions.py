@@ -23,34 +23,41 @@ class StopConditions:
     def __init__(self, config: StopConfig, fixed: Collection[str] = ()) -> None:
         self._config = config
         self._fixed = frozenset(fixed)
-        parts = []
+        self._texts: dict[str, str] = {}
+        """By key, for people."""
         if config.env_steps is not None:
-            parts.append(f"{config.env_steps:,} env steps")
+            self._texts["env_steps"] = f"{config.env_steps:,} env steps"
         if config.time_s is not None:
-            parts.append(f"{config.time_s:,.0f} s")
+            self._texts["time_s"] = f"{config.time_s:,.0f} s"
         if config.iterations is not None:
-            parts.append(f"{config.iterations:,} iterations of every server that learns")
-        parts += [f"{s!r} returns {value:g}" for s, value in config.episode_return.items()]
-        for sign, limits in (("≥", config.metric_at_least), ("≤", config.metric_at_most)):
+            text = f"{config.iterations:,} iterations of every server that learns"
+            self._texts["iterations"] = text
+        returns = [f"{s!r} returns {value:g}" for s, value in config.episode_return.items()]
+        if returns:
+            self._texts["episode_return"] = " and ".join(returns)
+        for key, sign in (("metric_at_least", "≥"), ("metric_at_most", "≤")):
+            limits = [f"{m} {sign} {value:g}" for m, value in getattr(config, key).items()]
             if limits:
-                parts.append(" and ".join(f"{m} {sign} {value:g}" for m, value in limits.items()))
-        self.text = " or ".join(parts) or "Ctrl-C"
+                self._texts[key] = " and ".join(limits)
+        self.text = " or ".join(self._texts.values()) or "Ctrl-C"
         """For people."""
 
-    def reached(self, tally: Tally, statuses: Mapping[str, Status]) -> bool:
-        """Returns whether the run is to end now."""
+    def reached(self, tally: Tally, statuses: Mapping[str, Status]) -> str:
+        """Returns the condition at which the run is to end now, for people; "": at none."""
         config = self._config
-        if any(now >= limit for now, limit, _ in self._growing(tally, statuses)):
-            return True
+        for key, (now, limit, _) in self._growing(tally, statuses):
+            if now >= limit:
+                return self._texts[key]
         if config.episode_return and all(
             self._has_return(statuses.get(server_id), value)
             for server_id, value in config.episode_return.items()
         ):
-            return True
-        return any(
-            limits and all(self._has_metric(tally, m, limit, sign) for m, limit in limits.items())
-            for sign, limits in ((1, config.metric_at_least), (-1, config.metric_at_most))
-        )
+            return self._texts["episode_return"]
+        for key, sign in (("metric_at_least", 1), ("metric_at_most", -1)):
+            limits = getattr(config, key).items()
+            if limits and all(self._has_metric(tally, m, limit, sign) for m, limit in limits):
+                return self._texts[key]
+        return ""
 
     def time_left_s(self, tally: Tally, statuses: Mapping[str, Status]) -> float | None:
         """Returns the seconds until a condition holds at the present rate, 0.0 if one does now.
@@ -58,7 +65,7 @@ class StopConditions:
         None if none gets nearer.
         """
         times = []
-        for now, limit, per_s in self._growing(tally, statuses):
+        for _, (now, limit, per_s) in self._growing(tally, statuses):
             if now >= limit:
                 return 0.0
             if per_s > 0:
@@ -67,22 +74,22 @@ class StopConditions:
 
     def _growing(
         self, tally: Tally, statuses: Mapping[str, Status]
-    ) -> Iterator[tuple[float, float, float]]:
+    ) -> Iterator[tuple[str, tuple[float, float, float]]]:
         """Yields the conditions that a run comes to without having learned anything.
 
-        Each as a quantity that grows, the value at which it ends the run, and by how much it grows
-        in a second at the present rate.
+        Each as its key, with a quantity that grows, the value at which it ends the run, and by how
+        much it grows in a second at the present rate.
         """
         config = self._config
         if config.env_steps is not None:
-            yield tally.env_steps, config.env_steps, tally.env_steps_per_s
+            yield "env_steps", (tally.env_steps, config.env_steps, tally.env_steps_per_s)
         if config.time_s is not None:
-            yield tally.time_s, config.time_s, 1.0
+            yield "time_s", (tally.time_s, config.time_s, 1.0)
         iterations = [status.iteration for s, status in statuses.items() if s not in self._fixed]
         if config.iterations is not None and iterations:
             slowest = min(iterations)
             per_s = slowest / tally.time_s if tally.time_s > 0 else 0.0
-            yield slowest, config.iterations, per_s
+            yield "iterations", (slowest, config.iterations, per_s)
 
     @staticmethod
     def _has_return(status: Status | None, value: float) -> bool:

@@ -128,6 +128,11 @@ def _run(
             from muxrl.orchestrator.reports.report import print_report
 
             print_report(result.report, console, hidden_metrics)
+        if run.stopped_by:
+            ended = f"training ended after {result.env_steps:,} env steps"
+            say(
+                f"{ended}, by stop: {run.stopped_by}", soft_wrap=True, highlight=False, markup=False
+            )
         if result.outcome == "interrupted" and run.has_started:
             say(how_to_resume(folder, ""), soft_wrap=True, highlight=False)
         say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)

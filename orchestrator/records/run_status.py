@@ -4,6 +4,7 @@
 
     state       starting, running, evaluating; done, failed, interrupted
     cause       why it failed or was interrupted, in a sentence; "" otherwise
+    stopped_by  the stop condition that has ended training, such as "win ≥ 0.9"; "": none has
     started_at  ISO 8601, UTC
     ended_at    the same; null while it runs
     host, pid   the process that watches over the run
@@ -69,6 +70,7 @@ class RunStatus:
     folders: Sequence[str] = ()
     warnings: Mapping[str, Sequence[ServerWarning]] = field(default_factory=dict)
     checkpoint_problem: str = ""
+    stopped_by: str = ""
 
     @property
     def process(self) -> Process:
@@ -133,6 +135,10 @@ class StatusFile:
         after = {**before, name: before.get(name, 0) + 1}
         self._status = replace(self._status, num_restarts=after)
         self._write()
+
+    def note_stop(self, stopped_by: str) -> None:
+        """Says which stop condition has ended training; the next state is written with it."""
+        self._status = replace(self._status, stopped_by=stopped_by)
 
     def warn(
         self, warnings: Mapping[str, Sequence[ServerWarning]], checkpoint_problem: str

@@ -93,8 +93,8 @@ class Manifest:
     best_by: str = ""
     """By what: the same text, the same metric; "": nothing, or the manifest is older."""
     is_snapshot: bool = False
-    """Whether it is kept for good, with whatever `checkpoint.keep_every_env_steps` a run is resumed;
-    older manifests do not say so."""
+    """Whether it is kept for good, whatever `checkpoint.keep_every_env_steps` is later; older
+    manifests do not say so."""
 
     def write(self, folder: Path) -> None:
         """Writes it into the folder of a checkpoint.

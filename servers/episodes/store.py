@@ -111,7 +111,8 @@ class EpisodeStore:
         """Says who plays an episode; None: there is no choice."""
         self.is_accepting = True
         self.is_paused = False
-        """Whether a run has its simulations pause: training episodes are not idle; from any thread."""
+        """Whether a run has its simulations pause, so that training episodes are not idle; set from
+        any thread."""
         self.problem = ""
         """Why idle episodes were not closed when that was due last; "": they were."""
         self._seats = Seats(plan.agents, seats)

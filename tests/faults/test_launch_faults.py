@@ -222,7 +222,10 @@ def test_an_evaluation_that_takes_long_costs_no_training_episode(
         server["limits"] = {"episode_timeout_s": 1}
     run = launch(experiment)
     assert run.wait() == 0, run.output
-    warnings = json.loads((run.folder / "status.json").read_text())["warnings"]
+    status = json.loads((run.folder / "status.json").read_text())
+    assert status["stopped_by"] == "200 env steps"
+    assert "env steps, by stop: 200 env steps\n" in run.output
+    warnings = status["warnings"]
     assert "idle episodes closed" not in {w["what"] for of in warnings.values() for w in of}
 
 

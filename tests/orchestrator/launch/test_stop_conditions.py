@@ -64,7 +64,7 @@ def test_iterations_of_those_that_do_not_learn_are_not_waited_for():
 def test_reached(
     config: StopConfig, steps: int, time_s: float, statuses: dict[str, Status], is_over: bool
 ) -> None:
-    assert StopConditions(config).reached(tally(steps, time_s), statuses) is is_over
+    assert bool(StopConditions(config).reached(tally(steps, time_s), statuses)) is is_over
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_metrics_that_are_reached(config: StopConfig, num_episodes: int, is_over
     episode = {"win": {"__common__": 0.75}, "way": {"a": 5.0, "b": 15.0}}
     metrics = [episode] * num_episodes + [{}] * 5
     made.add("simulation-0", SimulationReport(1, [{}] * len(metrics), metrics=metrics))
-    assert StopConditions(config).reached(made, {}) is is_over
+    assert bool(StopConditions(config).reached(made, {})) is is_over
 
 
 def left_s(num: int, per_s: float, passed_s: float, **stop: Any) -> float | None:
@@ -125,3 +125,23 @@ def test_text_and_time_left() -> None:
     assert StopConditions(StopConfig()).text == "Ctrl-C"
     metrics = StopConfig(metric_at_least={"win": 0.9, "b": 2}, metric_at_most={"way": 10})
     assert StopConditions(metrics).text == "win ≥ 0.9 and b ≥ 2 or way ≤ 10"
+
+
+@pytest.mark.parametrize(
+    ("steps", "statuses", "text"),
+    [
+        (10, {}, ""),
+        (1_000, {}, "1,000 env steps"),
+        (10, {"a": status(3)}, "3 iterations of every server that learns"),
+        (
+            10,
+            {"a": status(0, 100, 7.0), "b": status(0, 100, 9.0)},
+            "'a' returns 7 and 'b' returns 8",
+        ),
+    ],
+)
+def test_the_condition_that_ends_a_run_is_said(
+    steps: int, statuses: dict[str, Status], text: str
+) -> None:
+    config = StopConfig(env_steps=1_000, iterations=3, episode_return={"a": 7.0, "b": 8.0})
+    assert StopConditions(config).reached(tally(steps), statuses) == text
