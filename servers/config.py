@@ -55,7 +55,7 @@ class LimitsConfig:
 
     max_episodes: AboveZero[int] = 1024
     """Open episodes; one more is refused with 429."""
-    max_connections: int = 500
+    max_connections: AboveZero[int] = 500
     """Open connections; one more is refused with 503."""
     max_message_bytes: AboveZero[int | None] = None
     """Longest frame or body; null: what the declared spaces can need, 64 MiB at most."""

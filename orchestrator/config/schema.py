@@ -112,7 +112,8 @@ class StopConfig:
 
     env_steps: AboveZero[int | None] = None
     """Steps of all environments together. Then open episodes are played to their ends, for
-    checkpoint.hold_s at most; in a vector environment they are cut."""
+    checkpoint.hold_s at most; in a vector environment, an external simulation, or without
+    checkpoint.at_end they are cut."""
     time_s: AboveZero[float | None] = None
     """Seconds since the first env step, or since a simulation was lost before it."""
     iterations: AboveZero[int | None] = None

@@ -80,6 +80,8 @@ def find_warnings(experiment: Experiment) -> Iterator[str]:
     yield from (f"simulation.env: {note}" for note in experiment.facts.notes)
     yield from _find_teams_of_one(experiment)
     yield from _find_idle_bounds(experiment)
+    if experiment.is_external:
+        yield from _find_idle_keys(experiment.config)
     yield from _find_lag(experiment)
     yield from find_overflow(experiment)
     budget = experiment.config.stop.env_steps
@@ -165,6 +167,27 @@ def _find_idle_bounds(experiment: Experiment) -> Iterator[str]:
                 f"server {server_id!r}: action_bounds {given} change nothing: they are for a Box, "
                 f"and its agents act {listed(acts)}"
             )
+
+
+def _find_idle_keys(config: ExperimentConfig) -> Iterator[str]:
+    """Yields a sentence on what is given for simulations that muxrl makes, where it makes none."""
+    alone = () if config.simulation.command else ("num_processes",)
+    parts = {
+        "simulation": (config.simulation, (*alone, "num_envs_per_process")),
+        "evaluation": (config.evaluation, ("num_envs",)),
+        "timeouts": (config.timeouts, ("step_s", "make_env_s")),
+    }
+    given = [
+        f"{name}.{key}"
+        for name, (part, keys) in parts.items()
+        for key in keys
+        if getattr(part, key) != getattr(type(part)(), key)
+    ]
+    if given:
+        yield (
+            f"{listed(given)}: without effect on an external simulation, which makes and steps its "
+            "environments itself"
+        )
 
 
 def _find_lag(experiment: Experiment) -> Iterator[str]:

@@ -238,4 +238,20 @@ def test_simulations_that_are_many_for_a_batch(
 def test_of_simulations_that_others_start_nothing_is_said() -> None:
     outside = experiment("A2C", None)
     outside.config.simulation.num_processes = 64
+    outside.config.simulation.command = ["play", "{gateway}"]
     assert list(find_warnings(outside)) == []
+
+
+@pytest.mark.parametrize("command", [[], ["play", "{gateway}"]])
+def test_what_is_without_effect_on_external_simulations(command: list[str]) -> None:
+    given = experiment("A2C", None)
+    config = given.config
+    assert not [*find_warnings(given)]
+    config.simulation.command = command
+    config.simulation.num_processes, config.simulation.num_envs_per_process = 2, 4
+    config.evaluation.num_envs, config.timeouts.step_s = 3, 60.0
+    (warning,) = find_warnings(given)
+    keys = ["simulation.num_envs_per_process", "evaluation.num_envs", "timeouts.step_s"]
+    if not command:
+        keys.insert(0, "simulation.num_processes")
+    assert warning.startswith(f"{', '.join(keys)}: without effect on an external simulation")
