@@ -91,6 +91,7 @@ class RunRecords:
 
     def write_warnings(self, statuses: Mapping[str, Status], alarm: str) -> None:
         """Writes what it is warned of; see `write`."""
+        self.status.note_env_steps(self.tally.env_steps)
         self.status.warn(self.all_warnings(statuses), alarm)
 
     def note_restart(self, name: str) -> None:

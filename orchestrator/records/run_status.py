@@ -10,7 +10,7 @@
     host, pid   the process that watches over the run
     pid_started when that process started, as its system counts; tells it from a later one
     ends_on_sigterm  whether SIGTERM to that process ends the run cleanly
-    env_steps   of training, at the last change of state
+    env_steps   of training; while it runs, as of some ten seconds ago
     num_resumed how often it was resumed; `started_at` is of the first time
     num_restarts how often each process was started again after it was lost
     muxrl       its version
@@ -46,7 +46,8 @@ NOT_ENDED = "had not ended when this was written: it goes on or was killed"
 """What a reader of its results is told of a run that does not say how it ended."""
 _FILE = "status.json"
 _COUNTS_S = 10.0
-"""Between two writes of how often something was warned of; what is new is written at once."""
+"""Between two writes of how often something was warned of, and of env steps; what is new is written
+at once."""
 EndState = Literal["done", "failed", "interrupted"]
 State = Literal["starting", "running", "evaluating"] | EndState
 
@@ -139,6 +140,10 @@ class StatusFile:
     def note_stop(self, stopped_by: str) -> None:
         """Says which stop condition has ended training; the next state is written with it."""
         self._status = replace(self._status, stopped_by=stopped_by)
+
+    def note_env_steps(self, env_steps: int) -> None:
+        """Says how far training is; written with counts of warnings, see `warn`."""
+        self._status = replace(self._status, env_steps=env_steps)
 
     def warn(
         self, warnings: Mapping[str, Sequence[ServerWarning]], checkpoint_problem: str

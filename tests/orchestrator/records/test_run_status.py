@@ -104,6 +104,23 @@ def test_warnings_are_written_when_there_are_new_ones_and_in_the_end(
     assert read() == (6, "")
 
 
+def test_env_steps_are_written_now_and_then_and_what_has_ended_training(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    file = StatusFile(run)
+    for now[0], env_steps, written in ((1.0, 10, 0), (11.0, 90, 90), (12.0, 95, 90)):
+        file.note_env_steps(env_steps)
+        file.warn({}, "")
+        assert read_status(run).env_steps == written
+    file.note_stop("win ≥ 0.9")
+    file.enter("done", 100)
+    assert (read_status(run).env_steps, read_status(run).stopped_by) == (100, "win ≥ 0.9")
+    StatusFile(run, read_status(run))  # resumed
+    assert read_status(run).stopped_by == ""
+
+
 def test_a_full_disk_keeps_the_last_one_and_ends_nothing(run: RunDirectory) -> None:
     program = """
 from muxrl.orchestrator.records.run_status import StatusFile
