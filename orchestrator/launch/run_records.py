@@ -68,6 +68,8 @@ class RunRecords:
         self._trackers = Tracking(folder, experiment.config.trackers, *at)
         self.metrics = MetricsWriter(folder, self._trackers.receive)
         self.servers = ServerReports(experiment, self.metrics, self.tally)
+        self._recorded_s: float | None = None
+        """The clock in the newest row."""
         self._is_warned_late = not experiment.may_be_warned_late
         self.warn(experiment.warnings)
 
@@ -86,7 +88,9 @@ class RunRecords:
             lost_s: for how many seconds each was lost.
             alarm: why the last checkpoint was not written; "" if it was.
         """
-        self.metrics.joint(self.tally.next_row(self.servers.states(restarting, lost_s)))
+        if self.tally.time_s != self._recorded_s:  # else nothing is played yet, and a row says so
+            self._recorded_s = self.tally.time_s
+            self.metrics.joint(self.tally.next_row(self.servers.states(restarting, lost_s)))
         self.write_warnings(statuses, alarm)
 
     def write_warnings(self, statuses: Mapping[str, Status], alarm: str) -> None:
