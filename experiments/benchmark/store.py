@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
-from muxrl.orchestrator.measure.number_text import MISSING, number
+from muxrl.orchestrator.measure.number_text import MISSING, interval_lines, number
+from muxrl.orchestrator.measure.statistics import Estimate
 
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "results", HERE / "README.md"
@@ -87,7 +88,7 @@ def _rule(found: Comparison) -> str:
 
 
 def _interval(row: dict[Any, Any]) -> str:
-    return f"{number(row['iqm'])} [{number(row['iqm_low'])}, {number(row['iqm_high'])}]"
+    return " ".join(interval_lines(Estimate(row["iqm"], row["iqm_low"], row["iqm_high"])))
 
 
 if __name__ == "__main__":
