@@ -105,7 +105,8 @@ class ServerConfig:
     """Bearer token that clients must send; "": none (loopback only)."""
     policies: dict[str, list[str]] = field(default_factory=dict)
     """Policy id to the agents or groups that share it, as names or patterns; empty: one policy
-    "default" if all have the same spaces (HAPPO: never), else one for each."""
+    "default" if all have the same spaces (MAPPO: and groups as large; HAPPO: never), else one for
+    each."""
     groups: dict[str, list[str]] = field(default_factory=dict)
     """[Team](algorithms.md#teams) to its members, as names or patterns."""
     team_reward: Literal["sum", "mean"] = "sum"
