@@ -334,6 +334,8 @@ _COLUMNS = ("observations", "next_observations", "actions", "rewards", "dones", 
 class ValueBased(OffPolicy):
     """It takes the action of the highest value, or at its exploration rate any."""
 
+    samples_actions = False
+
     def weights(self) -> dict[str, Any]:
         return {**super().weights(), _RATE: self._model.exploration_rate}
 
@@ -378,6 +380,7 @@ class TD3(OffPolicy):
     """Stable-Baselines3's TD3, with Gaussian noise on actions in -1..1."""
 
     algorithm = sb3.TD3
+    samples_actions = False
 
     def __init__(self, policy: PolicySpec, *, noise_std: float = 0.1, **settings: Any) -> None:
         super().__init__(policy, **settings)

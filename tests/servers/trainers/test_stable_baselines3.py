@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.lookup import find
 from muxrl.servers.trainers.interface import PolicySpec, Rows
+from muxrl.servers.trainers.lookup import registered
 
 NUM_STEPS, SEED = 480, 3
 SETTINGS: dict[str, Any] = {
@@ -139,6 +141,14 @@ def test_those_with_values_of_actions_tell_the_highest(name: str, last: str, bia
     earlier = {name: one for name, one in trainer.weights().items() if name != "exploration_rate"}
     other.set_weights(earlier)  # as older checkpoints have them
     assert other._model.exploration_rate == 0.25
+
+
+def test_noise_is_no_policy_to_evaluate() -> None:
+    sampled = [
+        name for name in registered() if name.startswith("SB3") and find(name).samples_actions
+    ]
+    assert {"SB3_PPO", "SB3_SAC"} <= {*sampled}
+    assert {"SB3_DQN", "SB3_TD3", "SB3_QRDQN"}.isdisjoint(sampled)
 
 
 def test_td3_draws_noise_for_each_row() -> None:
