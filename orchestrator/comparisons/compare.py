@@ -45,10 +45,10 @@ from muxrl.orchestrator.comparisons.findings.frames import (
     plain,
 )
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, frames_of
+from muxrl.orchestrator.comparisons.findings.learners import find_learners
 from muxrl.orchestrator.comparisons.findings.scores import (
     compare_roles,
     curves,
-    find_learners,
     score_runs,
     standings,
 )

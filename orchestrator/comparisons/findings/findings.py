@@ -19,7 +19,8 @@ from muxrl.orchestrator.comparisons.findings.compared_runs import (
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Roles
 from muxrl.orchestrator.comparisons.findings.frames import Frames, TableName
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
-from muxrl.orchestrator.comparisons.findings.scores import BELOW, LEARNED, Measure, once
+from muxrl.orchestrator.comparisons.findings.learners import BELOW, LEARNED
+from muxrl.orchestrator.comparisons.findings.scores import Measure, once
 from muxrl.orchestrator.config import SimulationConfig
 from muxrl.orchestrator.measure.judged import NO_UPDATE, PLAYS_ITSELF, SIDE_BY_SIDE
 from muxrl.orchestrator.measure.number_text import interval

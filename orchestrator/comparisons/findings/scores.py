@@ -21,13 +21,8 @@ import numpy as np
 
 from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, point_at
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant
-from muxrl.orchestrator.measure.against_random import Verdict, against_random, share_episodes
-from muxrl.orchestrator.measure.judged import (
-    NO_UPDATE,
-    PLAYS_ITSELF,
-    SIDE_BY_SIDE,
-    plays_itself,
-)
+from muxrl.orchestrator.measure.against_random import share_episodes
+from muxrl.orchestrator.measure.judged import plays_itself
 from muxrl.orchestrator.measure.rliable import (
     interquartile_mean,
     interquartile_mean_interval,
@@ -62,16 +57,6 @@ Measure = Literal["return", "advantage"]
 """What tells how fast a subject learned. The advantage is its return less that of random agents in
 its place among the same others, who learn, too: untrained opponents are nobody's merit."""
 _NUM_THRESHOLDS = 60  # of a drawn profile
-LEARNED, BELOW = "learned", "below random"
-"""Verdicts: better than random, and than untrained where that is known; worse than random. Of one
-run there is neither."""
-_VERDICTS: Mapping[Verdict | None, str] = {
-    Verdict.BETTER: LEARNED,
-    Verdict.BETTER_THAN_BOTH: LEARNED,
-    Verdict.NOT_THAN_UNTRAINED: "not shown: untrained",
-    Verdict.WORSE: BELOW,
-    Verdict.UNCLEAR: "not shown",
-}
 _NUM_PLACES = 60  # of a drawn curve; few enough for a small file, more than there are evaluations
 _NUM_RESAMPLES = 1_000  # a band's edge drawn a pixel off is no loss
 
@@ -502,51 +487,3 @@ def _pairings(
             "difference": mean_interval(differences, shared) if differences else None,
             "num_pairs": len(pairs),
         }
-
-
-def find_learners(
-    contestants: Sequence[Contestant], subjects: Sequence[Subject], runs: DataFrame
-) -> Iterator[dict[str, Any]]:
-    """Yields each role of each contestant that a server of its own learned to play.
-
-    `advantage` is the mean over runs of the return less that of random agents in its place, among
-    the same others, with its interval over seeds, NaN if that was not measured; `num_runs` that
-    were measured so, maybe 0; `num_below` of them end below random; `over_untrained` is over the
-    policies that the runs began with. `verdict` may be one that a report has in a verdict's place.
-    """
-    for contestant in contestants:
-        for role in (subject for subject in subjects if subject.kind == "role"):
-            playing = [(run, run.server_of[role.agents[0]]) for run in contestant.runs]
-            if not all(run.servers[server_id].learns for run, server_id in playing):
-                continue
-            ours = runs[(runs.contestant == contestant.name) & (runs.subject == role.key)]
-            measured = [one for one in known_of(ours).played if one.random is not None]
-            found = against_random(measured, Unit.SEEDS) if measured else None
-            yield {
-                "role": role.name,
-                "label": contestant.played[role.name],
-                "others": contestant.others(role.name),
-                "contestant": contestant.name,
-                "num_runs": len(measured),
-                "num_below": found.num_seeds_below if found else 0,
-                "advantage": (found and found.advantage) or UNKNOWN,
-                # Of some runs only it would not be of the same ones.
-                "over_untrained": (found and found.over_untrained) or UNKNOWN,
-                "verdict": _instead(playing, role)
-                or (found and _VERDICTS.get(found.verdict))
-                or "not measured",
-            }
-
-
-def _instead(playing: Sequence[tuple[RecordedRun, str]], role: Subject) -> str:
-    """Returns what a report says of the servers of a role where it judges no learning; "": it
-    does."""
-    if not any(run.has_updates(server_id) for run, server_id in playing):
-        return NO_UPDATE
-    if any(
-        set(run.servers[server_id].agents) == set(role.agents) and plays_itself(run, server_id)
-        for run, server_id in playing
-    ):
-        has_sides = all(any(s in p.sides for p in run.points) for run, s in playing)
-        return SIDE_BY_SIDE if has_sides else PLAYS_ITSELF
-    return ""

@@ -13,7 +13,8 @@ from muxrl.orchestrator.comparisons.findings.contestants import label_settings
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.frames import BASELINE
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
-from muxrl.orchestrator.comparisons.findings.scores import BELOW, once
+from muxrl.orchestrator.comparisons.findings.learners import BELOW
+from muxrl.orchestrator.comparisons.findings.scores import once
 from muxrl.orchestrator.measure.number_text import MISSING, interval_lines, signed_lines, whole
 from muxrl.orchestrator.measure.statistics import Estimate, Unit
 from muxrl.orchestrator.measure.subjects import Subject

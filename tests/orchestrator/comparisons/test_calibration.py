@@ -26,7 +26,7 @@ from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.comparisons import arena
 from muxrl.orchestrator.comparisons.compare import compare_runs
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, tables_of
-from muxrl.orchestrator.comparisons.findings.scores import BELOW, LEARNED
+from muxrl.orchestrator.comparisons.findings.learners import BELOW, LEARNED
 from muxrl.orchestrator.comparisons.matches import scored
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.config.seeds import evaluation_seed

@@ -13,7 +13,7 @@ from muxrl.orchestrator.comparisons.compare import compare_runs
 from muxrl.orchestrator.comparisons.findings.findings import headline
 from muxrl.orchestrator.comparisons.findings.frames import Frames, framed
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
-from muxrl.orchestrator.comparisons.findings.scores import BELOW, LEARNED
+from muxrl.orchestrator.comparisons.findings.learners import BELOW, LEARNED
 from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate
 from muxrl.orchestrator.reports.table import Row
 
