@@ -1,10 +1,12 @@
-"""What servers are sent of the steps of open episodes: in rows, or one by one.
+"""Turns the steps of open episodes into the items that each server is sent.
 
-A plain step is observations, and rewards of those who act. Those of several episodes in which the
-same agents act are rows of one `StepRows` for each server; that of one episode alone is a `Step`,
-which servers read as fast. What else happens is kept apart (`Pending`), and goes with the next
-message to the server that it concerns, in an item of its own; so does what fits no array: whose it
-is, the server says.
+A plain step holds observations, and the rewards of the agents that act. Plain steps of several
+episodes in which the same agents act become the rows of one `StepRows` for each server. The plain
+step of a single episode becomes a `Step`, which a server reads just as fast.
+
+Everything else that can happen in an episode (an agent ends, say) is kept in `Pending`, and goes
+to its server in a separate item with the next message. Values that fit no array go in a separate
+item, too, so that the server can name the agent whose value is wrong.
 """
 
 from __future__ import annotations
@@ -31,18 +33,18 @@ from muxrl.protocol.messages import AnyItem, Step, StepRows
 from muxrl.protocol.rows import Index, Layout, NotInRows, each_array, empty, grid, index_of
 
 _SENT_PER_TIMEOUT = 3
-"""How often a server is sent something of an open episode, at least, in its `episode_timeout_s`."""
+"""Each server hears of an open episode at least this often within its `episode_timeout_s`."""
 
 Logged = tuple[Mapping[str, Any], Mapping[str, float]]
-"""Actions that were chosen elsewhere, and their log-probabilities, by agent."""
+"""By agent: actions that were chosen elsewhere, and their log-probabilities."""
 
 
 class EpisodeSteps(EpisodeColumns):
-    """Tells of the steps of the episodes in ``N`` slots.
+    """Adds the steps of the episodes in ``N`` slots to an outbox.
 
     Args:
         transports: by server id.
-        assignment: of the servers' agents.
+        assignment: which server serves which agents.
     """
 
     def __init__(self, transports: Mapping[str, Transport], assignment: Assignment) -> None:
@@ -53,13 +55,13 @@ class EpisodeSteps(EpisodeColumns):
         ]
         self._ids: list[str] = []
         self._split_of: list[Split | None] = []
-        """By slot: of the last step."""
+        """By slot: how the agents of the last step are split among servers."""
         self._unanswered: set[int] = set()
         """Slots whose last step was interrupted."""
         self.actions: list[dict[str, Any]] = []
-        """By slot and agent: the last ones of steps in dicts."""
+        """By slot and agent: the newest actions, of steps in dicts."""
         self.actions_in_arrays: dict[str, Rows] = {}
-        """By agent ``[N, ...]``: those of steps in arrays, which are new in each step."""
+        """By agent ``[N, ...]``: the newest actions, of steps in arrays; new arrays each time."""
 
     def _grow(self, num_more: int) -> None:
         super()._grow(num_more)
@@ -75,21 +77,21 @@ class EpisodeSteps(EpisodeColumns):
         states: Sequence[Any] | None = None,
         logged: Mapping[int, Logged] = NONE,
     ) -> None:
-        """Adds the next step of some episodes; `actions` has what is answered.
+        """Adds the next step of some episodes; `actions` receives the answers.
 
-        A server without an acting agent that was sent nothing for long is sent its last item once
-        more, which changes nothing but that the episode does not expire there.
+        A server whose agents have not acted for long is sent its last item again. This changes
+        nothing there, but keeps the episode from expiring.
 
         Args:
             outbox: where items are added.
-            slots: theirs.
-            observations: of each, by agent.
-            states: of each, for servers that ask for the global state.
-            logged: by slot, if the actions were chosen elsewhere.
+            slots: of the episodes.
+            observations: of each episode, by agent.
+            states: of each episode, for servers that read the global state.
+            logged: by slot: actions that were chosen elsewhere.
 
         Raises:
             AssignmentError: an agent belongs to no server; nothing has changed.
-            EpisodeMisuse: a server has not answered the last step; or they are no dict.
+            EpisodeMisuse: a server has not answered the last step, or observations are no dict.
         """
         if self._unanswered:
             self._check_answered(slots, "observe")
@@ -131,16 +133,15 @@ class EpisodeSteps(EpisodeColumns):
         state: Rows | None = None,
         copies: Sequence[int] | None = None,
     ) -> None:
-        """Adds the next step of copies of a simulation; `actions_in_arrays` has what is answered.
+        """Adds the next step of copies of a simulation; `actions_in_arrays` receives the answers.
 
         Args:
             outbox: where items are added.
             agents: of the simulation.
-            observations: by agent id ``[N, ...]``; rows of those who are not there are not looked
-                at.
-            present: bool ``[N, agents]``: who acts.
-            state: float32 ``[N, state_size]``, for servers that ask for the global state.
-            copies: whose; None: of all that have an episode.
+            observations: by agent id ``[N, ...]``; rows of absent agents are ignored.
+            present: bool ``[N, agents]``: which agents act.
+            state: float32 ``[N, state_size]``, for servers that read the global state.
+            copies: the copies that step; None: all that have an episode.
 
         Raises:
             EpisodeMisuse: an agent is missing, or its array is of another shape or type.
@@ -179,14 +180,14 @@ class EpisodeSteps(EpisodeColumns):
         item: StepRows,
         actions: Sequence[Any],
     ) -> None:
-        """Adds the next step of some episodes, which came in rows and is plain.
+        """Adds the next step of some episodes, a plain one that came as rows.
 
         Args:
             outbox: where items are added.
             slots: of the episodes.
             layout: of the rows.
-            item: has them.
-            actions: rows of each kind, where those that are answered are put.
+            item: the rows.
+            actions: rows of each kind of action, into which the answers are written.
         """
         if self._unanswered:
             self._check_answered(slots, "observe")
@@ -208,7 +209,7 @@ class EpisodeSteps(EpisodeColumns):
         self._ask(outbox, split, slots, where, values, NONE, paid)
 
     def _is_plain_on(self, split: Split) -> bool:
-        """Whether steps after equal ones are rows on all servers, with all that they are sent."""
+        """Whether every server can be sent the next step of the same agents as rows alone."""
         takes_rows = (self._transports[part.place].takes_rows for part in split.parts)
         return split.is_of_all and not self._pending and all(takes_rows)
 
@@ -222,7 +223,11 @@ class EpisodeSteps(EpisodeColumns):
         logged: Mapping[int, Logged],
         paid: NDArray[np.float64] | None = None,
     ) -> None:
-        """Adds a step in which the same agents act; see `_pay`."""
+        """Adds a step of episodes in which the same agents act.
+
+        Args:
+            paid: rewards ``[E, agents of the split]`` that are not in the columns; see `_pay`.
+        """
         is_one = len(slots) == 1
         splits, num = self._split_of, len(slots)
         if type(where) is slice:
@@ -231,7 +236,7 @@ class EpisodeSteps(EpisodeColumns):
             is_as_before = [splits[slot] for slot in slots].count(split) == num
         are_arrays = isinstance(values, InArrays)
         is_single = is_one and not are_arrays
-        # Of a first step nobody is paid in arrays, whose rewards follow from steps.
+        # No reward precedes the first step in arrays: their rewards always follow a step.
         is_plain = (is_as_before or are_arrays) and split.is_of_all
         if is_plain and not (self._pending or logged or is_single):
             self._add_rows(outbox, split.parts, slots, where, values, paid)
@@ -276,10 +281,10 @@ class EpisodeSteps(EpisodeColumns):
     def _step_alone(
         self, outbox: Outbox, split: Split, slot: int, values: InDicts, rewards: Mapping[str, Any]
     ) -> bool:
-        """Adds the plain step of one episode: a server reads it no faster in rows.
+        """Adds the step of a single episode as a `Step`, if it is plain.
 
         Returns:
-            Whether it is plain; else nothing has changed.
+            Whether it is plain; if not, nothing has changed.
         """
         if self._split_of[slot] is not split or slot in self._pending:
             return False
@@ -318,10 +323,13 @@ class EpisodeSteps(EpisodeColumns):
     def _pay(
         self, split: Split, slots: Sequence[int], logged: Mapping[int, Logged]
     ) -> NDArray[np.float64] | None:
-        """Counts the rewards that were logged last, of which plain steps in rows tell at once.
+        """Adds the rewards that were logged last to the columns.
+
+        If the next step is plain and goes as rows, its rewards are sent at once. Then they are
+        added to the returns alone.
 
         Returns:
-            Those ``[E, agents of the split]`` that are in the returns alone; None: in all columns.
+            The rewards ``[E, agents of the split]`` to send at once; None: they are in the columns.
         """
         agents, splits = split.agents, self._split_of
         rewards = [self._fresh.pop(slot, None) for slot in slots]
@@ -348,8 +356,8 @@ class EpisodeSteps(EpisodeColumns):
     def _find_rare(
         self, part: Part, slots: Sequence[int], where: Index, logged: Mapping[int, Logged]
     ) -> Sequence[int]:
-        """Returns the rows in which more is to be sent than observations, and their agents' rewards
-        since the step before."""
+        """Returns the rows whose message to this server needs more than observations and the acting
+        agents' rewards since the step before."""
         pending = self._pending
         rare: set[int] = set()
         if pending or logged:
@@ -376,7 +384,7 @@ class EpisodeSteps(EpisodeColumns):
         values: StepValues,
         paid: NDArray[np.float64] | None = None,
     ) -> None:
-        """Adds plain steps as one item a server, or as many where it has to be so."""
+        """Adds plain steps: one item for each server, or one for each step if it takes no rows."""
         ids = self._ids[where] if type(where) is slice else [self._ids[slot] for slot in slots]
         rewards = self._rewards[where] if paid is None else paid
         for part in parts:
@@ -393,7 +401,7 @@ class EpisodeSteps(EpisodeColumns):
                     rewards=mine.copy(),
                     state=None if size is None else values.states(size),
                 )
-            except NotInRows:  # whose it is, the server says
+            except NotInRows:  # sent one by one, the server can name whose value is wrong
                 if paid is not None:
                     self._rewards[grid(where, part.columns)] = mine
                     self._is_paid[grid(where, part.columns)] = True
@@ -440,7 +448,7 @@ class EpisodeSteps(EpisodeColumns):
         where: Index,
         now: float,
     ) -> None:
-        """Notes that servers have no part in a step."""
+        """Handles servers none of whose agents act in a step."""
         for place in places:
             if self._pending:
                 for slot in slots:
@@ -455,16 +463,16 @@ class EpisodeSteps(EpisodeColumns):
     def keep_alive(
         self, outbox: Outbox, slot: int, now: float, places: Iterable[int] | None = None
     ) -> bool:
-        """Repeats the last item for servers that were sent nothing for too long.
+        """Sends the last item again to servers that have heard nothing for too long.
 
         Args:
             outbox: where items are added.
             slot: of the episode.
             now: monotonic time.
-            places: of the servers; None: of all.
+            places: the servers to look at; None: all.
 
         Returns:
-            Whether there are any.
+            Whether anything is sent.
         """
         episode = self.by_slot[slot]
         assert episode is not None

@@ -1,4 +1,4 @@
-"""One client for many policy servers, or one: asks all at once and merges their answers."""
+"""The client of one or many policy servers: asks all of them at once and merges their answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # in `typing` since Python 3.11
 logger = logging.getLogger(__name__)
 
 EpisodeId = str | int | uuid.UUID
-"""Its text counts."""
+"""Ids with the same text are the same id."""
 
 _TRANSPORTS: dict[str, Callable[..., Transport]] = {
     "websocket": WebSocketTransport,
@@ -43,27 +43,29 @@ _TRANSPORTS: dict[str, Callable[..., Transport]] = {
 class MultiplexingClient:
     """The methods of RLlib's ``PolicyClient``, for one simulation and many servers.
 
-    Every agent belongs to the server whose spec names it. One thread at a time may use a client.
-    Ids of agents and episodes may be numbers or UUIDs: their texts count.
+    An agent belongs to the server whose spec names it. Only one thread at a time may use a client.
+    Ids of agents and episodes may also be numbers or UUIDs, which are used as text.
 
     Args:
         servers: addresses ("host:port" or "http://host:port"), or ready transports; the keys of
             a dict must be the servers' own ids.
         token: bearer token of all servers, "" for none.
-        patience_s: how long a server may be lost (it refuses connections, they are cut, or it is
-            silent) until a method raises `ServerLost`. Until then the same is sent again, and
-            nothing is recorded twice. None: 30 s, and 300 s for a server that is to be started.
+        patience_s: how long a server may be lost (it refuses or cuts connections, or is silent)
+            before a method raises `ServerLost`. Until then the client sends its message again;
+            servers record nothing twice. None: 30 s, and 300 s before a server's first answer.
         update_timeout_s: longest wait for an answer that a server holds back while it learns.
         transport: "websocket" (msgpack) or "http" (JSON).
-        episode_prefix: with which the ids begin that it makes for episodes.
-        inference_mode: "remote": servers choose all actions; "local": this client does, with their
-            networks, and tells them afterwards; or by server id, "remote" for those left out.
-        update_interval_s: of "local", between pulls of weights; None: `update_policy_weights` only.
+        episode_prefix: beginning of the episode ids that the client makes.
+        inference_mode: "remote": servers choose all actions; "local": this client chooses them
+            with the servers' networks, and sends servers what was played afterwards; or a dict by
+            server id, "remote" for servers that are left out.
+        update_interval_s: with "local", seconds between pulls of weights; None: weights are pulled
+            only by `update_policy_weights`.
 
     Raises:
         AssignmentError: two servers have the same agent, or a key is not the server's own id.
-        ServerUnavailable: one lets nobody in, or cannot be reached for `patience_s`.
-        ValueError: an address, a time or `transport` is none.
+        ServerUnavailable: a server refuses this client, or cannot be reached for `patience_s`.
+        ValueError: an address, a time or `transport` is invalid.
     """
 
     def __init__(
@@ -105,14 +107,14 @@ class MultiplexingClient:
             self.close()
             raise
         self.wants_state = any(spec.state_size is not None for spec in self.specs.values())
-        """Whether any server asks for the simulation's global state."""
+        """Whether any server reads the simulation's global state."""
         self._episodes: dict[str, Episode] = {}
         self.table = self.new_table(0)
-        """Of the episodes that are told of by id, or by item."""
+        """The episodes that callers name by id."""
         self.parameters: dict[str, float] = {}
-        """With which the episode that was started last is to be played, where a run gives any."""
+        """Parameters, if a run gives any, for the episode that was started last."""
         self.is_evaluation = False
-        """Whether a run plays that episode as an evaluation: log no action then."""
+        """Whether a run plays that episode as an evaluation; then no action may be logged."""
         self.num_mismatches = 0
         """Episodes whose steps or returns a server counted differently from this client."""
 
@@ -125,11 +127,11 @@ class MultiplexingClient:
         *,
         should_explore: bool | None = None,
     ) -> str:
-        """Opens an episode on every server, or on none; waits for a server that is lost.
+        """Opens an episode on every server, or on none; waits for servers that are lost.
 
         Args:
             episode_id: unique; None makes one.
-            training_enabled: False: the episode is measured, and never trained on.
+            training_enabled: False: the episode is only measured; no server learns from it.
             should_explore: None: explore if training is enabled.
 
         Returns:
@@ -138,7 +140,7 @@ class MultiplexingClient:
         Raises:
             RefusedByServer: a server refused; the episode is closed on the others.
             ServerLost: a server did not return within the client's patience.
-            ServerUnavailable: a server does not let this client in.
+            ServerUnavailable: a server refuses this client.
         """
         self._use.check()
         mode: Mode = "train" if training_enabled else "eval"
@@ -163,20 +165,20 @@ class MultiplexingClient:
         Args:
             episode_id: one id, or several: then `observations` (and `state`) are dicts by
                 episode id, and so is the answer. A server gets all of them in one message.
-            observations: by agent id; float arrays as their space says, or nested lists.
-            state: the simulation's global state, float32 [state_size], if a server asks for it.
+            observations: by agent id; arrays as declared by the agent's space, or nested lists.
+            state: the simulation's global state, float32 [state_size], if a server reads it.
 
         Returns:
             By agent id: int for Discrete, array for Box, MultiDiscrete and MultiBinary.
 
         Raises:
-            RefusedByServer: a server refused; the episode is closed on all.
-            EpisodeLost: a server does not know the episode (any more): it was started again, say;
-                the episode is closed on all, and another one may be started.
+            RefusedByServer: a server refused; the episode is closed on all servers.
+            EpisodeLost: a server does not know the episode, since it was restarted, say; the
+                episode is closed on all servers, and another one may be started.
             ServerLost: a server is lost for longer than the client's patience; the episode is
-                closed on the others, and `start_episode` waits for the server again.
-            ServerUnavailable: a server does not let this client in, or its update takes longer
-                than `update_timeout_s`; the episode is closed on the others.
+                closed on the others, and `start_episode` waits for the server.
+            ServerUnavailable: a server refuses this client, or its update takes longer than
+                `update_timeout_s`; the episode is closed on the others.
             EpisodeMisuse: the episode is unknown or over.
             AssignmentError: an agent belongs to no server.
         """
@@ -214,7 +216,7 @@ class MultiplexingClient:
         states: Sequence[Any],
         logged: Sequence[Logged] = (),
     ) -> list[dict[str, Any]]:
-        """Tells of a step of some episodes; returns the actions."""
+        """Sends a step of some episodes; returns the actions."""
         outbox = Outbox()
         table, slots = self.table, [episode.slot for episode in episodes]
         table.step(outbox, slots, observations, states, dict(zip(slots, logged, strict=False)))
@@ -232,15 +234,16 @@ class MultiplexingClient:
     ) -> None:
         """Records actions that were chosen elsewhere (a person, a script), to learn from.
 
-        Who learns from a replay learns from them as from its own. Of on-policy algorithms they
-        teach values only; of those with V-trace nothing, unless log-probabilities are given.
+        Algorithms with a replay learn from logged actions as from their own. On-policy algorithms
+        learn only values from them. Algorithms with V-trace learn nothing from them, unless
+        log-probabilities are given.
 
         Args:
             episode_id: which.
             observations: by agent id.
-            actions: what each of these agents, and no other, did.
-            log_probs: logarithm of the probability with which that was chosen, for Box spaces of
-                its density; for V-trace, which corrects for it.
+            actions: the action of each of these agents, and of no other.
+            log_probs: log-probability of each action, for Box spaces its log-density; V-trace needs
+                them.
             state: as for `get_action`.
 
         Raises:
@@ -249,7 +252,7 @@ class MultiplexingClient:
         episode = self._find(episode_id)
         check_by_agent("observations", observations)
         check_by_agent("actions", actions)
-        if actions.keys() != observations.keys():  # the policy would act, and nobody hear of it
+        if actions.keys() != observations.keys():  # the policy would act in silence for the rest
             raise EpisodeMisuse(
                 f"log_action takes an action of each agent that observes, {list(observations)}, "
                 f"and got those of {list(actions)}"
@@ -265,17 +268,18 @@ class MultiplexingClient:
         truncations: Mapping[str, bool] | None = None,
         final_observations: Mapping[str, Any] | None = None,
     ) -> None:
-        """Keeps what followed from the last actions; it is sent with the next message.
+        """Keeps what followed from the last actions, and sends it with the next message.
 
-        Rewards of an agent add up until its next action; without any, its reward is 0.
+        Rewards of an agent add up until its next action; an agent without a reward gets 0.
 
         Args:
             episode_id: which.
             rewards: by agent id.
-            infos: ignored; here for compatibility with RLlib's method.
+            infos: ignored; RLlib's method has it.
             terminations: agents that have terminated (``__all__`` is ignored: use `end_episode`).
             truncations: agents that were truncated.
-            final_observations: last observations of these agents; a truncated agent needs one.
+            final_observations: last observations of agents that have ended; a truncated agent
+                needs one.
 
         Raises:
             EpisodeMisuse, AssignmentError: as `get_action`.
@@ -287,7 +291,7 @@ class MultiplexingClient:
             rewards,
             given_by_agent("terminations", terminations),
             given_by_agent("truncations", truncations),
-            # Kept until the next message, and a simulation may use its arrays again.
+            # They are kept until the next message, and the simulation may reuse its arrays.
             copy.deepcopy(finals) if finals else finals,
         )
 
@@ -304,16 +308,16 @@ class MultiplexingClient:
 
         Args:
             episode_id: which.
-            observations: the last ones, of agents that are not done yet.
-            truncated: whether those were truncated, by a time limit, say, so that their values
-                are bootstrapped, rather than terminated.
+            observations: last observations of agents that are not done yet.
+            truncated: True: these agents were truncated, by a time limit, say, and their values are
+                bootstrapped; False: they terminated.
             state: as for `get_action`.
-            metrics: what only the simulation knows of the episode (``{"win": 1}``), or by agent
-                (``{"travel_s": {"driver_0": 310}}``), for the gateway of a run, which records it.
+            metrics: numbers that the simulation measured in the episode (``{"win": 1}``), or by
+                agent (``{"travel_s": {"driver_0": 310}}``); the gateway of a run records them.
 
         Raises:
-            EpisodeLost: a server had closed it before, and has not recorded its last steps; the
-                others have.
+            EpisodeLost: a server had closed the episode before, so its last steps are not recorded
+                there; the other servers have recorded them.
             ClientError: as `get_action`.
         """
         outbox, episode = Outbox(), self._find(episode_id)
@@ -330,14 +334,14 @@ class MultiplexingClient:
             raise episode.closed_early
 
     def abort_episode(self, episode_id: EpisodeId | Sequence[EpisodeId], reason: str = "") -> None:
-        """Closes an episode, or several, early everywhere; servers keep them as truncated."""
+        """Closes one or several episodes early on all servers, which record them as truncated."""
         ids = [episode_id] if isinstance(episode_id, str | int | uuid.UUID) else episode_id
         episodes = [self._find(one, may_be_ended=True) for one in ids]
         with self._use:
             self._abort(episodes, reason)
 
     def update_policy_weights(self) -> None:
-        """Pulls the newest weights now, where inference is local.
+        """Pulls the newest weights of servers with local inference now.
 
         Raises:
             ServerUnavailable: a server does not answer.
@@ -348,26 +352,26 @@ class MultiplexingClient:
                     transport.update_weights()
 
     def tell_played(self) -> None:
-        """Tells servers what was played with local inference; raises as `update_policy_weights`."""
+        """Sends servers what was played with local inference; raises as `update_policy_weights`."""
         with self._use:
             for one in self._transports.values():
                 one.tell_played()
 
     @property
     def num_lost_steps(self) -> int:
-        """Steps of one server each, played with local inference, of which it may know nothing."""
+        """Steps played with local inference that may be lost, summed over servers."""
         return sum(one.num_lost_steps for one in self._transports.values())
 
     def give_up(self) -> None:
         """Ends the client's patience, from any thread.
 
-        Whoever waits for a lost server in a method of this client gets `ServerLost` within seconds.
+        A method that waits for a lost server raises `ServerLost` within seconds.
         """
         for transport in self._transports.values():
             transport.give_up()
 
     def close(self) -> None:
-        """Closes open episodes, and the connections; in a fork of the client's process, nothing."""
+        """Closes open episodes and connections; does nothing in a fork of the client's process."""
         if self._use.is_in_other_process:
             return
         episodes = getattr(self, "_episodes", {}).values()  # none if the constructor raised
@@ -386,7 +390,7 @@ class MultiplexingClient:
 
     @property
     def gives_parameters(self) -> bool:
-        """Whether an episode's start is answered with parameters."""
+        """Whether a server answers an episode's start with parameters."""
         return any(PARAMETERS in spec.offers for spec in self.specs.values())
 
     def check_agents(self, agents: Iterable[str]) -> None:
@@ -401,21 +405,21 @@ class MultiplexingClient:
             )
 
     def new_table(self, num_slots: int) -> Episodes:
-        """Returns a table of episodes, for a loop that has a slot for each of its simulations."""
+        """Returns a table of episodes for a loop with a slot for each of its simulations."""
         return Episodes(
             self._transports, self._assignment, self._episodes, self._episode_prefix, num_slots
         )
 
     def exchange(self, outbox: Outbox) -> dict[str, EpisodeAborted]:
-        """Sends every server its frame, then receives all answers.
+        """Sends each server its frame, then receives all answers.
 
         Returns:
-            The episodes that a server refused or lost, by id; they are closed on all servers.
+            By episode id: why a server refused or lost it; the episode is closed on all servers.
 
         Raises:
             ServerUnavailable: a server does not answer; all episodes of the outbox are closed on
                 the others.
-            EpisodeMisuse: another thread is in here, or this is another process.
+            EpisodeMisuse: another thread is using the client, or this is another process.
         """
         with self._use:
             try:
@@ -453,7 +457,7 @@ class MultiplexingClient:
     def _abort(
         self, episodes: Sequence[Episode], reason: str, without: Collection[str] = ()
     ) -> None:
-        """Closes episodes on all servers; on those that are lost when they are spoken to again."""
+        """Closes episodes on all servers; a lost server hears of it in the next message to it."""
         for episode in episodes:
             self._episodes.pop(episode.episode_id, None)
         self._servers.abort(episodes, reason, without)
@@ -506,7 +510,7 @@ class PolicyClient(MultiplexingClient):
 
 
 def _of_agents(actions: Mapping[str, Any], observations: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Returns merged actions by the observations' own ids, and in their order."""
+    """Returns the merged actions with the ids of the observations, in their order."""
     try:
         return {agent_id: actions[agent_id] for agent_id in observations}
     except KeyError:

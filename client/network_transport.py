@@ -1,9 +1,9 @@
-"""Patience with a network: transports that find their server again.
+"""Transports over a network, which reconnect to a server that was lost.
 
-Where a connection is refused, cut or silent, another one is opened and the same items are sent
-again, with growing pauses. Nothing is recorded twice, since the server answers from memory what it
-has seen already. A silent server is asked for its status, on a connection of its own, which tells
-one that is learning from one that is lost.
+If a connection is refused, cut or silent, the transport opens another one and sends the same items
+again, with growing pauses. The server answers repeated items from memory, so nothing is recorded
+twice. A transport asks a silent server for its status, on a separate connection, to find out
+whether the server is learning or lost.
 """
 
 from __future__ import annotations
@@ -37,50 +37,50 @@ from muxrl.protocol.messages import (
 logger = logging.getLogger(__name__)
 
 PATIENCE_S = 30.0
-"""Default of `patience_s`: a server that is started again is back by then."""
+"""Default of `patience_s`; a restarted server is back by then."""
 START_PATIENCE_S = 300.0
-"""Before the first answer, unless `patience_s` is given: a run starts by then."""
+"""Patience before the first answer, unless `patience_s` is given; a run has started by then."""
 UPDATE_TIMEOUT_S = 600.0
 """Default of `update_timeout_s`; few updates take minutes."""
 
 _SILENCE_S = 3.0
-"""A server from which no byte came for this long is asked for its status."""
+"""After this long without a byte, the server is asked for its status."""
 _ATTEMPT_S = 5.0
-"""Longest wait for what costs a server no work: a connection, its spec, its status."""
+"""Longest wait for what a server does without work: accept a connection, send spec or status."""
 _SLOWEST_BYTES_PER_S = 1_000_000
-"""Of a link: time to carry a long message comes on top of the time to be silent."""
+"""Of a link; the time that it needs for a long message is added to the allowed silence."""
 _SHORTEST_S = 0.3
-"""Each attempt gets this long, even where patience is over."""
+"""Least time for an attempt, even if patience ends sooner."""
 _PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0)
-"""Before each attempt; the last one again and again."""
+"""Before each attempt; the last pause is repeated."""
 _GATEWAY_CODES = (502, 503, 504)
-"""Answers of a server with too many connections, or of a proxy whose server is gone."""
+"""HTTP codes of a server with too many connections, or of a proxy whose server is gone."""
 
 
 class Broken(Exception):
-    """The connection is gone, or cannot be opened; the text says why."""
+    """The connection is lost or cannot be opened; the text says why."""
 
 
 class NetworkTransport(Transport, abc.ABC):
-    """A `Transport` over a network. Subclasses say how a frame is sent, and its answer read.
+    """A `Transport` over a network. Subclasses send a frame and read its answer.
 
     Args:
-        address: "host:port" or "http://host:port"; or what returns it, asked at every attempt, for
-            a server that may be started again elsewhere.
+        address: "host:port" or "http://host:port"; or a function that returns it, called at every
+            attempt, for a server that may be restarted elsewhere.
         token: bearer token, "" for none.
-        patience_s: how long the server may be lost (it refuses connections, they are cut, or it is
-            silent) before an error says so; None: `PATIENCE_S`, and before its first answer
-            `START_PATIENCE_S`.
+        patience_s: how long the server may be lost (it refuses or cuts connections, or is silent)
+            before `ServerLost` is raised; None: `PATIENCE_S`, but `START_PATIENCE_S` before the
+            first answer.
         update_timeout_s: longest wait for an answer that the server holds back while it learns.
 
     Raises:
-        ValueError: `address` has no host or no port, or asks for TLS of a transport that has none,
+        ValueError: `address` has no host or no port, or names https for a transport without TLS;
             or a time is negative.
     """
 
     _has_tls = True
     _connection: Any = None
-    """What `_post` has opened, and can be closed."""
+    """The connection that `_post` has opened; it has `close()`."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class NetworkTransport(Transport, abc.ABC):
                 f"the WebSocket transport has no TLS, so it would send its token to {self.url} in "
                 'clear text; use transport="http", or a tunnel'
             )
-        # Read from a file, it ends with a newline.
+        # A token that was read from a file ends with a newline.
         self._headers = {"Authorization": f"Bearer {token.strip()}"} if token else {}
         self._patience_s = patience_s
         self._update_timeout_s = update_timeout_s
@@ -111,7 +111,7 @@ class NetworkTransport(Transport, abc.ABC):
         self._items: Sequence[AnyItem] = ()
         self._frame = b""
         self._carry_s = 0
-        """Seconds that a slow link takes to carry the frame; 0 for nearly all."""
+        """Seconds that a slow link needs to carry the frame; 0 for nearly all frames."""
         self._refusals: list[AnyReply] = []
         self._sent_at = 0.0
         self._is_answer_due = False
@@ -137,13 +137,13 @@ class NetworkTransport(Transport, abc.ABC):
 
     @abc.abstractmethod
     def _post(self, frame: bytes, timeout_s: float) -> None:
-        """Sends a frame, on a new connection if there is none.
+        """Sends a frame, over a new connection if there is none.
 
-        Each may take `timeout_s`, a long frame `_carry_s` more.
+        Connecting and sending may each take `timeout_s`; sending a long frame `_carry_s` more.
 
         Raises:
             Broken: it could not be sent.
-            ServerUnavailable: the server lets nobody in with this token.
+            ServerUnavailable: the server refuses this token.
         """
 
     @abc.abstractmethod
@@ -151,8 +151,8 @@ class NetworkTransport(Transport, abc.ABC):
         """Returns the answer to the last frame.
 
         Raises:
-            TimeoutError: nothing came for so long; the same call may follow.
-            Broken: the connection is gone.
+            TimeoutError: nothing came within `timeout_s`; the method may be called again.
+            Broken: the connection is lost.
         """
 
     # --- a `Transport` ------------------------------------------------------------------
@@ -182,7 +182,7 @@ class NetworkTransport(Transport, abc.ABC):
                 raise self._unreadable(error) from None
 
     def is_there(self) -> bool:
-        """Whether the same server answers now; may be asked from another thread."""
+        """Whether the same server answers now; may be called from any thread."""
         try:
             self._check_is_the_same(_Outage(time.monotonic(), _ATTEMPT_S))
         except (Broken, ServerUnavailable):
@@ -203,14 +203,14 @@ class NetworkTransport(Transport, abc.ABC):
         return spec
 
     def send(self, items: Sequence[AnyItem]) -> None:
-        if self._is_answer_due:  # a Ctrl-C, say; it is not to be taken for the next one
+        if self._is_answer_due:  # after Ctrl-C, say: the late answer must not pass for the next one
             self._drop()
         self._items = items
         self._refusals = []
         self._frame = frame = self._encode(items if type(items) is list else list(items))
         self._carry_s = len(frame) // _SLOWEST_BYTES_PER_S
         if self._spec is not None and 0 < self._spec.max_message_bytes < len(frame):
-            # The server would close the connection, and its reason could be lost.
+            # The server would close the connection, and the client might not see why.
             self._refusals = [_too_large(item, len(frame), self._spec) for item in items]
             return
         self._is_answer_due = True
@@ -218,7 +218,7 @@ class NetworkTransport(Transport, abc.ABC):
         try:
             self._post(frame, self._silence_s)
         except Broken:
-            self._drop()  # `receive` tries again, when all servers have their messages
+            self._drop()  # `receive` tries again, once all servers have their messages
 
     def receive(self, patience_s: float | None = None) -> list[AnyReply]:
         if self._refusals:
@@ -253,8 +253,8 @@ class NetworkTransport(Transport, abc.ABC):
     # --- patience -----------------------------------------------------------------------
 
     def _outage(self, began_at: float, patience_s: float | None) -> _Outage:
-        """Returns the outage of a `receive` that began then."""
-        if patience_s is None:  # another server may have learned for long since the frame was sent
+        """Returns the outage of a `receive` that began at `began_at`."""
+        if patience_s is None:  # waiting for another server may have taken long since `send`
             return _Outage(began_at, self._patience_s)
         return _Outage(self._sent_at, patience_s)
 
@@ -267,9 +267,9 @@ class NetworkTransport(Transport, abc.ABC):
         """Sends the frame again and again until its answer comes.
 
         Args:
-            failure: why it did not come.
-            outage: since when, and for how long it may last.
-            received: the answer of a server that is stopping: it starts no episodes any more.
+            failure: why the answer did not come.
+            outage: when it began, and how long it may last.
+            received: the answer of a server that is stopping and starts no more episodes.
         """
         while True:
             try:
@@ -286,7 +286,7 @@ class NetworkTransport(Transport, abc.ABC):
                 continue
             except MalformedMessage as error:
                 raise self._unreadable(error) from None
-            # What the old process answered counts: a new one does not know the episodes.
+            # Answers of the old process count: a new process does not know the episodes.
             received = replies if received is None else _latest(received, replies)
             if not self._is_ending(received):
                 if outage.is_noted:
@@ -295,11 +295,11 @@ class NetworkTransport(Transport, abc.ABC):
             failure = Broken("it is stopping")
 
     def _check_is_the_same(self, outage: _Outage) -> None:
-        """Compares the server that came back with the one that was lost.
+        """Checks that the server that answers now is the one that was lost.
 
         Raises:
             Broken: it does not answer yet.
-            ServerUnavailable: it is another one.
+            ServerUnavailable: it is another server.
         """
         if self._spec is None:
             return
@@ -312,11 +312,11 @@ class NetworkTransport(Transport, abc.ABC):
             )
 
     def _is_learning(self, outage: _Outage) -> bool:
-        """Asks a silent server for its status; returns whether it holds the answer back.
+        """Asks a silent server for its status; returns whether it is silent because it learns.
 
         Raises:
             Broken: it does not answer this either.
-            ServerUnavailable: it holds the answer back for too long, or for ever.
+            ServerUnavailable: its update takes too long, or has failed.
         """
         try:
             status = decode_json(self._get("/v1/status", outage.clipped(_ATTEMPT_S)), Status)
@@ -338,7 +338,7 @@ class NetworkTransport(Transport, abc.ABC):
         return True
 
     def _pause(self, outage: _Outage, failure: Exception) -> None:
-        """Waits before another attempt; the first one comes at once.
+        """Waits before the next attempt; the first attempt comes at once.
 
         Raises:
             ServerLost: patience is over.
@@ -363,7 +363,7 @@ class NetworkTransport(Transport, abc.ABC):
     # --- reading ------------------------------------------------------------------------
 
     def _is_ending(self, replies: Sequence[AnyReply]) -> bool:
-        """Whether the server starts no episodes any more, but another process may soon."""
+        """Whether the server starts no more episodes, though a new process may soon."""
         return len(replies) == len(self._items) and any(
             isinstance(reply, Refused) and reply.code == NotServing.code
             for item, reply in zip(self._items, replies, strict=True)
@@ -371,7 +371,7 @@ class NetworkTransport(Transport, abc.ABC):
         )
 
     def _get(self, path: str, timeout_s: float) -> bytes:
-        """Returns what the server answers to a GET, on a connection of its own.
+        """Returns the answer to a GET, over a separate connection.
 
         Raises:
             Broken: it does not answer.
@@ -393,8 +393,8 @@ class NetworkTransport(Transport, abc.ABC):
         """Returns the body of an answer with this HTTP status.
 
         Raises:
-            Broken: another try may help.
-            ServerUnavailable: it is a refusal.
+            Broken: another attempt may help.
+            ServerUnavailable: the server refuses.
         """
         if code == 200:
             return body
@@ -419,11 +419,11 @@ class NetworkTransport(Transport, abc.ABC):
 
 
 class _Outage:
-    """A time in which a server is not heard.
+    """A time in which a server does not answer.
 
     Args:
-        since: when it was heard last, or spoken to without an answer (monotonic).
-        patience_s: how long that may be.
+        since: when it began (monotonic): at the last answer, or at the message without one.
+        patience_s: how long it may last.
     """
 
     def __init__(self, since: float, patience_s: float) -> None:
@@ -441,11 +441,11 @@ class _Outage:
         return self.elapsed_s >= self.patience_s
 
     def clipped(self, time_s: float) -> float:
-        """Returns `time_s`, or less if patience ends before."""
+        """Returns `time_s`, or less if patience ends sooner."""
         return max(_SHORTEST_S, min(time_s, self.patience_s - self.elapsed_s))
 
     def next_pause_s(self) -> float:
-        """Counts an attempt; returns how long to wait before it."""
+        """Counts an attempt; returns the pause before it."""
         pause_s = _PAUSES_S[min(self.num_attempts, len(_PAUSES_S) - 1)]
         self.num_attempts += 1
         return min(pause_s, max(0.0, self.patience_s - self.elapsed_s))
@@ -466,19 +466,19 @@ def base_url(address: str) -> str:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Returns the system's error, which urllib3 and `requests` wrap several times."""
+    """Returns the operating system's error, which urllib3 and `requests` wrap several times."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     return error
 
 
 def reason(error: BaseException) -> str:
-    """Returns what an exception of the network says; some say nothing but their name."""
+    """Returns the text of a network error, or its class's name if it has no text."""
     return str(error) or type(error).__name__
 
 
 def _latest(old: list[AnyReply], new: list[AnyReply]) -> list[AnyReply]:
-    """Returns the old replies, and new ones in place of refusals."""
+    """Returns the old replies, with new replies in place of refusals."""
     if len(old) != len(new):  # the frame was refused as a whole
         return new
     return [
@@ -487,7 +487,7 @@ def _latest(old: list[AnyReply], new: list[AnyReply]) -> list[AnyReply]:
 
 
 def reason_of(body: bytes) -> str:
-    """Returns the message of a refusal's body; the beginning of any other body."""
+    """Returns the message in the body of a refusal, or the beginning of any other body."""
     try:
         return decode_json(body, Refused).message
     except MalformedMessage:

@@ -43,7 +43,7 @@ _MAX_NDIM = 32
 _MAX_HEADER_BYTES = len("float64") + 2 + 4 * _MAX_NDIM
 _BOM = codecs.BOM_UTF8
 _TEXT_BOM = _BOM.decode()
-"""Some languages' libraries begin a text with it."""
+"""A byte-order mark, with which the libraries of some languages begin a text."""
 _IS_BIG_ENDIAN = sys.byteorder == "big"
 # msgspec raises a RecursionError for a value that is nested a thousand deep.
 _NOT_A_MESSAGE = (msgspec.DecodeError, ValueError, RecursionError)
@@ -61,7 +61,7 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def _encode_hook(value: Any) -> Any:
-    """Packs an array or a tensor as an extension value, a numpy scalar as a number."""
+    """Encodes an array or a tensor as an extension value, and a numpy scalar as a number."""
     if isinstance(value, np.ndarray):
         dtype = value.dtype
         if dtype.kind == "O":
@@ -78,7 +78,10 @@ def _encode_hook(value: Any) -> Any:
 
 
 def _tolerant(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a hook that describes what cannot travel, so that its reader refuses it by name."""
+    """Returns a hook that sends a description of a value that cannot be encoded.
+
+    The server refuses the description, and names the agent whose value it is.
+    """
 
     def describe(value: Any) -> Any:
         try:
@@ -94,10 +97,10 @@ def _tolerant(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _decode_extension(
     code: int, data: memoryview, copy: type[bytes | bytearray] = bytes
 ) -> NDArray[Any]:
-    """Unpacks an array: read-only, and aligned, without which numpy takes up to twice as long."""
+    """Decodes an array, read-only and aligned, without which numpy takes up to twice as long."""
     if code != ARRAY_EXTENSION:
         raise ValueError(f"unknown extension {code}")
-    # A conversation has few kinds of arrays and many of each, so headers are cached.
+    # Few different headers come again and again, so they are cached.
     header = bytes(data[:_MAX_HEADER_BYTES])
     at = header.find(b"\0") + 1  # behind the name
     if at < len(header):
@@ -114,7 +117,7 @@ def _decode_extension(
 
 
 def _decode_writable(code: int, data: memoryview) -> NDArray[Any]:
-    """Unpacks an array that its reader may change: actions are the simulation's."""
+    """Decodes a writable array: a simulation may change the actions that it gets."""
     return _decode_extension(code, data, bytearray)
 
 
@@ -161,9 +164,9 @@ def encode_json(message: Any) -> bytes:
 
 
 def encode_batch(batch: Batch, *, as_json: bool = False) -> bytes:
-    """Returns a client's frame; a value that cannot travel goes as a text that says why.
+    """Returns a client's frame; a value that cannot be encoded is replaced by a text that says why.
 
-    So its server refuses it as any other wrong value, naming the agent and what was expected.
+    The server refuses this text like any wrong value, and names the agent and what it expected.
     """
     try:
         return (_json_encoder if as_json else _msgpack_encoder).encode(batch)
@@ -172,7 +175,7 @@ def encode_batch(batch: Batch, *, as_json: bool = False) -> bytes:
 
 
 def decode_batch(frame: bytes | str) -> Batch:
-    """Reads a client's frame: msgpack if it is bytes, JSON if it is text.
+    """Decodes a client's frame: msgpack if it is bytes, JSON if it is text.
 
     Raises:
         MalformedMessage: not a `Batch`; the text names the path of what is wrong.
@@ -192,7 +195,7 @@ def decode_batch(frame: bytes | str) -> Batch:
 
 
 def decode_batch_reply(frame: bytes | str) -> BatchReply:
-    """Reads a server's frame.
+    """Decodes a server's frame.
 
     Raises:
         MalformedMessage: not a `BatchReply`.
@@ -204,7 +207,7 @@ def decode_batch_reply(frame: bytes | str) -> BatchReply:
 
 
 def decode_weights(body: bytes) -> PolicyWeights:
-    """Reads the body of ``GET /v1/policies``.
+    """Decodes the body of ``GET /v1/policies``.
 
     Raises:
         MalformedMessage: not a `PolicyWeights`.
@@ -216,7 +219,7 @@ def decode_weights(body: bytes) -> PolicyWeights:
 
 
 def decode_json(data: bytes, kind: type[T]) -> T:
-    """Reads one message of a known kind from JSON.
+    """Decodes a message of a known class from JSON.
 
     Raises:
         MalformedMessage: not such a message.
@@ -228,8 +231,8 @@ def decode_json(data: bytes, kind: type[T]) -> T:
 
 
 def _as_meant(read: Callable[[], Any], kind: type[T], data: bytes | str, refusal: Exception) -> T:
-    """Reads a message once more, in which 3.0 is taken for 3, 0 and 1 for truth values, and
-    integers for ids of episodes; a text is no number, and no truth value."""
+    """Decodes a message again, less strictly: 3.0 is taken for 3, 0 and 1 for booleans, and an
+    integer for the id of an episode; a text is still neither a number nor a boolean."""
     try:
         message: Any = read()
         for item in message["items"] if kind is Batch else [message]:
@@ -278,7 +281,7 @@ class _Kinds(msgspec.Struct):
 
 
 def _malformed(kind: Any, data: bytes | str, error: Exception) -> MalformedMessage:
-    """Returns the refusal of bytes that are no such message, and the likely cause."""
+    """Returns the refusal of bytes that are not such a message, with the likely cause."""
     what = _NAMES.get(kind)
     if what is None:
         what = f"a {kind.__name__}" if isinstance(kind, type) else "a JSON object"
@@ -305,7 +308,7 @@ def _cause(kind: Any, data: bytes | str, error: Exception) -> str:
 
 
 def _kind_of_item(data: bytes | str, index: int) -> Any:
-    """Returns the class of an item of a batch; None if what comes behind it cannot be read."""
+    """Returns the class of an item of a batch; None if the batch cannot be read to its end."""
     try:
         if isinstance(data, str) or data.lstrip()[:1] == b"{":
             batch = msgspec.json.decode(data, type=_Kinds)
