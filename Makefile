@@ -20,7 +20,7 @@ STAMP := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test collect lint format types quick packaging faults learning night benchmark docs \
+.PHONY: help setup run test ray lint format types quick packaging faults learning night benchmark docs \
 	docs-site constraints release clean
 
 help: ## Shows this list.
@@ -44,13 +44,14 @@ $(STAMP): pyproject.toml constraints.txt
 run: setup ## Launches the chase experiment; more arguments with ARGS="key=value ...".
 	$(BIN)/muxrl launch chase $(ARGS)
 
-# What needs one core runs beside each other; then all other tests share the workers.
+# What needs one core, or waits, runs beside each other; then all other tests share the workers.
+# On the way to those with Ray all tests are imported, which compiles them once for the workers.
 test: setup ## Checks everything.
-	$(MAKE) --no-print-directory -j 2 --output-sync=target packaging lint types collect
-	$(PYTEST) -m "not packaging and not night"
+	$(MAKE) --no-print-directory -j 3 --output-sync=target packaging ray types lint
+	$(PYTEST) -m "not packaging and not ray and not night"
 
-collect: setup ## Imports all tests, which compiles them once for all workers.
-	@found=$$($(BIN)/pytest -qq --collect-only 2>&1) || { echo "$$found"; exit 1; }
+ray: setup ## Runs the tests that start Ray.
+	$(BIN)/pytest -q -m "ray and not night"
 
 lint: setup ## Checks style and formatting.
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from tests.faults.hosted import Host
+from tests.looks import look_once
 from tests.processes import MARK, assert_all_end
 
 # How long an example takes depends on how busy the machine is, not on what is tested.
@@ -27,6 +29,14 @@ _REFUSED = ("When connecting to an existing cluster", "Ray has not been started"
 def pytest_configure() -> None:
     """Has Ctrl-C interrupt, also where a script began the tests in the background (`&`)."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    look_once()
+    gc.disable()  # what is imported and collected stays
+
+
+def pytest_collection_finish() -> None:
+    """Has the collector of garbage pass over all tests and modules, which are much."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

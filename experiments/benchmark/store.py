@@ -12,7 +12,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,10 +58,10 @@ _SHORT = {".json": lambda text: _plain(json.loads(text)), ".jsonl": _rounded}
 """How a file's text is kept, by its suffix; others stay as they are."""
 
 
-def comparisons() -> dict[str, Comparison]:
+def comparisons(tasks: Iterable[str]) -> dict[str, Comparison]:
     """Returns by task what its results come to. Random agents are read, too: one episode of those
     that are played is enough."""
-    return {p.name: compare_runs([p], num_episodes=1) for p in sorted(RESULTS.iterdir())}
+    return {task: compare_runs([RESULTS / task], num_episodes=1) for task in tasks}
 
 
 def table(found: Mapping[str, Comparison]) -> str:
@@ -94,4 +94,5 @@ def _interval(row: dict[Any, Any]) -> str:
 if __name__ == "__main__":
     for argument in sys.argv[1:]:
         store(Path(argument))
-    PAGE.write_text(_TABLE.sub(table(comparisons()), PAGE.read_text("utf-8")), "utf-8")
+    tasks = sorted(path.name for path in RESULTS.iterdir())
+    PAGE.write_text(_TABLE.sub(table(comparisons(tasks)), PAGE.read_text("utf-8")), "utf-8")

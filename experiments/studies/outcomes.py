@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from muxrl.experiments.studies.pictures import Curve, Panel, draw_curves
 from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.storage.versions import short_version
 
@@ -103,6 +102,8 @@ def draw_outcomes(outcomes: Sequence[Outcome], title: str, folder: Path) -> None
         title: of the picture; says how returns were measured.
         folder: where the picture goes.
     """
+    from muxrl.experiments.studies.pictures import Curve, Panel, draw_curves  # with matplotlib
+
     tasks: dict[str, dict[str, list[Curve]]] = {}
     levels: dict[str, Mapping[str, float]] = {}
     for outcome in outcomes:

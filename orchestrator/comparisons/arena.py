@@ -16,8 +16,9 @@ from muxrl.client.first_look import SimulationFacts
 from muxrl.client.random_policy import RandomTransport
 from muxrl.orchestrator.comparisons.findings.contestants import Roles, server_of_role
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM
-from muxrl.orchestrator.config import Experiment, ExperimentConfig, resolve
+from muxrl.orchestrator.config import Experiment, ExperimentConfig
 from muxrl.orchestrator.config.facts import probe
+from muxrl.orchestrator.config.resolve import resolve
 from muxrl.orchestrator.config.seeds import derive_seed, evaluation_seed
 from muxrl.orchestrator.errors import CannotCompare, CannotEvaluate, ConfigError
 from muxrl.orchestrator.evaluations.frozen import FrozenRun, Player, random_server, seated

@@ -1,25 +1,18 @@
 """An experiment's config: YAML in, plans for each server out, every mistake by name.
 
     config = load_config("experiments/conf/tag.yaml", ["seed=1"])
-    experiment = resolve(config, probe(config.simulation))
+    experiment = prepare(config)
 
 Both raise `ConfigError` with one sentence for each problem. Importing this package imports
-neither ray nor torch; `resolve` does, for the algorithms' settings.
+neither ray nor torch, nor what reads YAML: a process that plays gets its config ready.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from muxrl.client.first_look import SimulationFacts
-from muxrl.orchestrator.config.experiment import Experiment
-from muxrl.orchestrator.config.facts import probe
-from muxrl.orchestrator.config.load import (
-    ConfigSource,
-    find_config,
-    from_yaml,
-    load_config,
-    packaged_configs,
-    to_yaml,
-)
-from muxrl.orchestrator.config.overrides import Overrides
-from muxrl.orchestrator.config.resolve import prepare, resolve
 from muxrl.orchestrator.config.schema import (
     CheckpointConfig,
     EvaluationConfig,
@@ -32,6 +25,34 @@ from muxrl.orchestrator.config.schema import (
 )
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import ConfigError
+
+if TYPE_CHECKING:
+    from muxrl.orchestrator.config.experiment import Experiment
+    from muxrl.orchestrator.config.facts import probe
+    from muxrl.orchestrator.config.load import (
+        ConfigSource,
+        find_config,
+        from_yaml,
+        load_config,
+        packaged_configs,
+        to_yaml,
+    )
+    from muxrl.orchestrator.config.overrides import Overrides
+    from muxrl.orchestrator.config.resolve import prepare
+
+_MODULES = {
+    "ConfigSource": "load",
+    "Experiment": "experiment",
+    "Overrides": "overrides",
+    "find_config": "load",
+    "from_yaml": "load",
+    "load_config": "load",
+    "packaged_configs": "load",
+    "prepare": "resolve",
+    "probe": "facts",
+    "to_yaml": "load",
+}
+"""Where a name is that is imported when it is first used."""
 
 __all__ = [
     "CheckpointConfig",
@@ -54,6 +75,11 @@ __all__ = [
     "packaged_configs",
     "prepare",
     "probe",
-    "resolve",
     "to_yaml",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -21,11 +21,10 @@ from muxrl.orchestrator.config import (
     SimulationFacts,
     StopConfig,
     probe,
-    resolve,
 )
 from muxrl.orchestrator.config.checks import EXTERNAL, is_label, unknown_metric, unknown_server
 from muxrl.orchestrator.config.load import set_values
-from muxrl.orchestrator.config.resolve import reseeded
+from muxrl.orchestrator.config.resolve import reseeded, resolve
 from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.supervise.gpus import check_gpus

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from typing import Any
 
-import numpy as np
 import pytest
-from gymnasium import spaces
-from pettingzoo import AECEnv
-from pettingzoo.utils import BaseWrapper
+from tests.compliance.classic_games import CIRCLES, make_game
 from tests.nights import at_night
 from tests.servers.resumable import CASES
 
@@ -34,46 +30,6 @@ NUM_STEPS = 220
 """In whole games: what QMIX is fed at a time has 200."""
 READS_FLAT = ("MAPPO", "HAPPO")
 """Those that refuse boards."""
-CIRCLES = {"go_v5"}
-"""Here two players may go round in a few positions for ever: the game has no superko. They are
-evaluated sampled, and truncated."""
-MAX_MOVES = 300
-
-
-class Flat(BaseWrapper):
-    """The game with its boards as one row of numbers."""
-
-    def observation_space(self, agent: str) -> spaces.Space:
-        parts = self.env.observation_space(agent)
-        board = spaces.Box(0.0, 1.0, (int(np.prod(parts["observation"].shape)),), np.float32)
-        return spaces.Dict({"observation": board, "action_mask": parts["action_mask"]})
-
-    def observe(self, agent: str) -> Any:
-        seen = self.env.observe(agent)
-        return {**seen, "observation": seen["observation"].astype(np.float32).reshape(-1)}
-
-
-class Limited(BaseWrapper):
-    """The game with an end after `MAX_MOVES`."""
-
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        super().reset(seed, options)
-        self._num_moves = 0
-
-    def step(self, action: Any) -> None:
-        super().step(action)
-        self._num_moves += 1
-        if self._num_moves >= MAX_MOVES and not any(self.unwrapped.terminations.values()):
-            for agent in self.agents:
-                self.unwrapped.truncations[agent] = True
-
-
-def make_game(game: str, is_flat: bool, **kwargs: Any) -> AECEnv:
-    env = importlib.import_module(f"pettingzoo.classic.{game}").env(**kwargs)
-    if game in CIRCLES:
-        env = Limited(env)
-    return Flat(env) if is_flat else env
-
 
 FOLLOWS_MASKS = [e.name for e in own_algorithms() if e.name != "MASAC"]  # a Box has no masks
 SHORT = [game for game in GAMES if game != "chess_v6"]
@@ -104,7 +60,7 @@ def test_a_game_with_masks_is_played_to_its_end(
     config = ExperimentConfig(
         "classic",
         simulation=SimulationConfig(
-            f"{__name__}:make_game",
+            f"{make_game.__module__}:make_game",
             {"game": game, "is_flat": algorithm in READS_FLAT, **GAMES[game]},
         ),
         servers={"both": ServerConfig(algorithm, ["*"], settings=settings, model=model)},

@@ -15,8 +15,8 @@ from muxrl.orchestrator.config import (
     SimulationConfig,
     SimulationFacts,
     StopConfig,
-    resolve,
 )
+from muxrl.orchestrator.config.resolve import resolve
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.server import PolicyServer

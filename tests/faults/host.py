@@ -3,9 +3,9 @@
     python -m tests.faults.host FOLDER
 
 The fork server and all that it and the command import cost more processor time than a small run.
-Here they are started once. Each line of standard input is a JSON list: a run's
-name, and the arguments of ``muxrl``. The command's output goes to ``FOLDER/NAME.output``, then its
-exit code to ``FOLDER/NAME.code``.
+Here they are started once, and an environment is looked at once. Each line of standard input is a
+JSON list: a run's name, and the arguments of ``muxrl``. The command's output goes to
+``FOLDER/NAME.output``, then its exit code to ``FOLDER/NAME.code``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.looks import look_once
+
 from muxrl.orchestrator import cli
+from muxrl.orchestrator.reports import report
 from muxrl.orchestrator.supervise import fork_server
 
 READY = "ready"
@@ -54,6 +57,8 @@ def _run(arguments: list[str]) -> int:
 
 def main() -> None:
     folder = Path(sys.argv[1])
+    look_once()
+    report.learning_png = lambda _: b""  # those of launches alone are drawn
     with fork_server.running():
         (folder / READY).touch()
         for line in sys.stdin:

@@ -61,10 +61,11 @@ MOMENTS: dict[str, Callable[[Run], bool]] = {
 }
 LATER = [moment for moment in MOMENTS if moment != "first evaluation"]  # nobody plays before
 BY_DAY = [
-    ("ppo", "first evaluation"), ("evaluation", "first evaluation"),
-    ("simulation-0", "mid-training"), ("tracker", "mid-training"),
-]  # fmt: skip
-"""Beside what `test_restarts` kills: servers in a save and in the last evaluation, and that."""
+    [("simulation-0", "start"), ("ppo", "first evaluation"), (TRACKER, "mid-training")],
+    [("evaluation", "first evaluation"), ("simulation-0", "mid-training")],
+]
+"""One after the other in a run, beside what `test_restarts` kills: servers in a save and in the
+last evaluation, and that. At night each alone."""
 CASES = [
     (name, moment)
     for name in (*SERVERS, *PLAYERS, TRACKER)
@@ -88,27 +89,35 @@ def pid_of(run: Run, name: str) -> int:
     return pid
 
 
+def kill(run: Run, name: str, moment: str) -> None:
+    """Kills a process while the moment lasts."""
+    if moment == "start":
+        log = run.folder / "logs" / f"{name}.log"
+        run.wait_for("its start", lambda: run.writer_of(log) is not None)
+    else:
+        run.wait_for(moment, lambda: MOMENTS[moment](run))
+    pid = pid_of(run, name)
+    is_over = moment != "start" and not MOMENTS[moment](run)
+    assert not is_over, f"the {moment} was over before {name} could be killed"
+    os.kill(pid, signal.SIGKILL)
+
+
 def launch_and_kill(
     launch: Callable[..., Run], experiment: dict[str, Any], name: str, moment: str
 ) -> Run:
-    """Launches a run, and kills a process while the moment lasts."""
     run = launch(slow_to_save(experiment) if moment == "checkpoint" else experiment)
-    run.wait_for(moment, lambda: MOMENTS[moment](run))
-    pid = pid_of(run, name)
-    assert MOMENTS[moment](run), f"the {moment} was over before {name} could be killed"
-    os.kill(pid, signal.SIGKILL)
+    kill(run, name, moment)
     return run
 
 
-def assert_it_went_on(run: Run, name: str) -> None:
+def assert_it_went_on(run: Run, *names: str) -> None:
     assert run.wait(PATIENCE_S) == 0, run.output
     assert "Traceback" not in run.output
-    if name == TRACKER:
-        assert "goes on without its tracker" in run.output
-    else:
+    assert ("goes on without its tracker" in run.output) == (TRACKER in names)
+    if restarted := {*names} - {TRACKER}:
         assert "died (SIGKILL" in run.output
         summary = json.loads((run.folder / "summary.json").read_text())
-        assert summary["restarted_at"].keys() == {name}
+        assert summary["restarted_at"].keys() == restarted
     assert rows(run, "joint")[-1]["env_steps"] >= ENV_STEPS
     assert_readable(run)
     assert_goes_forward(run)
@@ -117,10 +126,18 @@ def assert_it_went_on(run: Run, name: str) -> None:
     run.assert_nothing_is_left()
 
 
-@pytest.mark.parametrize(
-    ("name", "moment"),
-    at_night(CASES, [case for case in CASES if case not in BY_DAY]),
-)
+@pytest.mark.parametrize("kills", BY_DAY)
+def test_a_run_goes_on_whatever_is_killed(
+    launch: Callable[..., Run], kills: list[tuple[str, str]]
+) -> None:
+    run = launch(config(None, 0, max_restarts=3) | RUN | {"trackers": [f"{__name__}:Listening"]})
+    for name, moment in kills:
+        kill(run, name, moment)
+    assert_it_went_on(run, *(name for name, _ in kills))
+
+
+@pytest.mark.night
+@pytest.mark.parametrize(("name", "moment"), CASES)
 def test_a_run_goes_on(launch: Callable[..., Run], name: str, moment: str) -> None:
     trackers = [f"{__name__}:Listening"] if name == TRACKER else []
     experiment = config(None, 0, max_restarts=3) | RUN | {"trackers": trackers}
@@ -160,15 +177,12 @@ def test_a_run_whose_simulation_is_a_program_goes_on(
 STARTS = [*SERVERS, *PLAYERS, "gateway"]
 
 
-@pytest.mark.parametrize(
-    "name", at_night(STARTS, [name for name in STARTS if name != "simulation-0"])
-)
+@pytest.mark.night
+@pytest.mark.parametrize("name", STARTS)
 def test_one_that_is_killed_while_it_starts(launch: Callable[..., Run], name: str) -> None:
     """A server or gateway that never came up ends the run; who plays is started again."""
-    run = launch(external(**RUN) if name == "gateway" else config(None, 0, max_restarts=3) | RUN)
-    log = run.folder / "logs" / f"{name}.log"
-    run.wait_for("its start", lambda: run.writer_of(log) is not None)
-    os.kill(run.pid_of(name), signal.SIGKILL)
+    experiment = external(**RUN) if name == "gateway" else config(None, 0, max_restarts=3) | RUN
+    run = launch_and_kill(launch, experiment, name, "start")
     if name in PLAYERS:
         assert_it_went_on(run, name)
         return

@@ -20,12 +20,18 @@ from tests.faults.runs import (
     num_restarts,
     wait_for_checkpoint,
 )
-from tests.faults.started import PATIENCE_S, muxrl
+from tests.faults.started import PATIENCE_S
+from tests.orchestrator.commanded import Muxrl
 
 from muxrl.orchestrator.launch.resuming import find_checkpoint
 from muxrl.orchestrator.records.run_directory import RunDirectory
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def muxrl(capfd: pytest.CaptureFixture[str]) -> Muxrl:
+    return Muxrl(capfd)
 
 
 def events(address: str) -> Iterator[dict[str, Any]]:
@@ -55,7 +61,7 @@ def wait(news: Iterator[dict[str, Any]], what: str, is_so: Callable[[Any], bool]
 
 
 def test_the_page_follows_a_run_until_it_is_stopped(
-    launch_alone: Callable[..., Run],
+    launch_alone: Callable[..., Run], muxrl: Muxrl
 ) -> None:
     run = launch_alone(lasting(watch=True))
     assert run.popen.stdout is not None
@@ -77,9 +83,9 @@ def test_the_page_follows_a_run_until_it_is_stopped(
         assert 0.0 < p50 <= p99 < 60.0
         address = json.loads((run.folder / "servers.json").read_text())[server["id"]]
         assert num_restarts(address) == server["num_restarts"]
-    (listed,) = json.loads(muxrl("runs", str(run.folder.parent), "--json").stdout)
+    (listed,) = json.loads(muxrl("runs", run.folder.parent, "--json").out)
     assert (listed["path"], listed["state"]) == (str(run.folder), "running")
-    stopped = muxrl("stop", str(run.folder))
+    stopped = muxrl("stop", run.folder)
     assert run.wait(PATIENCE_S) == 130, run.output
     last = list(news)[-1]
     assert last["status"]["state"] == "interrupted", "the page is told how the run ended"
@@ -87,20 +93,22 @@ def test_the_page_follows_a_run_until_it_is_stopped(
     run.assert_nothing_is_left()
     assert_readable(run)
     _, manifest, _ = find_checkpoint(RunDirectory(run.folder))
-    assert stopped.stdout.splitlines()[-1] == (
+    assert stopped.out.splitlines()[-1] == (
         f"run '{run.folder}' has ended: interrupted, at {manifest.env_steps:,} env steps; go on "
         f"with: muxrl launch --resume {run.folder}"
     )
-    (listed,) = json.loads(muxrl("runs", str(run.folder.parent), "--json").stdout)
+    (listed,) = json.loads(muxrl("runs", run.folder.parent, "--json").out)
     assert listed["state"] == "interrupted"
     assert listed["resumable_at"] == manifest.env_steps
-    assert "is over: interrupted" in muxrl("stop", str(run.folder), code=2).stderr
+    assert "is over: interrupted" in muxrl("stop", run.folder, code=2).err
 
 
-def test_a_run_is_stopped_while_its_processes_start(launch_alone: Callable[..., Run]) -> None:
-    run = launch_alone(config())
+def test_a_run_is_stopped_while_its_processes_start(
+    launch: Callable[..., Run], muxrl: Muxrl
+) -> None:
+    run = launch(config())
     run.wait_for("a server's log", lambda: (run.folder / "logs" / "ppo.log").exists())
-    muxrl("stop", str(run.folder))
+    muxrl("stop", run.folder)
     assert run.wait() == 130, run.output
     assert json.loads((run.folder / "status.json").read_text())["state"] == "interrupted"
     run.assert_nothing_is_left()

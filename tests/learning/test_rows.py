@@ -14,7 +14,7 @@ from muxrl.orchestrator.launch.in_process import serve
 from muxrl.servers.config import ServerConfig
 
 ZERO_COST = "muxrl.experiments.simulations.zero_cost:ZeroCost"
-NUM_SIMULATIONS, NUM_EPISODES = 16, 32
+NUM_SIMULATIONS, NUM_EPISODES = 8, 16
 
 SERVERS: dict[str, ServerConfig] = {
     "qmix": ServerConfig(
@@ -22,7 +22,7 @@ SERVERS: dict[str, ServerConfig] = {
         agents=["agent_0", "agent_1", "agent_2"],
         groups={"team": ["agent_0", "agent_1", "agent_2"]},
         use_global_state=False,
-        settings={"batch_size_episodes": 4},
+        settings={"batch_size_episodes": 4, "num_episodes_before_learning": 8},
     ),
     "ppo": ServerConfig(
         "PPO",
@@ -46,7 +46,7 @@ SERVERS: dict[str, ServerConfig] = {
         agents=["agent_8", "agent_9"],
         groups={"team": ["agent_8", "agent_9"]},
         use_global_state=False,
-        settings={"num_steps_before_learning": 200, "updates_per_step": 0.1},
+        settings={"num_steps_before_learning": 200, "updates_per_step": 0.02},
     ),
 }
 AGENTS = {"num_agents": 10}

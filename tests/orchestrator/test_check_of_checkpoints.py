@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from tests.orchestrator.commanded import Muxrl
 
-from muxrl.orchestrator.config import ExperimentConfig, load_config, prepare, resolve
+from muxrl.orchestrator.config import ExperimentConfig, load_config, prepare
 from muxrl.orchestrator.config.facts import SimulationFacts
+from muxrl.orchestrator.config.resolve import resolve
 from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, STATE_FILE, note_of
 from muxrl.servers.server import PolicyServer, ServerProblem

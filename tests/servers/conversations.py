@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from tests.servers.packing import answers_of, rows_of
 
-from muxrl.orchestrator.config import load_config, probe, resolve
+from muxrl.orchestrator.config import load_config, probe
+from muxrl.orchestrator.config.resolve import resolve
 from muxrl.protocol.codec import decode_batch, decode_batch_reply, encode, encode_batch
 from muxrl.protocol.messages import (
     AbortEpisode,

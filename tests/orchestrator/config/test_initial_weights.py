@@ -12,8 +12,9 @@ import msgspec
 import pytest
 from tests.servers.scripted_store import make_plan
 
-from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, SimulationFacts, resolve
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, SimulationFacts
 from muxrl.orchestrator.config.initial_weights import find_initial_weights
+from muxrl.orchestrator.config.resolve import resolve
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, note_of
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan

@@ -9,9 +9,10 @@ import pytest
 from tests.servers.resumable import Served, plan_of
 
 from muxrl.orchestrator.cli import main
-from muxrl.orchestrator.config import SimulationFacts, load_config, memory, resolve
+from muxrl.orchestrator.config import SimulationFacts, load_config, memory
 from muxrl.orchestrator.config.experiment import Experiment
 from muxrl.orchestrator.config.memory import describe_replays, find_overflow, find_replays, shown
+from muxrl.orchestrator.config.resolve import resolve
 from muxrl.orchestrator.config.warnings import find_late, find_warnings
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.config import ServerConfig

@@ -12,14 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muxrl.orchestrator.config import (
-    ExperimentConfig,
-    SimulationConfig,
-    from_yaml,
-    resolve,
-    to_yaml,
-)
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, from_yaml, to_yaml
 from muxrl.orchestrator.config.facts import SimulationFacts
+from muxrl.orchestrator.config.resolve import resolve
 from muxrl.orchestrator.config.schema import CheckpointConfig
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.evaluations.frozen import FrozenRun

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muxrl.orchestrator.config import SimulationFacts, derive_seed, load_config, prepare, resolve
+from muxrl.orchestrator.config import SimulationFacts, derive_seed, load_config, prepare
+from muxrl.orchestrator.config.resolve import resolve
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from muxrl.orchestrator.config import SimulationConfig, SimulationFacts, load_config, probe, resolve
+from muxrl.orchestrator.config import SimulationConfig, SimulationFacts, load_config, probe
+from muxrl.orchestrator.config.resolve import resolve
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, note_of

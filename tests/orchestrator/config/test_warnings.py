@@ -19,9 +19,9 @@ from muxrl.orchestrator.config import (
     SimulationFacts,
     StopConfig,
     load_config,
-    resolve,
 )
 from muxrl.orchestrator.config.experiment import Experiment
+from muxrl.orchestrator.config.resolve import resolve
 from muxrl.orchestrator.config.warnings import find_late, find_warnings
 from muxrl.orchestrator.launch.run import Run
 from muxrl.orchestrator.launch.whole_run import warner

@@ -8,17 +8,14 @@ from typing import Any
 
 import pytest
 from tests.orchestrator.launch.duel import Duel
-from tests.orchestrator.probed import probe_once
 
 from muxrl.orchestrator.config import to_yaml
-from muxrl.orchestrator.league import population
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.games import _seats, seatings
 from muxrl.orchestrator.league.load import load_league
 from muxrl.orchestrator.league.population import League, make_league
 from muxrl.orchestrator.league.rounds import make_round
 from muxrl.orchestrator.storage.json_files import write_text
-from muxrl.orchestrator.sweeps import plan
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 
 EXPLOITED = {"settings.lr": {"loguniform": [0.001, 0.1]}}
@@ -41,12 +38,6 @@ def tree(**values: Any) -> dict[str, Any]:
         "members": {"a": {"role": "left"}, "b": {"role": "right"}},
         "num_episodes": 3,
     } | values
-
-
-@pytest.fixture(autouse=True)
-def _once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (plan, population):
-        monkeypatch.setattr(module, "probe", probe_once)
 
 
 @pytest.fixture

@@ -1,0 +1,59 @@
+"""A look at an environment of the checkout starts a process once, not for each test that plays it.
+
+That a look has a process of its own, with which ends all that the environment has begun, is shown
+in `tests/client/test_first_look.py`.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+from muxrl.client import apart
+from muxrl.client.first_look import Subject
+
+ROOTS = (Path(__file__).parents[1], Path(sys.prefix))
+SHOWN_BY = "tests.client.test_first_look"
+"""Shows what a look does: there each has its process."""
+
+
+class Look(apart.ProcessCall[Any]):
+    """As a `ProcessCall`, but what came of a call before it is known."""
+
+    _known: ClassVar[dict[bytes, bytes]] = {}
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self._call = pickle.dumps((function, arguments)) if _is_ours(*arguments) else b""
+        if self._call not in self._known:
+            super().__init__(function, *arguments)
+
+    def __exit__(self, *error: object) -> None:
+        if hasattr(self, "_process"):
+            super().__exit__(*error)
+
+    def result(self) -> Any:
+        if self._call in self._known:
+            return pickle.loads(self._known[self._call])
+        found = super().result()
+        if self._call:
+            self._known[self._call] = pickle.dumps(found)
+        return found
+
+
+def look_once() -> None:
+    """Has this process know what it has looked at."""
+    apart.ProcessCall = Look  # type: ignore[misc]
+
+
+def _is_ours(subject: object, *_: object) -> bool:
+    """Whether an environment stays as it is: its module is none that a test has written."""
+    module = subject.env.partition(":")[0] if isinstance(subject, Subject) else ""
+    if module in ("", SHOWN_BY):
+        return False
+    found = find_spec(module.partition(".")[0])
+    places = [] if found is None else [found.origin, *(found.submodule_search_locations or ())]
+    return any(Path(place or "/").is_relative_to(root) for place in places for root in ROOTS)
