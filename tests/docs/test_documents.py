@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from muxrl.protocol.spaces import Box, Discrete, MultiDiscrete, Space
@@ -39,10 +38,6 @@ ALGORITHM_HEADINGS = [
 ]
 
 
-def name_of(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
 def prose(page: Path) -> str:
     """Returns a page without its code blocks."""
     return CODE_BLOCK.sub("", page.read_text())
@@ -71,10 +66,10 @@ def table(page: Path, heading: str) -> list[list[str]]:
     return [row.split(" | ") for row in rows[1:]]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_shown_files_are_verbatim(page: Path) -> None:
-    for path, shown in SHOWN_FILE.findall(page.read_text()):
-        assert shown == (ROOT / path).read_text(), f"{page.name} shows another {path}"
+def test_shown_files_are_verbatim() -> None:
+    for page in PAGES:
+        for path, shown in SHOWN_FILE.findall(page.read_text()):
+            assert shown == (ROOT / path).read_text(), f"{page.name} shows another {path}"
 
 
 def test_the_readme_shows_the_loop() -> None:
@@ -82,10 +77,10 @@ def test_the_readme_shows_the_loop() -> None:
     assert "experiments/examples/twenty_lines.py" in shown
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_to_files_and_headings(page: Path) -> None:
+def test_links_lead_to_files_and_headings() -> None:
     missing = [
-        f"{file.name}#{fragment}"
+        f"{page.name}: {file.name}#{fragment}"
+        for page in PAGES
         for _, file, fragment in links(page)
         if not file.exists() or (fragment and fragment not in map(anchor, headings(file)))
     ]
@@ -257,9 +252,13 @@ def test_pages_count_the_algorithms() -> None:
 # --- files and functions --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_paths_of_the_checkout_exist(page: Path) -> None:
-    missing = [path for path in PATH.findall(prose(page)) if not (ROOT / path).exists()]
+def test_paths_of_the_checkout_exist() -> None:
+    missing = [
+        f"{page.name}: {path}"
+        for page in PAGES
+        for path in PATH.findall(prose(page))
+        if not (ROOT / path).exists()
+    ]
     assert not missing
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.compliance.real_servers import wait_until
-from tests.faults.started import ROOT
+from tests.faults.started import ROOT, environment_of
 
 from muxrl.orchestrator.errors import Ended, Raised, RunFailed
 from muxrl.orchestrator.supervise import fork_server
@@ -89,9 +88,19 @@ class Talker:
 Make = Callable[..., Worker]
 
 
+@pytest.fixture(scope="module")
+def forking() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{environment_of(ROOT)['PYTHONPATH']}:{ROOT}")
+        with fork_server.running():
+            yield
+
+
 @pytest.fixture(params=[False, True], ids=["spawned", "forked"])
 def make(request: pytest.FixtureRequest, tmp_path: Path, python_path: str) -> Iterator[Make]:
     made: list[Worker] = []
+    if request.param:
+        request.getfixturevalue("forking")
 
     def make(*arguments: Any) -> Worker:
         env = {"PYTHONPATH": python_path, "LIKED": "cats"}
@@ -101,8 +110,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, python_path: str) -> It
         made.append(worker)
         return worker
 
-    with fork_server.running() if request.param else contextlib.nullcontext():
-        yield make
+    yield make
     for worker in made:
         worker.kill()
 

@@ -57,7 +57,8 @@ def list_of(count: int, entries: bytes) -> bytes:
 
 NUM = MAX_PLAIN_BYTES
 EMPTY_LISTS = list_of(NUM, b"\x90" * NUM)
-MANY_KEYS = map_of(NUM // 4, b"".join(b"\xa3%3x\x90" % (i % 4096) for i in range(NUM // 4)))
+KEYS = b"".join(b"\xa3%3x\x90" % i for i in range(4096))
+MANY_KEYS = map_of(NUM // 4, KEYS * (NUM // 4 // 4096))
 
 
 @pytest.mark.usefixtures("unread")
