@@ -30,13 +30,17 @@ def pytest_configure() -> None:
     """Has Ctrl-C interrupt, also where a script began the tests in the background (`&`)."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     look_once()
-    gc.disable()  # what is imported and collected stays
 
 
-def pytest_collection_finish() -> None:
-    """Has the collector of garbage pass over all tests and modules, which are much."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Has the garbage collector pass over modules and tests: they are a million objects."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

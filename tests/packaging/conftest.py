@@ -15,6 +15,7 @@ from tests.packaging.installed import (
     lend_all_packages,
     lend_packages,
     make_environment,
+    pip_install,
     run,
 )
 
@@ -109,8 +110,8 @@ def _client_of(version: str, wheel: Path, factory: pytest.TempPathFactory) -> In
     root = factory.mktemp(f"python{version}")
     installed = Installed(root / "venv", root / "empty")
     installed.folder.mkdir()
-    subprocess.run([python, "-m", "venv", installed.root], check=True)
-    pip = [installed.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([python, "-m", "venv", "--without-pip", installed.root], check=True)
+    pip = pip_install(installed)
     subprocess.run([*pip, "--no-deps", "--no-index", wheel], check=True)
     # Its compiled packages are other ones than this interpreter's, which could be lent.
     done = run([*pip, wheel])

@@ -60,13 +60,18 @@ class Installed:
             )
 
 
+def pip_install(installed: Installed) -> list[str | Path]:
+    """Returns the command that installs there; what is never imported is not compiled."""
+    pip = [sys.executable, "-m", "pip", "--python", installed.python, "install", "--quiet"]
+    return [*pip, "--no-compile", "--disable-pip-version-check"]
+
+
 def make_environment(root: Path, wheel: Path) -> Installed:
     """Makes an environment that holds the wheel, and of its dependencies none."""
     venv.create(root / "venv", with_pip=False, symlinks=True)
     (root / "empty").mkdir()
     installed = Installed(root / "venv", root / "empty")
-    pip = [sys.executable, "-m", "pip", "--python", installed.python, "install", "--quiet"]
-    pip += ["--no-deps", "--no-index", "--disable-pip-version-check", wheel]
+    pip = [*pip_install(installed), "--no-deps", "--no-index", wheel]
     done = run(pip, cwd=root, env=installed.environment())
     assert done.returncode == 0, done.stderr
     return installed

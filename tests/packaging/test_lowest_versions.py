@@ -22,6 +22,7 @@ from tests.packaging.installed import (
     lend_all_packages,
     make_environment,
     needed,
+    pip_install,
     run,
     site_packages,
 )
@@ -63,8 +64,7 @@ def _installed_in(environment: Installed) -> dict[str, Distribution]:
 
 
 def _pip(environment: Installed, *arguments: str) -> None:
-    pip = [sys.executable, "-m", "pip", "--python", environment.python, "install", "--quiet"]
-    pip += ["--disable-pip-version-check", "--only-binary", ":all:"]
+    pip = [*pip_install(environment), "--only-binary", ":all:"]
     done = run([*pip, *arguments], env=environment.environment())
     if NOTHING in done.stderr:
         pytest.skip(f"needs an index of packages: {done.stderr.strip()[-200:]}")
