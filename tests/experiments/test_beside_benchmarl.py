@@ -93,6 +93,6 @@ class TestMeter:
 def test_our_side_counts_the_updates_of_mappo(monkeypatch: Any) -> None:
     from muxrl.experiments.studies.beside_benchmarl import muxrl_side
 
-    monkeypatch.setattr(muxrl_side, "INTERVAL_ENV_STEPS", 2_000)
-    run = muxrl_side.train("mappo", "muxrl", "default", seed=0, env_steps=2_000)
+    monkeypatch.setattr(muxrl_side, "INTERVAL_ENV_STEPS", 1_000)
+    run = muxrl_side.train("mappo", "muxrl", "default", seed=0, env_steps=1_000)
     assert run.num_updates == 10 * run.num_updates_env_steps // 1_000 > 0

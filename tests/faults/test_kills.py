@@ -76,7 +76,7 @@ CASES = [
 EXTERNAL = [(name, moment) for name in THROUGH_GATEWAY for moment in LATER]
 RUN = {
     "stop": {"env_steps": ENV_STEPS},
-    "evaluation": {"interval_env_steps": 700, "num_episodes": 4, "final_num_episodes": 4},
+    "evaluation": {"interval_env_steps": 700, "num_episodes": 2, "final_num_episodes": 2},
     "checkpoint": {"interval_env_steps": 400, "interval_s": None},
     "metrics_interval_s": 0.2,
 }

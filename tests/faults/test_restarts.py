@@ -179,7 +179,7 @@ def test_a_server_that_is_lost_too_often_ends_the_run_and_keeps_the_checkpoint(
 def test_servers_killed_in_a_save_and_in_the_final_evaluation_go_on_and_so_does_that(
     launch: Callable[..., Run],
 ) -> None:
-    experiment = lasting(stop={"env_steps": 4_000}, evaluation={"final_num_episodes": 10})
+    experiment = lasting(stop={"env_steps": 4_000}, evaluation={"final_num_episodes": 4})
     run = wait_for_checkpoint(launch(slow_to_save(experiment)))
     folder = run.folder / "checkpoints"
     pids = {name: run.pid_of(name) for name in ("ppo", "a2c")}
@@ -208,6 +208,6 @@ def test_servers_killed_in_a_save_and_in_the_final_evaluation_go_on_and_so_does_
     last = [row for row in rows(run, "evaluation") if row["is_final"]]
     conditions = [None, "a2c", "ppo", "a2c:untrained", "ppo:untrained"]
     assert [row["replaced"] for row in last] == conditions
-    assert all(len(row["returns"]["agent_0"]) == 10 for row in last)
+    assert all(len(row["returns"]["agent_0"]) == 4 for row in last)
     place, _, damage = find_checkpoint(RunDirectory.open(run.folder))
     assert (damage, {p.name for p in place.iterdir()}) == ([], {"ppo", "a2c", "manifest.json"})

@@ -25,17 +25,26 @@ _REPLAY = {
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "least"),
+    ("name", "settings", "num_env_steps", "least"),
     [
-        ("PPO", {"train_batch_size_per_learner": 100, "minibatch_size": 100, "num_epochs": 3}, 18),
-        ("DQN", _REPLAY, 20),
-        ("SAC", _REPLAY, 20),
-        ("IMPALA", {"train_batch_size_per_learner": 100}, 6),
-        ("APPO", {"train_batch_size_per_learner": 100}, 6),
+        (
+            "PPO",
+            {"train_batch_size_per_learner": 100, "minibatch_size": 100, "num_epochs": 3},
+            700,
+            18,
+        ),
+        ("DQN", _REPLAY, 300, 20),
+        ("SAC", _REPLAY, 300, 20),
+        ("IMPALA", {"train_batch_size_per_learner": 100}, 700, 6),
+        ("APPO", {"train_batch_size_per_learner": 100}, 700, 6),
     ],
 )
 def test_it_learns(
-    name: str, settings: dict[str, Any], least: int, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    settings: dict[str, Any],
+    num_env_steps: int,
+    least: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     num_updates, apply = 0, TorchLearner.apply_gradients
 
@@ -58,7 +67,7 @@ def test_it_learns(
             loop = EnvLoop(
                 [served.simulation() for _ in range(2)], client, seeds=iter(range(10**6))
             )
-            loop.run(should_stop=lambda: loop.num_env_steps >= 700)
+            loop.run(should_stop=lambda: loop.num_env_steps >= num_env_steps)
         served.check()
         served.servers["s"].finish_training(60.0)
         assert served.servers["s"].status().weights_seq_no > 0

@@ -71,27 +71,36 @@ for name in ("ray", "tree", "stable_baselines3", "onnx", "optuna"):
 
 @pytest.mark.timeout(300)
 def test_with_servers_alone_a_run_with_a_replay_needs_no_ray(
-    servers: Installed, tmp_path: Path
+    servers: Installed, full: Installed, tmp_path: Path
 ) -> None:
+    """Its simulation is the README's loop, with a free port."""
     done = servers.run("python", "-c", NO_RAY)
     assert done.returncode == 0, done.stderr
-    run = tmp_path / "run"
-    shorter = [
-        "stop.env_steps=300",
-        "evaluation.interval_env_steps=null",
-        "evaluation.final_num_episodes=3",
-        "--no-progress",
-    ]
-    has_replay = [
-        "servers.ppo.algorithm=DQN",
-        "servers.ppo.settings={}",
-        "servers.ppo.settings.num_steps_sampled_before_learning_starts=100",
-    ]
-    shorter += has_replay
-    done = servers.run("muxrl", "launch", "cartpole_ppo", "--run-dir", str(run), *shorter)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Evaluated after" in done.stdout
-    assert (run / "checkpoints" / "last" / "manifest.json").exists()
+    port = _free_port()
+    script = (ROOT / "experiments/examples/twenty_lines.py").read_text()
+    assert "127.0.0.1:9900" in script
+    (tmp_path / "loop.py").write_text(script.replace("127.0.0.1:9900", f"127.0.0.1:{port}"))
+    log, folder = tmp_path / "run.log", tmp_path / "run"
+    shorter = ["stop.env_steps=500", "evaluation.interval_env_steps=null",
+               "evaluation.final_num_episodes=3", f"simulation.gateway.port={port}"]  # fmt: skip
+    replay = ["servers.ppo.algorithm=DQN", "servers.ppo.settings={}",
+              "servers.ppo.settings.num_steps_sampled_before_learning_starts=100"]  # fmt: skip
+    options = [*shorter, *replay, "--run-dir", str(folder), "--no-progress"]
+    run = servers.start("muxrl", "launch", "twenty_lines", *options, log=log)
+    try:
+        wait_for_gateway(run, log)
+        done = full.run("python", str(tmp_path / "loop.py"))
+        assert done.returncode == 0, done.stderr
+        # One episode may be open as training ends, another as the evaluation begins; no more.
+        lost = [line.partition(" is over: ")[2] for line in done.stdout.splitlines()]
+        assert [one for one in (OVER, BEGINS) if one in lost] == lost
+        assert run.wait(60.0) == 0, log.read_text()
+    finally:
+        if run.poll() is None:
+            run.kill()
+            run.wait()
+    assert "Evaluated after" in log.read_text()
+    assert (folder / "checkpoints" / "last" / "manifest.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -110,32 +119,6 @@ def test_an_extra_that_is_missing_names_itself(
     assert done.returncode in (1, 2), done.stdout
     assert f"pip install 'muxrl[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.timeout(300)
-def test_the_twenty_line_loop_plays_until_its_run_is_over(full: Installed, tmp_path: Path) -> None:
-    """As in the README, with a free port and a shorter run."""
-    port = _free_port()
-    script = (ROOT / "experiments/examples/twenty_lines.py").read_text()
-    assert "127.0.0.1:9900" in script
-    (tmp_path / "loop.py").write_text(script.replace("127.0.0.1:9900", f"127.0.0.1:{port}"))
-    log = tmp_path / "run.log"
-    shorter = ["stop.env_steps=500", "evaluation.interval_env_steps=null",
-               "evaluation.final_num_episodes=3", f"simulation.gateway.port={port}"]  # fmt: skip
-    run = full.start("muxrl", "launch", "twenty_lines", *shorter, "--no-progress", log=log)
-    try:
-        wait_for_gateway(run, log)
-        done = full.run("python", str(tmp_path / "loop.py"))
-        assert done.returncode == 0, done.stderr
-        # One episode may be open as training ends, another as the evaluation begins; no more.
-        lost = [line.partition(" is over: ")[2] for line in done.stdout.splitlines()]
-        assert [one for one in (OVER, BEGINS) if one in lost] == lost
-        assert run.wait(60.0) == 0, log.read_text()
-    finally:
-        if run.poll() is None:
-            run.kill()
-            run.wait()
-    assert "Evaluated after" in log.read_text()
 
 
 def wait_for_gateway(run: subprocess.Popen[Any], log: Path) -> None:
