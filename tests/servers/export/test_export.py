@@ -127,7 +127,8 @@ FILE = "both.onnx"
 
 _AT_NIGHT = [
     "APPO, LSTM", "SAC, combinations", "MASAC, normalised, without ids", "PPO, masked",
-    "SAC, scaled and normalised", "IMPALA, Tuple of Discrete", "PPO, MultiBinary",
+    "SAC, scaled and normalised", "IMPALA, Tuple of Discrete", "PPO, MultiBinary", "DQN, masked",
+    "VDN, masked combinations",
 ]  # fmt: skip
 """What each of these has, another case has, too."""
 
