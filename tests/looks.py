@@ -52,8 +52,11 @@ def look_once() -> None:
 def _is_ours(subject: object, *_: object) -> bool:
     """Whether an environment stays as it is: its module is none that a test has written."""
     module = subject.env.partition(":")[0] if isinstance(subject, Subject) else ""
-    if module in ("", SHOWN_BY):
+    if module == SHOWN_BY:
         return False
-    found = find_spec(module.partition(".")[0])
+    try:
+        found = find_spec(module.partition(".")[0])
+    except ValueError:  # there is no name, or it is that of a script
+        return False
     places = [] if found is None else [found.origin, *(found.submodule_search_locations or ())]
     return any(Path(place or "/").is_relative_to(root) for place in places for root in ROOTS)

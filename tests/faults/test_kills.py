@@ -91,14 +91,14 @@ def pid_of(run: Run, name: str) -> int:
 
 def kill(run: Run, name: str, moment: str) -> None:
     """Kills a process while the moment lasts."""
-    if moment == "start":
-        log = run.folder / "logs" / f"{name}.log"
-        run.wait_for("its start", lambda: run.writer_of(log) is not None)
-    else:
-        run.wait_for(moment, lambda: MOMENTS[moment](run))
+    log = run.folder / "logs" / f"{name}.log"
+
+    def lasts() -> bool:
+        return run.writer_of(log) is not None if moment == "start" else MOMENTS[moment](run)
+
+    run.wait_for(moment, lasts)
     pid = pid_of(run, name)
-    is_over = moment != "start" and not MOMENTS[moment](run)
-    assert not is_over, f"the {moment} was over before {name} could be killed"
+    assert lasts(), f"the {moment} was over before {name} could be killed"
     os.kill(pid, signal.SIGKILL)
 
 

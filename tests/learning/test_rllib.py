@@ -15,7 +15,7 @@ from muxrl.servers.config import ServerConfig
 
 pytestmark = [pytest.mark.learning, pytest.mark.usefixtures("rllib")]
 
-
+_RECENT = {"train_batch_size_per_learner": 100}
 _REPLAY = {
     "num_steps_sampled_before_learning_starts": 100,
     "train_batch_size_per_learner": 16,
@@ -27,16 +27,11 @@ _REPLAY = {
 @pytest.mark.parametrize(
     ("name", "settings", "num_env_steps", "least"),
     [
-        (
-            "PPO",
-            {"train_batch_size_per_learner": 100, "minibatch_size": 100, "num_epochs": 3},
-            700,
-            18,
-        ),
+        ("PPO", _RECENT | {"minibatch_size": 100, "num_epochs": 3}, 700, 18),
         ("DQN", _REPLAY, 300, 20),
         ("SAC", _REPLAY, 300, 20),
-        ("IMPALA", {"train_batch_size_per_learner": 100}, 700, 6),
-        ("APPO", {"train_batch_size_per_learner": 100}, 700, 6),
+        ("IMPALA", _RECENT, 700, 6),
+        ("APPO", _RECENT, 700, 6),
     ],
 )
 def test_it_learns(
