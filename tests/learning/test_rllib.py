@@ -69,6 +69,7 @@ def test_it_learns(
     assert num_updates >= least
 
 
+@pytest.mark.night  # by day: test_each_algorithm.py
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_it_balances_the_pole() -> None:
