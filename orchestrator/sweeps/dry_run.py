@@ -10,6 +10,7 @@ stop by return comes first.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import tempfile
 import time
@@ -24,6 +25,7 @@ from rich.console import Console
 from muxrl.orchestrator.config import Experiment, StopConfig
 from muxrl.orchestrator.config.resolve import compares_untrained
 from muxrl.orchestrator.doing import doing, silenced
+from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.launch.run import Run
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
 from muxrl.orchestrator.launch.tally import Tally
@@ -221,9 +223,9 @@ def _measure(
         ),
         trackers=[],
     )
-    with tempfile.TemporaryDirectory(prefix="muxrl-calibration-") as temporary:
+    with _temporary_folder() as temporary:
         calibrated = replace(experiment, config=config)
-        folder = make_folder(calibrated, Path(temporary) / "run")
+        folder = make_folder(calibrated, temporary / "run")
         evaluated_at: list[float] = []  # when all had played as learned
         began_at = time.monotonic()
         with contextlib.closing(
@@ -256,6 +258,19 @@ def _measure(
                 "" if train_s is not None else why_unknown(experiment.config.stop, run.tally),
                 without,
             )
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """Makes a folder, which stays if a run in it fails, since the message names a log in there."""
+    path = Path(tempfile.mkdtemp(prefix="muxrl-calibration-"))
+    with contextlib.ExitStack() as cleanup:
+        cleanup.callback(shutil.rmtree, path)
+        try:
+            yield path
+        except RunFailed:
+            cleanup.pop_all()
+            raise
 
 
 def _train_s(

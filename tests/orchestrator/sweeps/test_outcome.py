@@ -16,6 +16,7 @@ from muxrl.orchestrator.config import (
     StopConfig,
     prepare,
 )
+from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
 from muxrl.orchestrator.sweeps import dry_run as dry_run_module
@@ -239,7 +240,7 @@ class FakeRun:
 
     def __init__(self, experiment, folder, before, on_evaluated):
         self.tally, self.servers = Tally(), SimpleNamespace(statuses={})
-        self.experiment, self.on_evaluated = experiment, on_evaluated
+        self.experiment, self.folder, self.on_evaluated = experiment, folder, on_evaluated
         self.is_training = self.is_enough = False
 
     def play(self, workers):
@@ -288,10 +289,31 @@ class FakeRun:
     ],
 )
 def test_a_calibration_holds_steps_updates_evaluations_and_the_end(
-    algorithm, evaluation, timing, monkeypatch
+    algorithm, evaluation, timing, monkeypatch, tmp_path
 ):
     """The window is of 10 s."""
-    monkeypatch.setattr(dry_run_module, "Run", FakeRun)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    found = calibrated(FakeRun, algorithm, evaluation, monkeypatch)
+    assert (found.start_s, found.train_s, found.evaluation_s) == pytest.approx(timing)
+    assert (found.end_s, found.unknown, found.without) == (3.0, "", ())
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_log_that_a_failed_calibration_names_is_there(monkeypatch, tmp_path):
+    class Fails(FakeRun):
+        def play(self, workers):
+            log = self.folder.log("prey")
+            log.write_text("it rained")
+            raise RunFailed(f"server 'prey' ended; its log: {log}")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(RunFailed, match=f"its log: {tmp_path}") as failed:
+        calibrated(Fails, "RANDOM", {}, monkeypatch)
+    assert Path(str(failed.value).partition("its log: ")[2]).read_text() == "it rained"
+
+
+def calibrated(run, algorithm, evaluation, monkeypatch):
+    monkeypatch.setattr(dry_run_module, "Run", run)
     monkeypatch.setattr(dry_run_module.time, "monotonic", lambda: FakeRun.now)
     zero = SimulationConfig(env="muxrl.experiments.simulations.zero_cost:ZeroCost")
     config = ExperimentConfig(
@@ -307,8 +329,7 @@ def test_a_calibration_holds_steps_updates_evaluations_and_the_end(
         config=SweepConfig(calibration_s=10.0),
     )
     (found,) = dry_run_module.calibrate(plan, 2.0)
-    assert (found.start_s, found.train_s, found.evaluation_s) == pytest.approx(timing)
-    assert (found.end_s, found.unknown, found.without) == (3.0, "", ())
+    return found
 
 
 def test_it_says_whose_learning_it_does_not_hold():
