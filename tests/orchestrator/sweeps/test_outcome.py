@@ -36,9 +36,8 @@ from muxrl.orchestrator.sweeps.result import SweepResult, print_result
 from muxrl.orchestrator.sweeps.runner import local_num_cpus
 from muxrl.orchestrator.sweeps.schema import MetricConfig as M
 from muxrl.orchestrator.sweeps.schema import SweepConfig
-from muxrl.orchestrator.sweeps.tuner import placement
 from muxrl.protocol.messages import Status
-from muxrl.servers.config import ResourcesConfig, ServerConfig
+from muxrl.servers.config import ServerConfig
 
 
 def trial(number, status="done", metric=None, seed=0, **values):
@@ -176,21 +175,6 @@ def test_a_metric_is_one_number_of_evaluations_or_of_training(
         returns, metrics = evaluated
         row = EvaluationRow(env_steps=300, replaced=None, returns=returns, metrics=metrics)
     assert told.value(row, JointRow(env_steps=500, **training)) == value
-
-
-def test_a_placement_group_has_a_bundle_for_each_process():
-    config = ExperimentConfig(
-        simulation=SimulationConfig(num_processes=2, num_cpus=0.25),
-        servers={
-            "a": ServerConfig(resources=ResourcesConfig(num_cpus=1.0, num_gpus=0.5)),
-            "b": ServerConfig(resources=ResourcesConfig(num_cpus=0.0)),
-        },
-    )
-    # Server a, two simulations and the evaluation; nothing for who asks for nothing.
-    group = placement(config)
-    assert group.strategy == "STRICT_PACK"
-    assert group.head_bundle_is_empty, "the trial itself only watches"
-    assert group.bundles == [{"CPU": 1.0, "GPU": 0.5}, *[{"CPU": 0.25}] * 3]
 
 
 def test_as_many_trials_as_fit_are_reckoned_with_at_once(monkeypatch):
