@@ -56,7 +56,8 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
         "run": Column(css="text"),
     }
     rounds = grid(trained, "round member role status begins_with settings run", columns)
-    kinds = (NASH, ALPHA_RANK) if len(league.agents) == 2 else ()
+    is_of_two = len(league.agents) == 2
+    kinds = (NASH, ALPHA_RANK) if is_of_two else ()
     solved = {kind: solve(league, folder, last, kind) for kind in kinds}
     weights = {
         t.role: {kind: {} if isinstance(one, str) else one[t.role] for kind, one in solved.items()}
@@ -91,7 +92,8 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
     parts += ["## Rounds", markdown(rounds)]
     write_text(folder.path / "summary.md", "\n\n".join(parts) + "\n")
     write_json(folder.path / "league.json", _as_json(tables, weights, trained, folder))
-    write_payoffs(tables, folder.path)
+    if is_of_two:
+        write_payoffs(tables, folder.path)
     return write_page(
         folder.path,
         "league.html",

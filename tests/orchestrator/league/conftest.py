@@ -18,7 +18,13 @@ from muxrl.orchestrator.league.rounds import make_round
 from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 
+Make = Callable[..., League]
+Folder = Callable[..., LeagueDirectory]
+SIDES = ["left", "right"]
+HANDS = {"paper": {"role": "left"}, "rock": {"role": "left"}, "scissors": {"role": "right"}}
+TWO = {"a": {"role": "left"}, "z": {"role": "left"}, "b": {"role": "right"}}
 EXPLOITED = {"settings.lr": {"loguniform": [0.001, 0.1]}}
+EXPLOIT = {"role": "left", "every_rounds": 2, "parameters": EXPLOITED}
 PPO = {
     "settings": {"train_batch_size_per_learner": 160, "minibatch_size": 80, "lr": 0.01},
     "model": {"fcnet_hiddens": [16]},
@@ -31,7 +37,7 @@ def tree(**values: Any) -> dict[str, Any]:
         "name": "duel",
         "experiment": {
             "simulation": {"env": f"{Duel.__module__}:Duel"},
-            "servers": {side: {"agents": [side], **PPO} for side in ("left", "right")},
+            "servers": {side: {"agents": [side], **PPO} for side in SIDES},
             "stop": {"env_steps": 480},
             "evaluation": {"should_explore": True, "seed": 500},
         },
@@ -41,12 +47,12 @@ def tree(**values: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def make(rllib: None) -> Callable[..., League]:
+def make(rllib: None) -> Make:
     return lambda **values: make_league(load_league(tree(**values)))
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Callable[..., LeagueDirectory]:
+def folder(tmp_path: Path) -> Folder:
     """Makes a league's directory, of which so many rounds are trained and played; see `play`."""
 
     def create(league: League, num_rounds: int = 0, *how: Any, **strengths: float) -> Any:
@@ -98,3 +104,13 @@ def play(
         played = {s: [r] * league.config.num_episodes for s, r in zip(seats, both, strict=True)}
         games[str(seats)] = {"seats": seats, "returns": played}
     folder.write_games(number, {"format": 1, "num_episodes": 3, "games": [*games.values()]})
+
+
+def hands(left: str, right: str) -> tuple[float, float]:
+    """Returns who wins; random actions lose."""
+    order = ["paper @ 1", "rock @ 1", "scissors @ 1"]
+    if left in order and right in order:
+        won = (0, 1, -1)[(order.index(right) - order.index(left)) % 3]
+    else:
+        won = (left in order) - (right in order)
+    return won, -won

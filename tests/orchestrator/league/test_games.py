@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.orchestrator.league.conftest import tree
+from tests.orchestrator.league.conftest import SIDES, Make, tree
 from tests.orchestrator.trained_here import train_here
 
 from muxrl.orchestrator.config import to_yaml
@@ -22,9 +21,6 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.sweeps.directory import SweepDirectory
 from muxrl.orchestrator.sweeps.plan import make_plan
-
-Make = Callable[..., League]
-SIDES = ["left", "right"]
 
 
 def names(league: League, *entries: Entry) -> list[tuple[str, dict[str, str]]]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.orchestrator.league.conftest import play, train, tree
+from tests.orchestrator.league.conftest import (
+    EXPLOIT,
+    HANDS,
+    SIDES,
+    TWO,
+    Folder,
+    Make,
+    hands,
+    play,
+    train,
+    tree,
+)
 
-from muxrl.orchestrator.league.directory import LeagueDirectory
-from muxrl.orchestrator.league.population import League
 from muxrl.orchestrator.league.rounds import explored, make_round, take_over
 from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, ParameterConfig, SweepConfig
-
-Make = Callable[..., League]
-Folder = Callable[..., LeagueDirectory]
 
 
 def pool(round_: SweepConfig, member: str, role: str = "right") -> dict[str, Any]:
@@ -105,20 +110,6 @@ def test_the_archive_is_met_by_rule(
     assert found.algorithms["pool-a-right"].settings["draw"] == "weights"
 
 
-SIDES = ["left", "right"]
-HANDS = {"paper": {"role": "left"}, "rock": {"role": "left"}, "scissors": {"role": "right"}}
-
-
-def hands(left: str, right: str) -> tuple[float, float]:
-    """Returns who wins; random actions lose."""
-    order = ["paper @ 1", "rock @ 1", "scissors @ 1"]
-    if left in order and right in order:
-        won = (0, 1, -1)[(order.index(right) - order.index(left)) % 3]
-    else:
-        won = (left in order) - (right in order)
-    return won, -won
-
-
 @pytest.mark.parametrize("kind", ["nash", "alpha_rank"])
 def test_a_pool_draws_as_often_as_a_solution_plays(make: Make, folder: Folder, kind: str) -> None:
     """Each counts as one in the mean, as by other rules; who is never played is left out."""
@@ -157,14 +148,6 @@ def test_sides_that_differ_are_drawn_by_their_own_weights(make: Make, folder: Fo
     second = make_round(league, place, 2)
     assert pool(second, "a") == pytest.approx({"c-1": 0.8, "d-1": 1.2})
     assert pool(second, "c", "left") == pytest.approx({"a-1": 0.8, "b-1": 1.2})
-
-
-TWO = {"a": {"role": "left"}, "z": {"role": "left"}, "b": {"role": "right"}}
-EXPLOIT = {
-    "role": "left",
-    "every_rounds": 2,
-    "parameters": {"settings.lr": {"loguniform": [0.001, 0.1]}},
-}
 
 
 def test_the_worst_takes_over_from_the_best(make: Make, folder: Folder) -> None:

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from tests.orchestrator.commanded import Muxrl
-from tests.orchestrator.league.conftest import play, train
+from tests.orchestrator.league.conftest import (
+    EXPLOIT,
+    HANDS,
+    SIDES,
+    TWO,
+    Folder,
+    Make,
+    hands,
+    play,
+    train,
+    tree,
+)
 
 from muxrl.orchestrator.errors import ConfigError, NotALeagueDirectory, SweepIsRunning
 from muxrl.orchestrator.league import runner
 from muxrl.orchestrator.league.directory import LeagueDirectory
+from muxrl.orchestrator.league.games import _seats, seatings
+from muxrl.orchestrator.league.load import load_league
 from muxrl.orchestrator.league.population import League
 from muxrl.orchestrator.league.report import write_league_report
-from muxrl.orchestrator.league.runner import resume_league
+from muxrl.orchestrator.league.runner import resume_league, start_league
 from muxrl.orchestrator.sweeps import load as sweeps_load
-
-Make = Callable[..., League]
-Folder = Callable[..., LeagueDirectory]
 
 
 @pytest.fixture
@@ -34,6 +46,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def of(path: Path) -> tuple[League, LeagueDirectory, int]:
         folder = LeagueDirectory.open(path.parents[1])
+        assert folder.is_running
         return (
             runner.make_league(runner.load_resumed_league(folder.config_file)),
             folder,
@@ -46,7 +59,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return SimpleNamespace(exit_code=0)
 
     def resume(path: Path, overrides: Any, console: Any) -> Any:
-        assert overrides == {"max_concurrent": None, "address": ""}
+        assert overrides == {"max_concurrent": 3, "address": "auto"}
         told.append(f"go on {path.name}")
         _, folder, number = of(path)
         sweep = folder.sweep(number)
@@ -63,7 +76,12 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def report(league: League, folder: LeagueDirectory, last: int) -> None:
         told.append(f"report {last:02d}")
 
-    monkeypatch.setattr(runner, "sweep_ray", lambda plan: contextlib.nullcontext())
+    @contextlib.contextmanager
+    def ray(plan: Any) -> Iterator[None]:
+        told.append("ray")
+        yield
+
+    monkeypatch.setattr(runner, "sweep_ray", ray)
     monkeypatch.setattr(runner, "start_sweep", start)
     monkeypatch.setattr(runner, "resume_sweep", resume)
     monkeypatch.setattr(runner, "play_games", games)
@@ -72,7 +90,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 WHOLE = ["train 01", "play 01", "report 01", "train 02", "play 02", "report 02"]
-SECOND = WHOLE[3:]
+SECOND = ["ray", *WHOLE[3:]]
 
 
 @pytest.mark.parametrize(
@@ -93,11 +111,30 @@ def test_a_league_goes_on_from_each_point(
             train(league, place, int(number), "done", "running" if "half" in what else "done")
         elif what == "play":
             play(league, place, int(number))
-    result = resume_league(place.path)
+    result = resume_league(place.path, ["max_concurrent=3", "address=auto"])
     rest = WHOLE[num_done:]
-    assert done == ([rest[0].replace("train", "go on"), *rest[1:]] if is_half else rest)
+    rest = [rest[0].replace("train", "go on"), *rest[1:]] if is_half else rest
+    assert done == (["ray", *rest] if WHOLE[3] in WHOLE[num_done:] else rest)
     assert (result.num_rounds, result.exit_code) == (2, 0)
+    assert "max_concurrent: 3" in place.config_file.read_text()
     assert all(place.is_trained(number) and place.games(number) for number in (1, 2))
+
+
+@pytest.mark.usefixtures("done")
+def test_each_round_is_told_with_its_ratings(rllib: None, tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), width=160)
+    league = load_league(tree(rounds=2, leagues_dir=str(tmp_path / "leagues")))
+    result = start_league(league, console=console)
+    assert result.league_dir.parent == tmp_path / "leagues"
+    told = [line.strip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    ratings = ["Ratings of left", "Ratings of right"]
+    assert [
+        line for line in told if line.startswith(("league ", "Ratings")) or " of 2" in line
+    ] == [
+        f"league directory: {result.league_dir}",
+        *("round 1 of 2", *ratings),
+        *("round 2 of 2", *ratings),
+    ]
 
 
 def test_a_league_that_is_done_takes_more_rounds(
@@ -119,7 +156,7 @@ def test_a_draw_that_the_games_refuse_is_changed_on_going_on(
     with pytest.raises(ConfigError, match="no constant sum, which alpha_rank does not need"):
         resume_league(place.path)
     assert resume_league(place.path, ["opponents.draw=alpha_rank"]).num_rounds == 2
-    assert done == SECOND
+    assert done == ["ray", *SECOND]
 
 
 def test_tokens_are_given_again_and_reach_each_round(
@@ -161,9 +198,12 @@ def test_a_round_that_fails_ends_the_league(
         return SimpleNamespace(exit_code=1, **trials)
 
     monkeypatch.setattr(runner, "start_sweep", fail)
-    monkeypatch.setattr(runner, "print_result", lambda result, console: None)
+    monkeypatch.setattr(
+        runner, "print_result", lambda result, console: console.print(result.counts())
+    )
     told = muxrl("league", place.path, "--resume", code=1)
-    assert done == []
+    assert done == ["ray"]
+    assert "1 failed" in told.out
     assert f"go on with: muxrl league {place.path} --resume" in told.out
 
 
@@ -218,8 +258,52 @@ def test_the_report_shows_ratings_over_rounds_and_who_beats_whom(
     assert begun == ["new weights", "new weights", "a @ 1", "b @ 1"]
     assert told["rounds"][2]["run"] == "rounds/02/runs/a"
     summary = (place.path / "summary.md").read_text()
+    assert "3 episodes a game, sampled actions. Rating: " in summary
     assert "| member | round 1 [95 %, episodes] | round 2 [95 %, episodes] |" in summary
     assert (place.path / "plots" / "payoffs-left.svg").is_file()
     page = (place.path / "report.html").read_text()
     assert "League duel: 2 of 2 rounds" in page
     assert "Ratings of right by round" in page
+
+
+def test_the_report_says_what_has_changed_since_the_round_before(
+    make: Make, folder: Folder
+) -> None:
+    league = make(members=TWO, exploit=EXPLOIT, rounds=4)
+    place = folder(league, 3, a=1.0, z=-1.0)
+    train(league, place, 4, "done", "interrupted", "waiting")
+    write_league_report(league, place, 3)
+    rows = json.loads((place.path / "league.json").read_text())["rounds"]
+    changed = [(row["round"], row["member"], row["settings"][:12]) for row in rows]
+    assert [row for row in changed if row[2]] == [(3, "z", "settings.lr=")]
+    assert [row["status"] for row in rows] == ["done"] * 10 + ["interrupted", "waiting"]
+
+
+def test_the_report_warns_of_cycles(make: Make, folder: Folder) -> None:
+    league = make(members=HANDS, interchangeable=SIDES)
+    place = folder(league, 1, hands)
+    write_league_report(league, place, 1)
+    assert (
+        "as left, 1 of 4 triples of players are a cycle" in (place.path / "summary.md").read_text()
+    )
+    (cycle,) = json.loads((place.path / "league.json").read_text())["roles"]["left"]["cycles"]
+    assert {*cycle} == {f"{hand} @ 1" for hand in HANDS}
+
+
+def test_of_three_roles_there_are_ratings_and_no_solutions(make: Make, folder: Folder) -> None:
+    experiment = tree()["experiment"]
+    experiment["simulation"] = {"env": "muxrl.experiments.simulations.spread:Spread"}
+    roles = {f"role_{i}": [f"agent_{i}"] for i in range(3)}
+    experiment["servers"] = {role: {"agents": agents} for role, agents in roles.items()}
+    members = {"a": {"role": "role_0"}, "b": {"role": "role_1"}}
+    league = make(experiment=experiment, members=members)
+    place = folder(league)
+    train(league, place, 1)
+    seats = [_seats(seating) for _, seating in seatings(league, league.entries(place, 1))]
+    returns = dict.fromkeys(league.facts.agents, [1.0] * 3)
+    played = {str(each): {"seats": each, "returns": returns} for each in seats}
+    place.write_games(1, {"format": 1, "num_episodes": 3, "games": [*played.values()]})
+    write_league_report(league, place, 1)
+    told = json.loads((place.path / "league.json").read_text())["roles"]
+    assert {role: one["weights"] for role, one in told.items()} == {"role_0": {}, "role_1": {}}
+    assert list(told["role_0"]["ratings"]) == ["a @ 1", "random"]
