@@ -85,16 +85,6 @@ def test_every_space_and_name_is_read_as_it_was(
     assert facts.state_size == state_size
 
 
-def test_alike_agents_in_a_row_are_one_line() -> None:
-    alike, other = CountingSimulation("ab"), CountingSimulation("c")
-    both = (alike.observation_spaces["a"], alike.action_spaces["a"])
-    unlike = (other.action_spaces["c"], other.action_spaces["c"])
-    names = [*(f"car_{i}" for i in range(10)), "bus"]
-    text = external_section(Declared(dict.fromkeys(names, both) | {"car_10": unlike}))
-    lines = [line for line in text.splitlines() if line.startswith("    ") and line[4] != " "]
-    assert lines == ["    car_{0..9}:", "    bus:", "    car_10:"]
-
-
 def test_an_agent_that_would_be_counted_out_is_refused() -> None:
     space = CountingSimulation().action_spaces["a"]
     with pytest.raises(ConfigError, match=r"agent 'car_\{0\.\.2\}' cannot be declared: braces"):

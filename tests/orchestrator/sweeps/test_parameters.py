@@ -91,8 +91,3 @@ def test_draws_reach_everywhere():
 )
 def test_what_cannot_be_is_named(key, parameter, story):
     assert any(story in problem for problem in find_problems(key, parameter))
-
-
-def test_what_can_be_is_not():
-    for parameter in (P(grid=[None]), P(loguniform=[1e-5, 1]), P(quniform=[0, 1, 0.25])):
-        assert list(find_problems(KEY, parameter)) == []

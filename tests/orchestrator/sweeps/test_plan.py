@@ -1,10 +1,10 @@
 """From a sweep's YAML to its table of trials, and every mistake by name before anything starts."""
 
 import io
-import json
 import re
 from dataclasses import replace
 
+import msgspec
 import pytest
 import yaml
 from rich.console import Console
@@ -246,7 +246,7 @@ def test_more_seeds_and_samples_leave_the_trials_that_were(write):
     few = make_plan(load_sweep(write(DRAWN)))
     file = write(to_yaml(few.config))
     # As `trials.jsonl` keeps them.
-    earlier = [TrialRecord.from_dict(json.loads(trial.to_json())) for trial in few.trials]
+    earlier = [msgspec.json.decode(trial.to_json(), type=TrialRecord) for trial in few.trials]
     more = make_plan(load_resumed(file, ["seeds=[3,5,8]", "num_samples=3"]))
     number = len(more.trials)
     keep_trials(more, earlier)
@@ -308,6 +308,7 @@ def test_all_mistakes_of_the_file_are_named_at_once_with_their_lines(write):
         ("parameters={servers.lft.port: {grid: [1]}}", "no role or server 'lft'; did you mean 'l"),
         ("parameters={algorithms.pp.port: {grid: [1]}}", "there is no algorithm 'pp'"),
         ("parameters={stp.env_steps: {grid: [1]}}", "unknown key 'stp'; did you mean 'stop'?"),
+        ("parameters={stop.time_s: {grid: [null]}}", None),
         ("parameters={stop.env_steps: {grid: [x]}}", "must be an integer or null, got the text"),
         ("parameters={algorithms.small_ppo.settings.minibatch_size: {grid: [5e1, 6e1]}}", None),
         (
