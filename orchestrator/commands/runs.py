@@ -98,7 +98,5 @@ def _served(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _age(seconds: float) -> str:
-    for unit_s, unit in _UNITS:
-        if seconds >= unit_s or unit == "s":
-            return f"{int(max(0.0, seconds) // unit_s)} {unit}"
-    raise AssertionError("seconds are the last unit")
+    unit_s, unit = next((unit for unit in _UNITS if seconds >= unit[0]), _UNITS[-1])
+    return f"{int(max(0.0, seconds) // unit_s)} {unit}"

@@ -17,11 +17,7 @@ import numpy as np
 
 from muxrl.orchestrator.comparisons.arena import Arena, player_of, random_player
 from muxrl.orchestrator.comparisons.findings.compared_runs import read_run
-from muxrl.orchestrator.comparisons.findings.head_to_head import (
-    RANDOM,
-    HeadToHead,
-    tables_of,
-)
+from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, HeadToHead, tables_of
 from muxrl.orchestrator.comparisons.matches import play, scored
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.evaluations.frozen import Player
@@ -63,20 +59,14 @@ def _others(league: League, head: str, entries: Sequence[Entry]) -> list[Seating
     roles = [role for role in league.agents if role != head]
     found: dict[tuple[Entry | None, ...], Seating] = {}
     for number in dict.fromkeys(entry.round for entry in entries):
-        those = {
-            role: [
-                entry
-                for entry in entries
-                if entry.round <= number and entry.role in league.alike(role)
-            ]
-            for role in roles
-        }
-        new = {role: [e for e in known if e.round == number] for role, known in those.items()}
+        known = [entry for entry in entries if entry.round <= number]
+        those = {role: [e for e in known if e.role in league.alike(role)] for role in roles}
+        new = {role: [e for e in own if e.round == number] for role, own in those.items()}
         for k in range(max(map(len, new.values()))):
             seated: dict[str, Entry | None] = {}
-            for role, known in those.items():
-                last_known = known[-1] if known else None
-                seated[role] = new[role][k % len(new[role])] if new[role] else last_known
+            for role, own in those.items():
+                players = new[role] or own[-1:]
+                seated[role] = players[k % len(players)] if players else None
             found.setdefault(tuple(seated.values()), seated)
     found[(None,) * len(roles)] = dict.fromkeys(roles)
     return list(found.values())

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, stage
 from muxrl.orchestrator.config import ConfigError, SimulationFacts, probe
@@ -142,8 +143,8 @@ def _template(config: LeagueConfig, name: str, number: int) -> tuple[AlgorithmTe
     base = config.experiment.servers.get(member.role)
     if base is None or is_fixed(base.algorithm) or base.algorithm == OWN_PROCESS:
         base = ServerConfig()
-    values = {f.name: copy.deepcopy(getattr(base, f.name)) for f in fields(ServerConfig)}
-    template = AlgorithmTemplate(**values | {"agents": [], "label": "", "port": 0})
+    own = {"agents": [], "label": "", "port": 0}
+    template = AlgorithmTemplate(**copy.deepcopy(vars(base)) | own)
     template, problems = set_values(template, member.server)
     found = [f"members.{name}.server.{problem}" for problem in problems]
     if is_fixed(template.algorithm):
@@ -238,11 +239,8 @@ def _exploit_problems(league: League) -> Iterator[str]:
             f"exploit.role: role {exploit.role!r} has {len(ranked)} members, and one takes over "
             "from another"
         )
-    alike = {}
-    for name in ranked:
-        alike[name] = replace(
-            league.templates[name], initialize_from="", initialize_policies={}, token=""
-        )
+    free: dict[str, Any] = {"initialize_from": "", "initialize_policies": {}, "token": ""}
+    alike = {name: replace(league.templates[name], **free) for name in ranked}
     for name in ranked[1:]:
         found = diff(alike[ranked[0]], alike[name])
         if differing := [key for key in found if key not in exploit.parameters]:

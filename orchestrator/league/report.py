@@ -180,11 +180,6 @@ def _as_json(
     trained: Sequence[Mapping[str, Any]],
     folder: LeagueDirectory,
 ) -> dict[str, Any]:
-    def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            k: from_folder(v, folder.path) if isinstance(v, Path) else v for k, v in values.items()
-        }
-
     roles = {
         table.role: {
             "ratings": {name: vars(rating) for name, rating in table.ratings.items()},
@@ -197,4 +192,7 @@ def _as_json(
         }
         for table in tables
     }
-    return finite({"format": 1, "roles": roles, "rounds": list(map(as_json, trained))})
+    rounds = [
+        {**row, "run": row["run"] and from_folder(row["run"], folder.path)} for row in trained
+    ]
+    return finite({"format": 1, "roles": roles, "rounds": rounds})

@@ -27,11 +27,7 @@ from muxrl.orchestrator.league.rounds import make_round
 from muxrl.orchestrator.league.schema import LeagueConfig
 from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.storage.process import Process
-from muxrl.orchestrator.supervise.signals import (
-    are_signals_claimed,
-    claim_signals,
-    interruptible,
-)
+from muxrl.orchestrator.supervise.signals import are_signals_claimed, claim_signals, interruptible
 from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan
 from muxrl.orchestrator.sweeps.result import print_result
 from muxrl.orchestrator.sweeps.runner import resume_sweep, start_sweep, sweep_ray

@@ -83,15 +83,6 @@ class TrialRecord:
         """Whether it is finished or has failed."""
         return self.is_finished or self.status == "failed"
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TrialRecord:
-        """Returns the record that `to_json` wrote, once it is parsed.
-
-        Raises:
-            ValueError: a key is missing.
-        """
-        return msgspec.convert(values, cls)
-
     def to_json(self) -> str:
         """Returns the record as one line."""
         return json.dumps({"format": _FORMAT, **finite(asdict(self))}, allow_nan=False)
@@ -133,7 +124,7 @@ class SweepDirectory(Folder):
             for trial in trials:  # the first sweeps did not say it
                 if problem := format_problem(trial.get("format", 1), _FORMAT):
                     raise OtherFormat(self.path, problem)
-            records = [TrialRecord.from_dict(trial) for trial in trials]
+            records = [msgspec.convert(trial, TrialRecord) for trial in trials]
         except (OSError, ValueError, TypeError) as error:
             raise NotASweepDirectory(
                 self.path, f"its {TRIALS_FILE} cannot be read: {error}"

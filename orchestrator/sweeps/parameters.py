@@ -15,8 +15,6 @@ from muxrl.orchestrator.sweeps.schema import ParameterConfig
 TEMPLATES = "algorithms."
 """Keys of templates begin with this."""
 
-KINDS = ("grid", "choice", "uniform", "loguniform", "randint", "quniform")
-
 _ROUNDING = 1e-9
 """Of a quotient in floating point."""
 
@@ -31,7 +29,7 @@ _TAKEN = {
 
 def given(parameter: ParameterConfig) -> dict[str, list[Any]]:
     """Returns the values, or the limits, that a parameter gives, by kind: one, if it is right."""
-    return {kind: v for kind in KINDS if (v := getattr(parameter, kind)) is not None}
+    return {kind: values for kind, values in vars(parameter).items() if values is not None}
 
 
 def find_problems(key: str, parameter: ParameterConfig) -> Iterator[str]:
@@ -41,11 +39,9 @@ def find_problems(key: str, parameter: ParameterConfig) -> Iterator[str]:
         yield f"{at}: cannot be a parameter; {_TAKEN[key]}"
     found = given(parameter)
     if len(found) != 1:
-        yield (
-            f"{at}: says {' and '.join(found)}; only one can be"
-            if found
-            else f"{at}: says none of {', '.join(KINDS)}; such as {{grid: [0.001, 0.0003]}}"
-        )
+        many = f"{at}: says {' and '.join(found)}; only one can be"
+        none = f"{at}: says none of {', '.join(vars(parameter))}; such as {{grid: [0.001, 0.0003]}}"
+        yield many if found else none
         return
     ((kind, values),) = found.items()
     if kind in ("grid", "choice"):

@@ -57,7 +57,8 @@ class SweepPlan:
     """Whether it is made to see what is wrong, and not to be run; see `make_plan`."""
     deferred: list[str] = field(default_factory=list)
     """Sentences on servers that are processes of their own and cannot be asked now."""
-    role_assignments: list[RoleAssignment] = field(default_factory=list)
+    role_assignments: list[RoleAssignment] = field(default_factory=lambda: [{}])
+    """Of a sweep without roles one that is empty."""
     _facts: dict[str, SimulationFacts] = field(default_factory=dict)
 
     @property
@@ -182,8 +183,6 @@ def make_plan(config: SweepConfig, *, is_check: bool = False) -> SweepPlan:
             problems += error.problems
     if problems:
         raise ConfigError(problems)
-    if not config.roles:
-        plan.role_assignments = [{}]
     _write_out(plan)
     if not config.address:
         check_gpus(*(one.config for one in plan.resolved))

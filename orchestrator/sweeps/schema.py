@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from muxrl.orchestrator.config.schema import RETURN, ExperimentConfig, Seed
@@ -23,11 +23,10 @@ class AlgorithmTemplate(ServerConfig):
 
     def server(self, name: str, agents: list[str]) -> ServerConfig:
         """Returns a server of these agents, set as this template, which is called `name`."""
-        values = {f.name: copy.deepcopy(getattr(self, f.name)) for f in fields(ServerConfig)}
         has_own = self.command or self.address
         algorithm = self.algorithm or ("" if has_own else name)
-        values |= {"algorithm": algorithm, "agents": agents, "label": name}
-        return ServerConfig(**values)
+        values = {"algorithm": algorithm, "agents": agents, "label": name}
+        return ServerConfig(**copy.deepcopy(vars(self)) | values)
 
 
 @dataclass

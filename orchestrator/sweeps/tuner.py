@@ -16,12 +16,7 @@ from muxrl.orchestrator.sweeps.checks import CALLBACK_EXAMPLE
 from muxrl.orchestrator.sweeps.plan import SweepPlan
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 from muxrl.orchestrator.sweeps.search import LearningSearch, TableSearch
-from muxrl.orchestrator.sweeps.trial import (
-    METRIC,
-    METRIC_ENV_STEPS,
-    Trial,
-    trial_of,
-)
+from muxrl.orchestrator.sweeps.trial import METRIC, METRIC_ENV_STEPS, Trial, trial_of
 from muxrl.orchestrator.sweeps.trial_log import CLEANUP_S, TrialLog
 from muxrl.servers.import_by_name import import_by_name
 
@@ -65,9 +60,8 @@ def run_trials(plan: SweepPlan, trial_log: TrialLog) -> None:
             name=f"tune-{datetime.now():%Y%m%d-%H%M%S}",
             storage_path=str(trial_log.folder.path),
             callbacks=[trial_log, *_callbacks(config)],
-            checkpoint_config=tune.CheckpointConfig(
-                checkpoint_at_end=False
-            ),  # servers write theirs
+            # Servers write theirs.
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             verbose=0,
         ),
     )
