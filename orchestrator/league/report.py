@@ -67,7 +67,7 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
         {
             "role": table.role,
             "ratings": ratings_grid(played, table),
-            "weights": _weights_grid(table, weights[table.role]),
+            "weights": _weights_grid(table, weights[table.role]) if is_of_two else None,
             "payoffs": cross_play(played, table, f"{table.role} played by"),
             "figures": _pictures(played, table),
         }
@@ -82,8 +82,8 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
     )
     parts = [f"# {title}", facts, *(f"**Note:** {note}." for note in notes)]
     for one in shown:
-        parts += [f"## {one['role']}", markdown(one["ratings"])]
-        parts += [markdown(one["weights"]), markdown(one["payoffs"])]
+        grids = one["ratings"], one["weights"], one["payoffs"]
+        parts += [f"## {one['role']}", *(markdown(found) for found in grids if found is not None)]
         for kind, picture in one["figures"].items():
             name = f"plots/{kind}-{one['role']}.svg"
             (folder.path / "plots").mkdir(exist_ok=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.orchestrator.commanded import Muxrl
-from tests.orchestrator.records.recorded import new_run, whole_run
+from tests.orchestrator.records.recorded import whole_run
 
 from muxrl.orchestrator.records.run_directory import RunDirectory
 
@@ -34,15 +34,6 @@ def test_several_runs_need_a_folder_of_their_own(run: RunDirectory, muxrl: Muxrl
     assert muxrl("report", run.path, run.path, code=2).err == (
         "muxrl: report: several runs need --out DIR, since their report belongs to none of them\n"
     )
-
-
-def test_what_is_no_run_or_another_experiment_is_refused(
-    run: RunDirectory, tmp_path: Path, muxrl: Muxrl
-) -> None:
-    assert "no such folder" in muxrl("report", tmp_path / "absent", code=2).err
-    other = new_run(tmp_path, 2, "ppo:wolf_0,wolf_1|ppo:sheep")
-    out = ["--out", str(tmp_path / "both")]
-    assert "nothing but the seed" in muxrl("report", run.path, other.path, *out, code=2).err
 
 
 def test_a_file_in_place_of_the_folder_is_refused_and_broken_metrics_are_a_failure(

@@ -307,3 +307,5 @@ def test_of_three_roles_there_are_ratings_and_no_solutions(make: Make, folder: F
     told = json.loads((place.path / "league.json").read_text())["roles"]
     assert {role: one["weights"] for role, one in told.items()} == {"role_0": {}, "role_1": {}}
     assert list(told["role_0"]["ratings"]) == ["a @ 1", "random"]
+    assert "| player |" not in (place.path / "summary.md").read_text()
+    assert "How often each is played" not in (place.path / "report.html").read_text()
