@@ -110,10 +110,9 @@ class SweepPlan:
         """
         config = self.config
         of_templates = {k: v for k, v in parameters.items() if k.startswith(TEMPLATES)}
-        of_experiment = {k: v for k, v in parameters.items() if k not in of_templates}
         # Parameters of the simulation decide which agents there are, so they are set first.
-        early = {k: v for k, v in of_experiment.items() if k.startswith("simulation.")}
-        late = {k: v for k, v in of_experiment.items() if k not in early}
+        early = {k: v for k, v in parameters.items() if k.startswith("simulation.")}
+        late = {k: v for k, v in parameters.items() if k not in of_templates | early}
         sweep, problems = set_values(config, of_templates)
         experiment, mismatches = set_values(copy.deepcopy(config.experiment), early)
         problems += mismatches
