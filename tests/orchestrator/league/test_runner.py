@@ -277,6 +277,7 @@ def test_the_report_says_what_has_changed_since_the_round_before(
     changed = [(row["round"], row["member"], row["settings"][:12]) for row in rows]
     assert [row for row in changed if row[2]] == [(3, "z", "settings.lr=")]
     assert [row["status"] for row in rows] == ["done"] * 10 + ["interrupted", "waiting"]
+    assert "# League duel: 3 of 4 rounds" in (place.path / "summary.md").read_text()
 
 
 def test_the_report_warns_of_cycles(make: Make, folder: Folder) -> None:
