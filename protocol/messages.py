@@ -280,7 +280,10 @@ class AgentInfo(msgspec.Struct, omit_defaults=True):
 
 
 class ServerSpec(msgspec.Struct, omit_defaults=True):
-    """What a client needs to know of a server before it starts (``GET /v1/spec``)."""
+    """What a client needs to know of a server before it starts (``GET /v1/spec``).
+
+    `agents_return`: an agent that is done may observe again, which begins a new life of it.
+    """
 
     protocol_version: int
     server_id: str
@@ -296,6 +299,7 @@ class ServerSpec(msgspec.Struct, omit_defaults=True):
     takes_rows: bool = False
     takes_seed: bool = False
     gives_log_probs: bool = False
+    agents_return: bool = False
 
 
 class ServerWarning(msgspec.Struct, omit_defaults=True, frozen=True):

@@ -204,6 +204,7 @@ class PolicyServer:
             takes_rows=True,
             takes_seed=getattr(self.policies, "takes_seed", False),
             gives_log_probs=True,
+            agents_return=plan.agents_return,
         )
 
     def status(self) -> Status:

@@ -157,6 +157,8 @@ def late_agents(server: Subject) -> None:
 @RULES.of("rule 5")
 def agents_that_are_done(server: Subject) -> None:
     """an agent that is done does not observe again"""
+    if server.spec.agents_return:
+        raise Skipped("its agents may come back (agents_return)")
     gone, rest = server.agents[0], server.agents[1:]
     for how in ("terminations", "truncations"):
         episode = server.begun()

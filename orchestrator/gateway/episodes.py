@@ -79,10 +79,9 @@ class GatewayEpisodes:
 
     Args:
         spec: the gateway's own.
-        agents_return: see `StepCheck`.
     """
 
-    def __init__(self, spec: ServerSpec, *, agents_return: bool = False) -> None:
+    def __init__(self, spec: ServerSpec) -> None:
         self.counts = EpisodeCounts()
         self.num_lost = 0
         """Training episodes that were closed since a server was lost."""
@@ -100,7 +99,7 @@ class GatewayEpisodes:
         self.ledger = Ledger("gateway", "", self.open, _REMEMBERED)
         self._spec = spec
         self._check = StepCheck(
-            spec.agents, spec.state_size, needs_state=False, agents_return=agents_return
+            spec.agents, spec.state_size, needs_state=False, agents_return=spec.agents_return
         )
         # Large rewards are read one by one, beside returns.
         self._reading = Reading(spec.agents, spec.state_size, max_reward=SMALL_REWARD)

@@ -68,7 +68,7 @@ class Gateway(Front):
         client: reaches them; it belongs to the gateway from now on.
         address, token: see `Front`.
         on_shutdown: see `Front`.
-        agents_return: see `StepCheck`.
+        agents_return: whether they do in any case, see `merged_spec`.
     """
 
     def __init__(
@@ -80,8 +80,9 @@ class Gateway(Front):
         on_shutdown: Callable[[], None] | None = None,
         agents_return: bool = False,
     ) -> None:
-        super().__init__(merged_spec(client.specs), address, token, on_shutdown)
-        self._rounds = Rounds(client, self.spec, agents_return=agents_return)
+        spec = merged_spec(client.specs, agents_return=agents_return)
+        super().__init__(spec, address, token, on_shutdown)
+        self._rounds = Rounds(client, spec)
         self.episodes, self.wanted = self._rounds.episodes, self._rounds.wanted
         self._client = client
         self._frames: queue.SimpleQueue[_Waiting | _Order] = queue.SimpleQueue()
@@ -310,10 +311,15 @@ class Gateway(Front):
         return self.episodes.refusal or NotServing("the gateway is stopping")
 
 
-def merged_spec(specs: Mapping[str, ServerSpec]) -> ServerSpec:
+def merged_spec(specs: Mapping[str, ServerSpec], *, agents_return: bool = False) -> ServerSpec:
     """Returns the spec of a server that has the agents of all these.
 
     Policies and groups have their server's name before their own, as "qmix/drivers".
+
+    Args:
+        specs: by server id.
+        agents_return: whether agents do on all of them, even if none says so: a server of one's own
+            need not. Else the gateway takes what any of them may take.
 
     Raises:
         ClientError: there is no server.
@@ -347,4 +353,5 @@ def merged_spec(specs: Mapping[str, ServerSpec]) -> ServerSpec:
         while_learning="wait"
         if any(s.while_learning == "wait" for s in specs.values())
         else "serve",
+        agents_return=agents_return or any(s.agents_return for s in specs.values()),
     )

@@ -54,13 +54,10 @@ class Rounds:
     Args:
         client: of the servers.
         spec: the gateway's own.
-        agents_return: see `StepCheck`.
     """
 
-    def __init__(
-        self, client: MultiplexingClient, spec: ServerSpec, *, agents_return: bool = False
-    ) -> None:
-        self.episodes = GatewayEpisodes(spec, agents_return=agents_return)
+    def __init__(self, client: MultiplexingClient, spec: ServerSpec) -> None:
+        self.episodes = GatewayEpisodes(spec)
         self.wanted = Wanted(client, self.episodes)
         self._max_forwarded = needed_items(spec.max_episodes)  # which a server takes in one frame
 

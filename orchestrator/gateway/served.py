@@ -23,7 +23,7 @@ class ServedGateway:
         connect: returns a client of the servers behind it, which is the gateway's from then on.
         host, port, token: where it listens, and who may ask.
         on_shutdown: see `Front`.
-        agents_return: see `StepCheck`.
+        agents_return: see `Gateway`.
 
     Raises:
         CannotListen: the port is taken.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from tests.compliance.gateways import gateway_to
 from tests.compliance.real_servers import PPO_SETTINGS, SMALL_MODEL, MakeServer, Peer, make_plan
 
-from muxrl.client import MultiplexingClient, PolicyClient, ServerUnavailable
+from muxrl.client import MultiplexingClient, PolicyClient, RefusedByServer, ServerUnavailable
 from muxrl.client.http import HttpTransport
 from muxrl.client.websocket import WebSocketTransport
 from muxrl.orchestrator.gateway.served import ServedGateway
@@ -190,25 +191,52 @@ def test_what_a_server_refuses_is_told_by_name_and_closes_the_episode_everywhere
     )
 
 
-def test_the_command_puts_a_gateway_in_front_of_servers(servers: dict[str, PolicyServer]) -> None:
-    command = [sys.executable, "-m", "muxrl", "gateway", *(s.address for s in servers.values())]
+@contextlib.contextmanager
+def commanded(servers: Iterable[PolicyServer]) -> Iterator[tuple[Any, str, str]]:
+    """Yields the process of `muxrl gateway`, the servers that it names, and its address."""
+    command = [sys.executable, "-m", "muxrl", "gateway", *(s.address for s in servers)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         told = process.stdout.readline()
         match = re.fullmatch(r"gateway to (.*): (http://[\d.:]+); Ctrl-C ends it\n", told)
         assert match, told
-        assert match[1] == ", ".join(servers)
-        with PolicyClient(match[2]) as client:
-            assert list(client.specs) == ["gateway"]
-            episode_id = client.start_episode()
-            assert client.get_action(episode_id, SEEN).keys() == SEEN.keys()
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(20.0) == 130
+        yield process, match[1], match[2]
     finally:
         process.kill()
         process.communicate()
+
+
+def test_the_command_puts_a_gateway_in_front_of_servers(servers: dict[str, PolicyServer]) -> None:
+    with commanded(servers.values()) as (process, names, address), PolicyClient(address) as client:
+        assert names == ", ".join(servers)
+        assert list(client.specs) == ["gateway"]
+        episode_id = client.start_episode()
+        assert client.get_action(episode_id, SEEN).keys() == SEEN.keys()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20.0) == 130
     assert [num_open for num_open, _ in counts(servers).values()] == [0, 0, 0]
+
+
+def test_agents_come_back_through_the_command_where_their_server_lets_them(
+    make_server: MakeServer,
+) -> None:
+    plans = [
+        make_plan("RANDOM", {"a": Box((1,))}, server_id="lives", agents_return=True),
+        make_plan("RANDOM", {"b": Box((1,))}, server_id="once"),
+    ]
+    with commanded(map(make_server, plans)) as (_, _, address), PolicyClient(address) as client:
+        assert client.specs["gateway"].agents_return
+        episode_id = client.start_episode()
+        mine = {agent: SEEN[agent] for agent in "ab"}
+        client.get_action(episode_id, mine)
+        client.log_returns(episode_id, {}, terminations={"a": True})
+        client.get_action(episode_id, {"b": mine["b"]})
+        assert client.get_action(episode_id, mine).keys() == mine.keys()
+        client.log_returns(episode_id, {}, terminations={"b": True})
+        client.get_action(episode_id, {"a": mine["a"]})
+        with pytest.raises(RefusedByServer, match=r"server 'once'.*cannot observe again"):
+            client.get_action(episode_id, mine)
 
 
 def test_a_start_that_a_lost_gateway_had_passed_on_begins_again(

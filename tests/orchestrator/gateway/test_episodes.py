@@ -52,12 +52,12 @@ class Behind:
             )
         self.left, self.right = self.servers
         self.client = MultiplexingClient(self.servers)
-        self.begin(agents_return=False)
+        self.begin()
         self.now = 0.0
 
-    def begin(self, *, agents_return: bool) -> None:
-        spec = merged_spec(self.client.specs)
-        self.rounds = Rounds(self.client, spec, agents_return=agents_return)
+    def begin(self, *, agents_return: bool = False) -> None:
+        spec = merged_spec(self.client.specs, agents_return=agents_return)
+        self.rounds = Rounds(self.client, spec)
         self.episodes, self.wanted = self.rounds.episodes, self.rounds.wanted
 
     def say(self, *items: AnyItem) -> list[Any]:
