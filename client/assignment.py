@@ -110,8 +110,15 @@ class Assignment:
     def __init__(self, specs: Mapping[str, ServerSpec]) -> None:
         self.specs = specs
         self.server_of: dict[str, str] = {}
-        for server_id, spec in specs.items():
+        self.place_of: dict[str, int] = {}
+        """By agent, the place of its server."""
+        self.wholes: list[slice] = []
+        """By place of a server: its agents' columns."""
+        for place, (server_id, spec) in enumerate(specs.items()):
+            first = len(self.server_of)
+            self.wholes.append(slice(first, first + len(spec.agents)))
             for agent_id in spec.agents:
+                self.place_of[agent_id] = place
                 other = self.server_of.setdefault(agent_id, server_id)
                 if other != server_id:
                     raise AssignmentError(
@@ -119,16 +126,6 @@ class Assignment:
                     )
         self.agents = tuple(self.server_of)
         self.column_of = {agent_id: column for column, agent_id in enumerate(self.agents)}
-        places = {server_id: place for place, server_id in enumerate(specs)}
-        self.place_of = {
-            agent_id: places[server_id] for agent_id, server_id in self.server_of.items()
-        }
-        """By agent, the place of its server."""
-        self.wholes: list[slice] = []
-        """By place of a server: its agents' columns."""
-        for spec in specs.values():
-            first = self.wholes[-1].stop if self.wholes else 0
-            self.wholes.append(slice(first, first + len(spec.agents)))
         self.known: dict[tuple[str, ...], Split] = {}
         """By agents that have acted together, in whatever order they came."""
 

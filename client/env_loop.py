@@ -183,7 +183,7 @@ class EnvLoop(HeldLoop):
             SimulationFailed: a simulation raised; its episode and all others are closed.
             ClientError: see `MultiplexingClient.get_action`.
         """
-        self._begin_playing()
+        self._is_playing = True
         self._outbox = Outbox()
         try:
             self._rest_if_due(should_stop)
@@ -231,8 +231,8 @@ class EnvLoop(HeldLoop):
         num_before = copies.num_env_steps
         for over in copies.step(ready[:num_claimed]):
             self._end(over, on_episode)
-        if more := copies.num_env_steps - num_before - num_claimed:  # in which nobody was asked
-            self._claim_more(more)
+        # More were played where nobody was asked.
+        self._num_claimed += copies.num_env_steps - num_before - num_claimed
 
     # --- an episode ---------------------------------------------------------------------
 
@@ -376,8 +376,9 @@ class EnvLoop(HeldLoop):
                     bad.add(episode_id)
                     self.num_bad_episodes += 1
                     self._num_bad_in_a_row += 1
-                    seed = self._seed_text(episode_id, asked)
-                    logger.warning("an episode%s ends at a bad value: %s", seed, failure)
+                    seeds = [e.seed for e in asked if e is not None and e.episode_id == episode_id]
+                    reset = f" (seed {seeds[0]})" if seeds and seeds[0] is not None else ""
+                    logger.warning("an episode%s ends at a bad value: %s", reset, failure)
                 elif self._on_lost == "raise" or not isinstance(failure, EpisodeLost):
                     if self._num_bad_in_a_row >= _MOST_BAD:
                         failure.args = (f"{failure}; {_MOST_BAD} episodes before ended so, too",)
@@ -391,13 +392,6 @@ class EnvLoop(HeldLoop):
                 self._num_bad_in_a_row = 0
         self.num_lost_episodes += len(lost)
         return lost, bad
-
-    def _seed_text(self, episode_id: str, asked: Sequence[Episode | None]) -> str:
-        """Says with which seed an episode was reset, so that it can be played again."""
-        for seed, episode in zip(self._seed_of, asked, strict=False):
-            if episode is not None and episode.episode_id == episode_id and seed is not None:
-                return f" (seed {seed})"
-        return ""
 
     def _may_drop(self, failure: ClientError) -> bool:
         is_bad = isinstance(failure, RefusedByServer) and failure.is_unsound

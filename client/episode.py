@@ -50,6 +50,7 @@ class Slots(Protocol):
     def free(self, slot: int) -> None: ...
 
 
+@dataclass(eq=False)
 class Episode:
     """One episode on every server that takes part.
 
@@ -61,38 +62,28 @@ class Episode:
         mode, should_explore, seed: see `Episodes.begin`.
     """
 
-    def __init__(
-        self,
-        table: Slots,
-        slot: int,
-        episode_id: str,
-        specs: Mapping[str, ServerSpec],
-        mode: Mode,
-        should_explore: bool | Mapping[str, bool] | None,
-        seed: int | None,
-    ) -> None:
-        self.episode_id = episode_id
-        self._table = table
-        self.slot = slot
-        self.is_open = True
-        self.members: dict[str, str] = {}
-        """Who plays it on a server that draws from several, by server id."""
-        self.parameters: dict[str, float] = {}
-        """With which it is to be played, if the gateway of a run gives any."""
-        self.is_evaluation = False
-        """Whether that gateway plays it as an evaluation, though it was to be training."""
-        self.is_truncated = False
-        """Whether an agent was truncated, rather than terminated; its end may say more."""
-        self.mismatches: list[str] = []
-        self.closed_early: EpisodeLost | None = None
-        """Of a server that had closed it when its end came; others have recorded that end."""
-        self._specs = specs
-        self._mode: Mode = mode
-        self._should_explore = should_explore
-        self._seed = seed
-        self._returns: dict[str, float] = {}
-        self._over_on: set[str] = set()
-        """Servers on which it is over, or never began."""
+    _table: Slots
+    slot: int
+    episode_id: str
+    _specs: Mapping[str, ServerSpec]
+    _mode: Mode
+    _should_explore: bool | Mapping[str, bool] | None
+    seed: int | None
+    is_open: bool = True
+    members: dict[str, str] = field(default_factory=dict)
+    """Who plays it on a server that draws from several, by server id."""
+    parameters: dict[str, float] = field(default_factory=dict)
+    """With which it is to be played, if the gateway of a run gives any."""
+    is_evaluation: bool = False
+    """Whether that gateway plays it as an evaluation, though it was to be training."""
+    is_truncated: bool = False
+    """Whether an agent was truncated, rather than terminated; its end may say more."""
+    mismatches: list[str] = field(default_factory=list)
+    closed_early: EpisodeLost | None = None
+    """Of a server that had closed it when its end came; others have recorded that end."""
+    _returns: dict[str, float] = field(default_factory=dict)
+    _over_on: set[str] = field(default_factory=set)
+    """Servers on which it is over, or never began."""
 
     @property
     def returns(self) -> dict[str, float]:
@@ -119,7 +110,7 @@ class Episode:
             self.episode_id,
             self._mode,
             explore.get(server_id) if isinstance(explore, Mapping) else explore,
-            seed=self._seed if self._specs[server_id].takes_seed else None,
+            seed=self.seed if self._specs[server_id].takes_seed else None,
         )
 
     def leave(self) -> None:

@@ -26,7 +26,7 @@ class ClientError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception.__reduce__ calls the class with `args` alone, without its keywords.
-        return _restore, (type(self), self.args, self.__dict__)
+        return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
 class AssignmentError(ClientError):
@@ -105,12 +105,6 @@ class ServerLost(ServerUnavailable):
     The episodes of the message that it did not answer are closed on the other servers. The next
     `start_episode` waits for it again.
     """
-
-
-def _restore(kind: type[ClientError], args: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(attributes)
-    return error
 
 
 _LOST_CODES = (404, EpisodeGone.code)

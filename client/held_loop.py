@@ -16,15 +16,15 @@ class HeldLoop(ABC):
     """Pauses where it is told to, and plays no more env steps than it is allowed."""
 
     def __init__(self) -> None:
-        # Shared with the threads that hold the loop; `_is_holding` is read without the lock.
-        self._lock = threading.RLock()  # by itself taken faster, once a step
-        self._changed = threading.Condition(self._lock)
+        # Other threads change `_is_holding` and `_limit`, which the loop reads once a step.
+        self._changed = threading.Condition()
         self._is_holding = False
         self._hold_in_mid_episode_at = 0.0
         self._is_playing = False
         self._is_held = False
         self._limit = math.inf
         self._num_claimed = 0
+        """Env steps that the loop has taken; no other thread reads it."""
         self._is_used_up = False
 
     @property
@@ -96,20 +96,11 @@ class HeldLoop(ABC):
         Returns:
             How many.
         """
-        with self._lock:
-            left = num if self._is_holding else self._limit - self._num_claimed
-            if left < num and not (is_one_step and left > 0):
-                num = max(0, int(left))
-            self._num_claimed += num
-            return num
-
-    def _claim_more(self, num: int) -> None:
-        """Takes env steps that were played already."""
-        with self._lock:
-            self._num_claimed += num
-
-    def _begin_playing(self) -> None:
-        self._is_playing = True
+        left = num if self._is_holding else self._limit - self._num_claimed
+        if left < num and not (is_one_step and left > 0):
+            num = max(0, int(left))
+        self._num_claimed += num
+        return num
 
     def _end_playing(self) -> None:
         with self._changed:

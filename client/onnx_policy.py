@@ -55,8 +55,10 @@ class OnnxPolicy:
                 f"agent {self._agent!r}: the network reads {missing[0]!r}, and "
                 f"the observation has {', '.join(seen) or 'no parts'}"
             )
-        types = {port.name: _DTYPES[port.type] for port in self._session.get_inputs()}
-        inputs = {name: np.asarray(given[name], types[name])[None] for name in self._inputs}
+        inputs = {
+            port.name: np.asarray(given[port.name], _dtype(port.type))[None]
+            for port in self._session.get_inputs()
+        }
         values = self._session.run(None, inputs)
         outputs = {name: value[0] for name, value in zip(self._outputs, values, strict=True)}
         for name, value in outputs.items():
@@ -80,14 +82,10 @@ class OnnxPolicy:
         return {key: np.stack([f[key] for f in frames]) for key in read}
 
 
-_DTYPES = {
-    **{f"tensor({name})": name for name in ("int8", "int16", "int32", "int64", "bool")},
-    **{f"tensor({name})": name for name in ("uint8", "uint16", "uint32", "uint64")},
-    "tensor(float16)": "float16",
-    "tensor(float)": "float32",
-    "tensor(double)": "float64",
-}
-"""ONNX Runtime's names of types to numpy's."""
+def _dtype(kind: str) -> str:
+    """Returns numpy's name of ONNX Runtime's "tensor(float)"."""
+    name = kind[len("tensor(") : -1]
+    return {"float": "float32"}.get(name, name)  # a "double" is one of numpy's, too
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

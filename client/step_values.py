@@ -6,7 +6,7 @@ Both become rows of arrays here (`muxrl.protocol.rows`), and back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -172,6 +172,7 @@ class InDicts:
 # --- in arrays ------------------------------------------------------------------------------
 
 
+@dataclass(slots=True, eq=False)
 class InArrays:
     """The values of the ``N`` copies of a simulation, some of which act; methods as of `InDicts`.
 
@@ -186,24 +187,14 @@ class InArrays:
         own: agents whose `actions` nobody else has seen; they may be written.
     """
 
-    def __init__(
-        self,
-        observations: Mapping[str, Rows],
-        state: Rows | None,
-        copies: Index,
-        num_copies: int,
-        actions: dict[str, Rows],
-        own: set[str],
-    ) -> None:
-        self._observations = observations
-        self._state = state
-        self._copies = copies
-        self._num_copies = num_copies
-        self._is_whole = isinstance(copies, slice) and copies.stop - copies.start == num_copies
-        self._actions = actions
-        self._own = own
-        self._stacked: dict[int, list[Any]] = {}
-        """By place of a server: what its agents observe, of each kind."""
+    _observations: Mapping[str, Rows]
+    _state: Rows | None
+    _copies: Index
+    _num_copies: int
+    _actions: dict[str, Rows]
+    _own: set[str]
+    _stacked: dict[int, list[Any]] = field(default_factory=dict)
+    """By place of a server: what its agents observe, of each kind."""
 
     @classmethod
     def of_rows(
@@ -228,6 +219,11 @@ class InArrays:
             self._actions,
             self._own,
         )
+
+    @property
+    def _is_whole(self) -> bool:
+        copies = self._copies
+        return isinstance(copies, slice) and copies.stop - copies.start == self._num_copies
 
     def _copy(self, row: int) -> int:
         copies = self._copies
@@ -258,9 +254,10 @@ class InArrays:
         return None if self._state is None else self._state[self._copy(row)]
 
     def store(self, kind: Kind, rows: Any) -> None:
+        is_whole = self._is_whole
         for place, agent_id in enumerate(kind.agents):
             mine = _column(kind.space, rows, place)
-            if self._is_whole and agent_id not in self._own:
+            if is_whole and agent_id not in self._own:
                 self._actions[agent_id] = mine
             else:
                 put(self._writable(agent_id), self._copies, mine)
@@ -297,14 +294,14 @@ class InArrays:
                 for i, sub in enumerate(space.spaces)
             ]
         dtype, shape = leaf_type(space)
-        whole, copies = (self._num_copies, *shape), self._copies
+        whole, copies, is_whole = (self._num_copies, *shape), self._copies, self._is_whole
         num = copies.stop - copies.start if isinstance(copies, slice) else len(copies)
         joined = np.empty((num, len(agents), *shape), dtype)
         for place, (agent_id, one) in enumerate(zip(agents, values, strict=True)):
             mine = one if isinstance(one, np.ndarray) else np.asarray(one)
             if mine.shape != whole or (mine.dtype != dtype and not _widens(mine.dtype, dtype)):
                 raise _mismatch(agent_id, as_text(whole, dtype.name), one)
-            joined[:, place] = mine if self._is_whole else mine[copies]
+            joined[:, place] = mine if is_whole else mine[copies]
         return joined
 
 

@@ -35,12 +35,11 @@ def reader(space: Any) -> Reader:
         def read_floats(value: Any) -> Any:
             if type(value) is np.ndarray and value.dtype is dtype:
                 return value.copy()
-            if not isinstance(value, np.ndarray):
-                return _kept(value)
-            if value.dtype != dtype and value.dtype.kind == "f":
+            is_float = isinstance(value, np.ndarray) and value.dtype.kind == "f"
+            if is_float and value.dtype != dtype:
                 with np.errstate(over="ignore"):  # becomes infinite, which is refused by name
                     return value.astype(dtype)
-            return value.copy()
+            return _read_array(value)
 
         return read_floats
     if kind == "Discrete":

@@ -39,14 +39,8 @@ class GymnasiumEnv(DictEnv):
         return {AGENT: seen}, {AGENT: infos}
 
     def _read_step(self, step: Five, live: Mapping[Hashable, Any]) -> Five:
-        seen, reward, is_terminated, is_truncated, info = step
-        return (
-            {AGENT: seen},
-            {AGENT: reward},
-            {AGENT: is_terminated},
-            {AGENT: is_truncated},
-            {AGENT: info},
-        )
+        seen, reward, ended, cut, info = step
+        return {AGENT: seen}, {AGENT: reward}, {AGENT: ended}, {AGENT: cut}, {AGENT: info}
 
     def _step_env(self, actions: dict[Hashable, Any]) -> Any:
         return self._env.step(actions[AGENT])

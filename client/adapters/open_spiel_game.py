@@ -115,9 +115,7 @@ class OpenSpielGame:
         is_over = state.is_terminal()
         rewards = {
             agent: float(after - earlier)
-            for agent, after, earlier in zip(
-                self.possible_agents, self._returns, before, strict=True
-            )
+            for agent, after, earlier in zip(agents, self._returns, before, strict=True)
             if after != earlier or (is_over and agent in self._have_acted)
         }
         ended = dict.fromkeys(agents, True) if is_over else {}

@@ -10,10 +10,7 @@ RULES = {
     "messages": ("transports", "what is sent are messages of the protocol"),
     "starts": ("rule 1", "each episode is started, under an id of its own"),
     "order": ("rule 2", "t counts from 0, and the end has the number of steps"),
-    "turns": (
-        "transports",
-        "no frame comes before the answer to the one before it",
-    ),
+    "turns": ("transports", "no frame comes before the answer to the one before it"),
     "values": ("refusals", "agents and values are as the spec says; rewards are finite"),
     "done": ("rule 5", "an agent that is done does not observe again"),
     "finals": ("rule 6", "a truncated agent that acted has its final observation"),
