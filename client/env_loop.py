@@ -151,7 +151,6 @@ class EnvLoop(HeldLoop):
         self._outbox = Outbox()
         """What was put together last."""
         num = self._copies.num
-        self._seed_of: list[int | None] = [None] * num
         self._parameters_of: list[Parameters] = [{}] * num
         self._drawn: dict[int, tuple[int | None, Parameters]] = {}
         """Seeds and parameters of the episodes that copies begin next, by themselves."""
@@ -258,35 +257,34 @@ class EnvLoop(HeldLoop):
                 continue
             try:
                 drawn = self._drawn.pop(copy, None)
-                self._seed_of[copy] = next(self._seeds) if drawn is None else drawn[0]
+                seed, parameters = (next(self._seeds), None) if drawn is None else drawn
             except StopIteration:
                 self._has_seeds = False
                 return
             self._is_partial[copy] = False
-            self._begin(copy, None if drawn is None else drawn[1])
+            self._begin(copy, seed, parameters)
 
-    def _begin(self, copy: int, parameters: Parameters | None = None) -> None:
-        """Begins an episode with the copy's seed."""
-        copies, seed, episode = self._copies, self._seed_of[copy], None
+    def _begin(self, copy: int, seed: int | None, parameters: Parameters | None = None) -> None:
+        copies, episode = self._copies, None
         if copies.begin_on_request and self._client.gives_parameters:
-            episode = self._open_alone(copy)
+            episode = self._open_alone(copy, seed)
             parameters = episode.parameters
         if parameters is None:
             parameters = draw(self.parameters, seed)
         self._parameters_of[copy] = parameters
         copies.begin(copy, seed, parameters)
         if episode is None:
-            self._open(copy, self._outbox)
+            self._open(copy, seed, self._outbox)
 
-    def _open(self, copy: int, outbox: Outbox) -> Episode:
-        mode, explore, seed = self._mode, self._should_explore, self._seed_of[copy]
+    def _open(self, copy: int, seed: int | None, outbox: Outbox) -> Episode:
+        mode, explore = self._mode, self._should_explore
         return self._table.begin(outbox, copy, mode=mode, should_explore=explore, seed=seed)
 
-    def _open_alone(self, copy: int) -> Episode:
+    def _open_alone(self, copy: int, seed: int | None) -> Episode:
         """Starts an episode in a message of its own: its reset waits for the answer."""
         while True:
             first = Outbox()
-            episode = self._open(copy, first)
+            episode = self._open(copy, seed, first)
             if not any(self._exchange(first)):
                 return episode
 
@@ -302,13 +300,13 @@ class EnvLoop(HeldLoop):
         for copy, episode in enumerate(asked):
             if episode is None or episode.episode_id not in lost | bad:
                 continue
-            num_steps, seed = self._copies.num_steps(copy), self._seed_of[copy]
+            num_steps = self._copies.num_steps(copy)
             if episode.episode_id in lost:
                 self._is_partial[copy] |= not self._copies.begin_on_request and num_steps > 0
-                self._begin(copy)
+                self._begin(copy, episode.seed)
                 again.append(copy)
             elif self._mode == "eval":  # its place among the seeds stays
-                on_episode(EpisodeResult({}, num_steps, seed, episode.episode_id))
+                on_episode(EpisodeResult({}, num_steps, episode.seed, episode.episode_id))
         return again
 
     def _end(self, over: Over, on_episode: OnEpisode) -> None:
@@ -326,7 +324,7 @@ class EnvLoop(HeldLoop):
         if self._is_partial[copy]:
             return
         self.num_episodes += 1
-        seed = self._seed_of[copy] if copies.begin_on_request else None
+        seed = episode.seed if copies.begin_on_request else None
         on_episode(EpisodeResult.of(episode, num_steps, seed, metrics, self._parameters_of[copy]))
 
     # --- held by another thread ---------------------------------------------------------

@@ -60,7 +60,8 @@ class LocalPolicies:
         self._policy_of = {n: spec.agents[m[0]].policy_id for n, m in self.members.items()}
         self.place_of = {agent_id: place for place, agent_id in enumerate(spec.agents)}
         self.forms_teams = bool(spec.groups)
-        self._follows_masks = weights.follows_masks
+        self.follows_masks = weights.follows_masks
+        """Whether actions that a mask forbids are never chosen."""
         self._parts: dict[tuple[str, ...], list[_Part]] = {}
         self._free: list[int] = []
         self._last_actions = np.zeros((0, len(spec.agents)), np.int64)
@@ -173,10 +174,8 @@ class LocalPolicies:
                 teams_of.setdefault(self._policy_of[team], []).append(team)
             if len(self._parts) >= _MAX_LAYOUTS:
                 self._parts.clear()
-            found = self._parts[layout.agents] = [
-                _Part(self, *one, layout, follows_masks=self._follows_masks)
-                for one in teams_of.items()
-            ]
+            found = [_Part(self, *one, layout) for one in teams_of.items()]
+            self._parts[layout.agents] = found
         return found
 
     def _values(self, part: _Part, observations: Sequence[Any], slots: Sequence[int]) -> np.ndarray:
@@ -243,17 +242,10 @@ class _Part:
         policy_id: whose.
         teams: names.
         layout: of the agents that act.
-        follows_masks: whether actions that a mask forbids are never chosen.
     """
 
     def __init__(
-        self,
-        policies: LocalPolicies,
-        policy_id: str,
-        teams: Sequence[str],
-        layout: Layout,
-        *,
-        follows_masks: bool,
+        self, policies: LocalPolicies, policy_id: str, teams: Sequence[str], layout: Layout
     ) -> None:
         self.policy_id, self.teams = policy_id, teams
         members = [m for team in teams for m in policies.members[team]]
@@ -264,7 +256,7 @@ class _Part:
         self._reads, self._masked = [], []
         for kind, columns, cells in columns_by_kind(members, layout.observed):
             space, is_masked = layout.observed[kind].space, False
-            if follows_masks and isinstance(space, DictSpace):
+            if policies.follows_masks and isinstance(space, DictSpace):
                 is_masked = ACTION_MASK_KEY in space.spaces
                 unread = {ACTION_MASK_KEY} | ({STATE_KEY} if policies.forms_teams else set())
                 space = DictSpace({k: sub for k, sub in space.spaces.items() if k not in unread})

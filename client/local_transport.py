@@ -16,7 +16,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import msgspec
@@ -52,6 +52,7 @@ from muxrl.protocol.rows import (
     are_rows,
     each_array,
     empty,
+    layouts,
     leaves,
     rows_of,
     singles,
@@ -64,8 +65,6 @@ logger = logging.getLogger(__name__)
 _MOST_STEPS = 256
 """Sent at once, those in rows as one: a server takes some 10 ms to record them, in which it hears
 nobody else."""
-_MAX_LAYOUTS = 256
-"""That are remembered; agents that come and go make many."""
 _GIVEN = ("t", "observations", "rewards", "state")
 """Of rows, what the simulation may overwrite."""
 _LONGEST_S = 0.2
@@ -78,18 +77,15 @@ _ROW_BYTES = 200
 """Of what it says of its episode."""
 
 
+@dataclass(slots=True)
 class _Open:
     """An open episode."""
 
-    __slots__ = ("kept", "should_explore", "slot", "t")
-
-    def __init__(self, start: StartEpisode, slot: int) -> None:
-        explores = start.should_explore
-        self.should_explore = start.mode == "train" if explores is None else explores
-        self.slot = slot
-        self.t = 0
-        self.kept: PlayedSteps | None = None
-        """What was kept of it last, if that is no rows; lists of logits by agent."""
+    should_explore: bool
+    slot: int
+    t: int = 0
+    kept: PlayedSteps | None = None
+    """What was kept of it last, if that is no rows; lists of logits by agent."""
 
 
 class LocalTransport(Around):
@@ -161,7 +157,7 @@ class LocalTransport(Around):
             text = no_local_inference(spec.server_id, spec.algorithm, weights.problem)
             raise ServerUnavailable(text, server_id=spec.server_id)
         self._policies = LocalPolicies(spec, weights, self._seed)
-        self._layout = lru_cache(_MAX_LAYOUTS)(partial(Layout, spaces=spec.agents))
+        self._layout = layouts(spec.agents)
         self._pulled_at = time.monotonic()
         self._most_bytes = min(_MOST_BYTES, spec.max_message_bytes // 2 or _MOST_BYTES)
         self._row_bytes = _ROW_BYTES + self._policies.num_state_bytes + _array_bytes(spec)
@@ -174,7 +170,9 @@ class LocalTransport(Around):
         self._is_acting = True
         for item in items:
             if isinstance(item, StartEpisode) and item.episode_id not in self._episodes:
-                self._episodes[item.episode_id] = _Open(item, self._policies.begin())
+                explores = item.should_explore
+                explores = item.mode == "train" if explores is None else explores
+                self._episodes[item.episode_id] = _Open(explores, self._policies.begin())
             if not self._acts_on(item):
                 self._is_acting = False
             else:
@@ -382,7 +380,7 @@ class LocalTransport(Around):
             return ActionRows(replies=replies)
         episodes = [self._episodes[episode_id] for episode_id in item.episode_ids]
         actions, logits, states = self._choose(layout, item.observations, episodes)
-        fields = {name: getattr(item, name) for name in StepRows.__struct_fields__}
+        fields = msgspec.structs.asdict(item)
         own = {name: each_array(copy.copy, fields[name]) for name in _GIVEN}
         kept = {"logged_actions": actions, "logits": logits, "states": states}
         version = self._policies.version

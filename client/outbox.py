@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from muxrl.client.episode import Episode
-from muxrl.protocol.messages import AnyItem, EndEpisode, Refused, StepRows
+from muxrl.protocol.messages import AnyItem, EndEpisode, Refused
 
 Handler = Callable[[Any, Any], Mapping[int, Refused] | None]
 """Receives an item and its reply; returns what is refused of several episodes, by row."""
@@ -53,11 +54,5 @@ class Outbox:
     @property
     def episode_ids(self) -> set[str]:
         """Of all episodes that are told of."""
-        sent: set[str] = set()
-        for items in self.items.values():
-            for item in items:
-                if isinstance(item, StepRows):
-                    sent.update(item.episode_ids)
-                else:
-                    sent.add(item.episode_id)
-        return sent
+        items = chain.from_iterable(self.items.values())
+        return set(chain.from_iterable(item.episode_ids for item in items))

@@ -12,14 +12,7 @@ from muxrl.client.inference_modes import InferenceModes
 from muxrl.client.outbox import Handler, Outbox
 from muxrl.client.transport import Transport
 from muxrl.protocol.errors import MalformedMessage
-from muxrl.protocol.messages import (
-    Actions,
-    AnyItem,
-    AnyReply,
-    Refused,
-    ServerSpec,
-    StepRows,
-)
+from muxrl.protocol.messages import Actions, AnyItem, AnyReply, Refused, ServerSpec
 
 logger = logging.getLogger(__name__)
 
@@ -143,9 +136,9 @@ class Servers:
                     server_id=server_id,
                 ) from None
             if refused:
-                ids = item.episode_ids if isinstance(item, StepRows) else [item.episode_id]
                 for row, one in refused.items():
-                    failures.setdefault(ids[row], failure_of(server_id, ids[row], one))
+                    episode_id = item.episode_ids[row]
+                    failures.setdefault(episode_id, failure_of(server_id, episode_id, one))
 
     # --- aborts -------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
 
 import numpy as np
 from msgspec.structs import replace
@@ -25,10 +24,7 @@ from muxrl.protocol.messages import (
     Step,
     StepRows,
 )
-from muxrl.protocol.rows import Layout, answers_of, singles
-
-_MAX_LAYOUTS = 256
-"""That are remembered; agents that come and go make many."""
+from muxrl.protocol.rows import Layout, answers_of, layouts, singles
 
 
 class Shadowed(Around):
@@ -60,7 +56,7 @@ class Shadowed(Around):
     def fetch_spec(self) -> ServerSpec:
         size = self._shadow.fetch_spec().state_size
         self._spec = spec = super().fetch_spec()
-        self._layout = lru_cache(_MAX_LAYOUTS)(partial(Layout, spaces=spec.agents))
+        self._layout = layouts(spec.agents)
         self._has_state, self._shadow_has_state = spec.state_size is not None, size is not None
         return spec if self._has_state else replace(spec, state_size=size)
 
@@ -105,7 +101,7 @@ class Shadowed(Around):
         if len(answers) != len(sent):  # the frame was refused as a whole
             answers = answers * len(sent)
         for item, answer in zip(sent, answers, strict=True):
-            ids = item.episode_ids if isinstance(item, StepRows) else [item.episode_id]
+            ids = item.episode_ids
             known = answer.replies if isinstance(answer, ActionRows) else [answer] * len(ids)
             for episode_id, one in zip(ids, known, strict=False):  # () where all are rows
                 if isinstance(one, Refused) and episode_id in self._episodes:  # it goes on

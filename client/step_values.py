@@ -256,7 +256,7 @@ class InArrays:
     def store(self, kind: Kind, rows: Any) -> None:
         is_whole = self._is_whole
         for place, agent_id in enumerate(kind.agents):
-            mine = _column(kind.space, rows, place)
+            mine = _column(kind, rows, place)
             if is_whole and agent_id not in self._own:
                 self._actions[agent_id] = mine
             else:
@@ -316,19 +316,17 @@ def _widens(given: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
 
 def _by_agent(kinds: Sequence[Kind], rows: Sequence[Any]) -> dict[str, Rows]:
     return {
-        agent_id: _column(kind.space, own, place) if kind.leaf is None else own[:, place]
+        agent_id: _column(kind, own, place)
         for kind, own in zip(kinds, rows, strict=True)
         for place, agent_id in enumerate(kind.agents)
     }
 
 
-def _column(space: Space, rows: Any, place: int) -> Rows:
-    """Returns one agent's actions."""
-    if isinstance(space, DictSpace):
-        return {key: _column(sub, rows[key], place) for key, sub in space.spaces.items()}
-    if isinstance(space, TupleSpace):
-        return tuple(_column(s, r, place) for s, r in zip(space.spaces, rows, strict=True))
-    return rows[:, place]
+def _column(kind: Kind, rows: Any, place: int) -> Rows:
+    """Returns the rows of one agent of a kind."""
+    if kind.leaf is not None:
+        return rows[:, place]
+    return row_of(kind.space, rows, (slice(None), place))
 
 
 def _mismatch(agent_id: str, expected: str, came: Any) -> EpisodeMisuse:

@@ -10,6 +10,7 @@ observations of step ``t``: one round trip a step. All dicts are keyed by agent 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -43,6 +44,11 @@ class Item(msgspec.Struct, tag_field="type", omit_defaults=True, forbid_unknown_
     """
 
     episode_id: EpisodeId
+
+    @property
+    def episode_ids(self) -> Sequence[str]:
+        """All episodes that it is about."""
+        return (self.episode_id,)
 
 
 class StartEpisode(Item, tag="start"):

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,8 @@ from muxrl.protocol.values import within
 
 Index = slice | NDArray[np.int64]
 """A slice makes a view, an array a copy."""
+_MAX_LAYOUTS = 256
+"""That are remembered; agents that come and go make many."""
 
 
 class NotInRows(ValueError):
@@ -107,6 +109,11 @@ class Layout:
         """Returns where some of its agents are, int64."""
         place_of = {agent_id: place for place, agent_id in enumerate(self.agents)}
         return np.array([place_of[agent_id] for agent_id in agents])
+
+
+def layouts(spaces: Mapping[str, AgentSpaces]) -> Callable[[tuple[str, ...]], Layout]:
+    """Returns what makes the layouts of some agents; those that it made last are remembered."""
+    return lru_cache(_MAX_LAYOUTS)(partial(Layout, spaces=spaces))
 
 
 def _kinds(of_agents: Sequence[tuple[str, Space]]) -> tuple[Kind, ...]:
@@ -209,8 +216,8 @@ def are_floats(rows: Any, shape: tuple[int, ...], most: float, dtype: type) -> b
     )
 
 
-def row_of(space: Space, rows: Any, index: tuple[int, ...]) -> Any:
-    """Returns one value out of rows of a space, in the form in which a `Step` has it."""
+def row_of(space: Space, rows: Any, index: tuple[int | slice, ...]) -> Any:
+    """Returns what is there in rows of a space; one value in the form in which a `Step` has it."""
     if isinstance(space, DictSpace):
         return {key: row_of(sub, rows[key], index) for key, sub in space.spaces.items()}
     if isinstance(space, TupleSpace):

@@ -115,10 +115,8 @@ class FrameCutter:
     def __init__(self, *, is_masked: bool, max_bytes: int) -> None:
         self._is_masked = is_masked
         self._max_bytes = max_bytes
-        self._rest = b""
-        """The beginning of a frame whose end has not come."""
         self._parts: list[bytes | bytearray] = []
-        """What came after `_rest`, until the frame is complete."""
+        """Of a frame whose end has not come."""
         self._num_missing = 0
         self._is_fragmented = False
         self._is_broken = False
@@ -127,29 +125,27 @@ class FrameCutter:
     @property
     def is_amid(self) -> bool:
         """Whether a message has begun whose end has not come."""
-        return self._is_fragmented or bool(self._rest)
+        return self._is_fragmented or bool(self._parts)
 
     def cut(self, data: bytes) -> list[bytes | Unparsed]:
         """Returns the messages and other frames that are complete now, in order."""
-        if self._rest:
+        if self._parts:
             self._num_missing -= len(data)
-            last = self._parts[-1] if self._parts else None
             if len(data) > _SMALL_BYTES:
                 self._parts.append(data)
-            elif isinstance(last, bytearray):
-                last += data
+            elif isinstance(self._parts[-1], bytearray):
+                self._parts[-1] += data
             else:
                 self._parts.append(bytearray(data))
             if self._num_missing > 0:
                 return []
-            data = b"".join((self._rest, *self._parts))
-            self._rest, self._parts = b"", []
+            data, self._parts = b"".join(self._parts), []
         frames: list[bytes | Unparsed] = []
         at = 0
         while at < len(data):
             begin, end = self._span(data, at)
             if end > len(data):
-                self._rest, self._num_missing = data[at:], end - len(data)
+                self._parts, self._num_missing = [data[at:]], end - len(data)
                 break
             if begin and data[at] == _WHOLE_BINARY and not self._is_fragmented:
                 message = data[begin:end]

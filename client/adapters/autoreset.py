@@ -15,6 +15,7 @@ Disabled    the copies whose episode is over are reset with ``options={"reset_ma
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -105,9 +106,8 @@ class AutoresetEnv:
         # All at once first: some have nothing to show of copies that were never reset.
         begun = self._began(self._env.reset(seed=seed, options=dict(self._options_of(0))))
         others = np.arange(self.num_copies) > 0
-        if others.any():  # with no seed: the same again would give all the same episode
-            return self.reset_some(others, begun)
-        return begun
+        # With no seed: the same again would give all the same episode.
+        return self.reset_some(others, begun) if others.any() else begun
 
     def begin(self, copy: int, seed: int | None, options: Mapping[str, float]) -> None:
         """Does nothing: copies begin by themselves."""
@@ -332,9 +332,7 @@ class AutoresetEnv:
         """Returns the last observations of those who are done now, by copy."""
         finals: dict[int, dict[str, Any]] = {}
         for copy in np.flatnonzero(done.any(1)).tolist():
-            agents = [
-                a for a, is_done in zip(self._ids, done[copy].tolist(), strict=True) if is_done
-            ]
+            agents = list(itertools.compress(self.possible_agents, done[copy].tolist()))
             if self._returns_at_once and not is_over[copy]:  # what is observed is the next life's
                 finals[copy] = self._last_of_lives(copy, agents, cut[copy], by_agent)
                 continue

@@ -74,7 +74,6 @@ class Simulation(Protocol):
         Raises:
             SimulationError: there are options, and the environment takes none.
         """
-        ...
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         """Takes one action of every agent that was observed last, and of no other.
@@ -82,12 +81,9 @@ class Simulation(Protocol):
         Raises:
             SimulationError: the actions are of other agents, or the environment breaks its API.
         """
-        ...
 
     def state(self) -> NDArray[np.float32] | None:
         """Returns the global state, float32 [state_size], or None if there is none."""
-        ...
 
     def close(self) -> None:
         """Closes the environment; a second call does nothing."""
-        ...

@@ -82,11 +82,9 @@ class VectorSimulation(Protocol):
     @property
     def present(self) -> NDArray[np.bool_]:
         """``[N, A]``: who acts now, see `VectorStep`."""
-        ...
 
     def reset(self, seed: int | None = None) -> dict[str, Rows]:
         """Begins an episode in every copy; returns what agents observe."""
-        ...
 
     def begin(self, copy: int, seed: int | None, options: Mapping[str, float]) -> None:
         """Hears that an episode is played from where a copy stands, at the first step of one.
@@ -103,7 +101,6 @@ class VectorSimulation(Protocol):
         Raises:
             SimulationError: copies begin their episodes without being told anything.
         """
-        ...
 
     def step(self, actions: Mapping[str, Rows]) -> VectorStep:
         """Steps all copies. A copy whose episode ends begins the next one by itself.
@@ -111,18 +108,15 @@ class VectorSimulation(Protocol):
         Raises:
             SimulationError: the environment breaks its API.
         """
-        ...
 
     def leave_out_state(self) -> None:
         """Hears that nobody asks for the global state, so that it need not be read at ends."""
 
     def state(self) -> NDArray[np.float32] | None:
         """Returns the global states, float32 ``[N, state_size]``, or None if there is none."""
-        ...
 
     def close(self) -> None:
         """Closes the environment; a second call does nothing."""
-        ...
 
 
 class OnlyCopy(Around):

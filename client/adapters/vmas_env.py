@@ -68,7 +68,6 @@ class VmasEnv:
         return self._env.render(mode="rgb_array")
 
     def _named(self, given: Any) -> dict[str, Any]:
-        ordered = given.values() if isinstance(given, Mapping) else getattr(given, "spaces", given)
-        if isinstance(ordered, Mapping):
-            ordered = ordered.values()
+        given = getattr(given, "spaces", given)
+        ordered = given.values() if isinstance(given, Mapping) else given
         return dict(zip(self.possible_agents, ordered, strict=True))

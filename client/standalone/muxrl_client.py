@@ -197,21 +197,18 @@ class PolicyClient:
 
         Rewards add up until then. A truncated agent needs a final observation. `infos` is ignored.
         """
-        episode = self._find(episode_id)
+        results = self._find(episode_id).results
+        sums = results["rewards"]
         for agent_id, reward in _by_agent("rewards", rewards).items():
-            value = _number(reward)
-            if value is None or agent_id in episode.wrong_rewards:  # its server refuses it
-                episode.wrong_rewards.setdefault(agent_id, reward)
-            else:
-                episode.rewards[agent_id] = episode.rewards.get(agent_id, 0.0) + value
-        for kept, ends in (
-            (episode.terminations, _by_agent("terminations", terminations)),
-            (episode.truncations, _by_agent("truncations", truncations)),
-        ):
-            kept.update({a: True for a, is_set in ends.items() if is_set and a != "__all__"})
+            value, before = _number(reward), _number(sums.get(agent_id, 0.0))
+            if before is not None:  # else its server refuses the one that is there
+                sums[agent_id] = reward if value is None else before + value
+        for name, ends in (("terminations", terminations), ("truncations", truncations)):
+            flags = _by_agent(name, ends).items()
+            results[name].update({a: True for a, is_set in flags if is_set and a != "__all__"})
         # Kept until the next message, and a simulation may use its arrays again.
         finals = copy.deepcopy(_by_agent("final observations", final_observations))
-        episode.final_observations.update(finals)
+        results["final_observations"].update(finals)
 
     def end_episode(
         self,
@@ -232,10 +229,11 @@ class PolicyClient:
                 {"travel_s": {"driver_0": 310}}; the gateway of a run records it.
         """
         episode = self._find(episode_id)
-        episode.final_observations.update(_by_agent("last observations", observations))
+        last = _by_agent("last observations", observations)
+        episode.results["final_observations"].update(last)
         fields = {"t": episode.t, "is_truncated": truncated, "state": state}
         fields["metrics"] = _by_agent("metrics", metrics)
-        reply = self._send("end", episode_id, {**fields, **episode.pending()})
+        reply = self._send("end", episode_id, {**fields, **episode.results})
         del self._episodes[str(episode_id)]
         if reply["type"] != "ended":  # it was aborted before
             raise EpisodeLost(
@@ -284,10 +282,10 @@ class PolicyClient:
 
     def _step(self, episode_id: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         episode = self._find(episode_id)
-        item = {"t": episode.t, **fields, **episode.pending()}
+        item = {"t": episode.t, **fields, **episode.results}
         actions: dict[str, Any] = self._send("step", episode_id, item)["actions"]
         episode.t += 1
-        episode.clear()
+        episode.results = _no_results()
         return actions
 
     def _send(self, kind: str, episode_id: str, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -347,7 +345,6 @@ class PolicyClient:
         self, method: str, path: str, body: bytes = b"", is_start: bool = False
     ) -> dict[str, Any]:
         """Sends a request until it is answered; raises `ServerUnavailable` if it never is."""
-        self._check_user()
         if not self._lock.acquire(blocking=False):
             raise self._is_in_use()
         self._user = threading.current_thread().name
@@ -459,26 +456,15 @@ class PolicyClient:
 
 
 class _Episode:
-    """Its next step, and what the server is to be sent with it."""
+    """Its next step, and the results of the last one, which the server is sent with it."""
 
     def __init__(self) -> None:
         self.t = 0
-        self.clear()
+        self.results = _no_results()
 
-    def clear(self) -> None:
-        self.rewards: dict[str, float] = {}
-        self.wrong_rewards: dict[str, Any] = {}
-        self.terminations: dict[str, bool] = {}
-        self.truncations: dict[str, bool] = {}
-        self.final_observations: dict[str, Any] = {}
 
-    def pending(self) -> dict[str, Any]:
-        return {
-            "rewards": {**self.rewards, **self.wrong_rewards},
-            "terminations": self.terminations,
-            "truncations": self.truncations,
-            "final_observations": self.final_observations,
-        }
+def _no_results() -> dict[str, dict[str, Any]]:
+    return {"rewards": {}, "terminations": {}, "truncations": {}, "final_observations": {}}
 
 
 def _by_agent(what: str, value: Any) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def gateway(
         )
         try:
             served.start()
-            names = ", ".join(served.gateway.behind)
+            names = ", ".join(served.gateway.client.specs)
             sys.stdout.write(f"gateway to {names}: http://{served.address}; Ctrl-C ends it\n")
             sys.stdout.flush()
             is_over.wait()

@@ -106,8 +106,8 @@ class StrictServer(PolicyServerApp):
         self._notes = notes
         self._cut = network.cut
         self._episodes: dict[str, _Episode] = {}
-        self._has_refused = False
         self._refused_start: str | None = None
+        """The episode whose start was refused; "": it was started since."""
         self._is_replying = False
 
     def finish(self, *, was_ended: bool) -> None:
@@ -116,7 +116,7 @@ class StrictServer(PolicyServerApp):
         Args:
             was_ended: whether it was stopped in the middle of its work.
         """
-        if self._refused_start is not None and not was_ended:
+        if self._refused_start and not was_ended:
             self._notes.broken("503", "the start again", "it did not come")
         for episode_id, episode in self._episodes.items():
             if episode.is_closed:
@@ -207,10 +207,9 @@ class StrictServer(PolicyServerApp):
             self._notes.kept("410")
         if self._refused_start == item.episode_id:
             self._notes.kept("503")
-            self._refused_start = None
-        elif len(self._episodes) == _REFUSED and not self._has_refused:
+            self._refused_start = ""
+        elif len(self._episodes) == _REFUSED and self._refused_start is None:
             self._refused_start = item.episode_id
-            self._has_refused = True
             raise NotServing("this server is stopping")
 
     def _look(self, item: AnyItem, episode: _Episode, now: float) -> None:

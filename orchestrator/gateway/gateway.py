@@ -84,7 +84,7 @@ class Gateway(Front):
         super().__init__(spec, address, token, on_shutdown)
         self._rounds = Rounds(client, spec)
         self.episodes, self.wanted = self._rounds.episodes, self._rounds.wanted
-        self._client = client
+        self.client = client
         self._frames: queue.SimpleQueue[_Waiting | _Order] = queue.SimpleQueue()
         self._is_stopping = False
         self._held = threading.Event()
@@ -131,16 +131,6 @@ class Gateway(Front):
         is_busy = since is not None and time.monotonic() - since > _WAITS_S
         return is_busy or bool(self._beyond)
 
-    @property
-    def behind(self) -> list[str]:
-        """The ids of the servers."""
-        return list(self._client.specs)
-
-    @property
-    def num_mismatches(self) -> int:
-        """Episodes whose steps or returns a server counted differently from the gateway."""
-        return self._client.num_mismatches
-
     # --- from other threads -------------------------------------------------------------
 
     def hold(self) -> None:
@@ -157,7 +147,7 @@ class Gateway(Front):
     def _tell_played(self) -> None:
         """Has shadows answer all that they were sent."""
         try:
-            self._client.tell_played()
+            self.client.tell_played()
         except ClientError as error:  # the next step meets it again
             logger.warning("a shadow has not answered: %s", error)
 
@@ -250,7 +240,7 @@ class Gateway(Front):
                 # Not as of now: what has come in since was not looked at.
                 self._guarded(functools.partial(self.episodes.expire, taken_at))
             self._busy_since = None
-        self._client.close()
+        self.client.close()
         for frame in self._beyond:
             self._refuse_all(frame, self._stopped())
         while not self._frames.empty():  # which came in the last moment
@@ -279,7 +269,7 @@ class Gateway(Front):
         self._beyond = []
         try:
             self._rounds.answer(together, self._received_at)
-            ids = (episode_id for one in together for episode_id in one.episode_ids)
+            ids = (episode_id for one in together for episode_id in one.item.episode_ids)
             self.episodes.see(ids, time.monotonic(), is_answered=True)
         except Exception as error:  # noqa: BLE001, the refusals are logged; else clients would wait
             for frame in frames:

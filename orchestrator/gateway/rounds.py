@@ -22,7 +22,6 @@ from muxrl.protocol.messages import (
     ServerSpec,
     StartEpisode,
     Step,
-    StepRows,
 )
 from muxrl.servers.network.front import internal_error
 
@@ -35,12 +34,6 @@ class Asked:
     answer: AnyReply | ProtocolError | None = None
     steps: list[Asked] = field(default_factory=list)
     """What rows are answered by: of each episode, if they are not answered as a whole."""
-
-    @property
-    def episode_ids(self) -> Sequence[str]:
-        """Of all episodes that it concerns."""
-        item = self.item
-        return item.episode_ids if isinstance(item, StepRows) else (item.episode_id,)
 
     @property
     def unanswered(self) -> list[Asked]:
@@ -70,7 +63,7 @@ class Rounds:
             now: monotonic time.
         """
         left = [one for whole in asked for one in whole.unanswered]
-        self.episodes.see((e for one in left for e in one.episode_ids), now)
+        self.episodes.see((e for one in left for e in one.item.episode_ids), now)
         beyond: set[str] = set()
         while left:
             left = self._answer_round(left, beyond, now)
@@ -92,7 +85,7 @@ class Rounds:
         queue = deque(asked)
         while queue:
             one = queue.popleft()
-            item, ids = one.item, one.episode_ids
+            item, ids = one.item, one.item.episode_ids
             continues = not isinstance(item, StartEpisode | AbortEpisode)
             is_full = num_forwarded and num_forwarded + len(ids) > self._max_forwarded
             if is_full or not through.isdisjoint(ids) or not (continues or begun.isdisjoint(ids)):
@@ -140,7 +133,7 @@ class Rounds:
         self, client: MultiplexingClient, forwarded: Sequence[tuple[Asked, Forwarded]]
     ) -> None:
         """Asks the servers behind a client, and answers what they were asked about."""
-        ids = [episode_id for asked, _ in forwarded for episode_id in asked.episode_ids]
+        ids = [episode_id for asked, _ in forwarded for episode_id in asked.item.episode_ids]
         steps = {one.episodes[0].joint.slot: one.step for _, one in forwarded if one.step}
         table, outbox = client.table, self.episodes.outboxes[client]
         failures: Mapping[str, ClientError]
@@ -175,7 +168,7 @@ class Rounds:
         self, asked: Asked, forwarded: Forwarded, failures: Mapping[str, ClientError]
     ) -> None:
         """Answers what was forwarded."""
-        if failures.keys().isdisjoint(asked.episode_ids):
+        if failures.keys().isdisjoint(asked.item.episode_ids):
             asked.answer = forwarded.answered()
         elif forwarded.rows is not None:
             for step, single in self.episodes.singles(forwarded):

@@ -114,7 +114,7 @@ class GatewayProcess(FollowsServers):
         return SimulationReport(
             episodes.counts.num_env_steps,
             [episode.returns for episode in ended],
-            self._gateway.num_mismatches,
+            self._gateway.client.num_mismatches,
             time.process_time() - self._cpu_before_s,
             num_lost_episodes=episodes.num_lost,
             metrics=[episode.metrics for episode in ended],

@@ -389,7 +389,7 @@ class NetworkWithGateway(Network):
                 one.paid for one in self.ended
             ]
             assert episodes.counts.num_env_steps == sum(one.t for one in made)
-            assert self.gateway.app.num_mismatches == 0
+            assert self.gateway.app.client.num_mismatches == 0
 
 
 TestExactlyOnce = Network.TestCase

@@ -110,7 +110,7 @@ def test_nor_those_of_a_gateway(
     with gateway_to(echo, token=TOKEN) as served:
         hold(served.address, _ECHO, num, caplog, token="")
         assert served.gateway.episodes.counts.num_episodes > 0
-        assert served.gateway.num_mismatches == 0
+        assert served.gateway.client.num_mismatches == 0
     assert_well(echo)
 
 

@@ -129,7 +129,7 @@ def test_each_reward_counts_once_and_everywhere_alike(
         assert sum(learned) == sum(played.of(SERVERS[server_id], played.credited).values())
     if gateway is not None:
         episodes = gateway.app.episodes
-        assert gateway.app.num_mismatches == 0
+        assert gateway.app.client.num_mismatches == 0
         assert [one.returns for one in episodes.ended] == [played.paid]
         assert episodes.counts.episode_return_mean == pytest.approx(
             np.mean(list(played.paid.values()))

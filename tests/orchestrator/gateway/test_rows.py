@@ -72,7 +72,7 @@ def play(kind: type[NumberServer], simulations: Any, *, through: bool) -> World:
     assert world.client.num_mismatches == 0
     assert world.left.open == world.right.open == {}
     if through:
-        assert behind.gateway.app.num_mismatches == 0
+        assert behind.gateway.app.client.num_mismatches == 0
         assert [one.returns for one in behind.episodes.ended] == [
             one.returns for one in world.results
         ]
