@@ -75,14 +75,22 @@ def _try_client(
     from muxrl.orchestrator.compliance.client_trial import MORNINGS, judge_client
     from muxrl.servers.network.listening import CannotListen
 
-    agents, state_size = MORNINGS, None
+    agents, state_size, agents_return = MORNINGS, None, False
     if config:
         from muxrl.orchestrator.config.facts import probe
         from muxrl.orchestrator.config.load import load_config
 
-        facts = probe(load_config(config).simulation)
+        simulation = load_config(config).simulation
+        facts, agents_return = probe(simulation), simulation.respawn != "refuse"
         agents, state_size = facts.agents, facts.state_size
     try:
-        return judge_client(program, agents, state_size, port=port, timeout_s=timeout_s)
+        return judge_client(
+            program,
+            agents,
+            state_size,
+            agents_return=agents_return,
+            port=port,
+            timeout_s=timeout_s,
+        )
     except CannotListen as error:
         raise ConfigError([str(error)]) from None

@@ -33,6 +33,7 @@ def judge_client(
     agents: Mapping[str, tuple[Space, Space]] = MORNINGS,
     state_size: int | None = None,
     *,
+    agents_return: bool = False,
     port: int = 0,
     timeout_s: float = 120.0,
 ) -> list[Verdict]:
@@ -42,6 +43,7 @@ def judge_client(
         command: program and arguments; in them ``{gateway}`` stands for the server's address.
         agents: whose observations it sends: observation and action space by id.
         state_size: length of the global state that it sends; None: none.
+        agents_return: whether they may observe again after their end.
         port: to listen on; 0 takes a free one.
         timeout_s: when the program is ended, if it has not ended before.
 
@@ -51,7 +53,7 @@ def judge_client(
     """
     network = Network("the strict server", "127.0.0.1", port)
     notes = Notes()
-    server = StrictServer(agents, state_size, network, notes)
+    server = StrictServer(agents, state_size, network, notes, agents_return=agents_return)
     network.start(server, asyncio.Event().wait, max_connections=100, keep_alive_s=600.0)
     try:
         url = f"http://{network.address}"

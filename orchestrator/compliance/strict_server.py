@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -77,6 +78,7 @@ class StrictServer(PolicyServerApp):
         state_size: length of the global state that it asks for; None: none.
         network: that it listens with.
         notes: takes what is seen.
+        agents_return: whether agents may observe again after their end.
     """
 
     def __init__(
@@ -85,12 +87,14 @@ class StrictServer(PolicyServerApp):
         state_size: int | None,
         network: Network,
         notes: Notes,
+        *,
+        agents_return: bool = False,
     ) -> None:
         plans = {agent_id: AgentPlan("strict", *spaces) for agent_id, spaces in agents.items()}
         limits = LimitsConfig(max_episodes=_MAX_EPISODES)
-        server = PolicyServer(
-            ServerPlan("strict", "RANDOM", plans, {}, state_size, limits=limits), network=network
-        )
+        how: dict[str, Any] = {"limits": limits, "agents_return": agents_return}
+        plan = ServerPlan("strict", "RANDOM", plans, {}, state_size, **how)
+        server = PolicyServer(plan, network=network)
         super().__init__(
             msgspec.structs.replace(
                 server.spec(), algorithm="STRICT", takes_rows=False, takes_seed=False
@@ -238,7 +242,8 @@ class StrictServer(PolicyServerApp):
                 self.store.accept(AbortEpisode(item.episode_id), now)
                 detail = f"episode {item.episode_id} is unknown here; was the server restarted?"
                 raise EpisodeGone(detail)
-            if back := sorted(item.observations.keys() & episode.done):
+            back = sorted(item.observations.keys() & episode.done)
+            if back and not self.spec.agents_return:
                 self._notes.broken("done", "observations of who is not done", f"one of {back}")
             if not item.observations:
                 self._notes.broken("values", "an observation in each step", "none")
@@ -263,6 +268,7 @@ class StrictServer(PolicyServerApp):
         if isinstance(item, Step):
             if episode.done:
                 self._notes.kept("done")
+            episode.done -= item.observations.keys()
             return
         episode.is_pending = False  # it was closed without the answer, as whoever gives up does
         episode.is_closed = True

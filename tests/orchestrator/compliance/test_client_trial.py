@@ -89,6 +89,19 @@ def erring(error: str) -> list[str]:
     return [sys.executable, "-c", ERRING, "{gateway}", error]
 
 
+@pytest.mark.parametrize("agents_return", [False, True])
+def test_agents_come_back_where_the_config_says_so(agents_return: bool) -> None:
+    program = (
+        PYTHON_CLIENT.replace("[t > 2:]", "[t == 2:]")
+        .replace('"driver_0": t >= 2', '"driver_0": t == 1')
+        .replace("end_episode(e, {", 'end_episode(e, {"driver_0": [1.0, 2.0], ')
+    )
+    command = [sys.executable, "-c", program, "{gateway}", "http"]
+    found = outcomes(judge_client(command, agents_return=agents_return))
+    assert (found["done"] == "ok") is agents_return
+    assert (set(found.values()) == {"ok"}) is agents_return
+
+
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "turns"])
 def test_each_error_is_found(rule: str) -> None:
     verdicts = judge_client(erring(rule))
