@@ -201,7 +201,9 @@ class EnvLoop(HeldLoop):
     def _play(self, on_episode: OnEpisode, should_stop: Callable[[], bool]) -> None:
         copies, table = self._copies, self._table
         if not copies.begin_on_request:
-            self._reset_all()
+            seed = next(self._seeds, None)
+            copies.reset(seed)
+            self._drawn.setdefault(0, (seed, draw(self.parameters, seed)))
         self._begin_free()
         while True:
             copies.ask(self._outbox)
@@ -234,11 +236,6 @@ class EnvLoop(HeldLoop):
         self._num_claimed += copies.num_env_steps - num_before - num_claimed
 
     # --- an episode ---------------------------------------------------------------------
-
-    def _reset_all(self) -> None:
-        seed = next(self._seeds, None)
-        self._copies.reset(seed)
-        self._drawn.setdefault(0, (seed, draw(self.parameters, seed)))
 
     def _draw(self, copy: int) -> Parameters:
         seed = next(self._seeds, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ class EpisodeColumns:
         self._fresh: dict[int, Mapping[str, Any] | None] = {}
         """By slot, rewards that followed from the last step, and are in no column yet; None: they
         are, and more may follow."""
-        self._pending: dict[int, dict[int, Pending]] = {}
+        self._pending: dict[int, defaultdict[int, Pending]] = {}
         """By slot, then by place of the server: what is rare."""
         self._done: dict[int, set[str]] = {}
         """By slot: members of teams that have ended, and have not come back."""
@@ -238,10 +239,8 @@ class EpisodeColumns:
         pending.ended.update(members)
 
     def _pending_of(self, slot: int, agent_id: str) -> Pending:
-        of_servers, place = self._pending.setdefault(slot, {}), self._assignment.place_of[agent_id]
-        if place not in of_servers:
-            of_servers[place] = Pending()
-        return of_servers[place]
+        of_servers = self._pending.setdefault(slot, defaultdict(Pending))
+        return of_servers[self._assignment.place_of[agent_id]]
 
     def wants_state_at_end(self, slot: int) -> bool:
         """Whether an end now is to have the global state: for values that are bootstrapped."""

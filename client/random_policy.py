@@ -89,8 +89,8 @@ class RandomTransport(Transport):
                 returns[agent_id] = returns.get(agent_id, 0.0) + reward
         if isinstance(item, EndEpisode):
             return Ended(item.episode_id, item.t, self._returns.pop(item.episode_id))
-        actions = {a: self._action(a, obs) for a, obs in item.observations.items()}
+        actions = {
+            agent_id: sample_action(self._spec.agents[agent_id].action_space, seen, self._rng)
+            for agent_id, seen in item.observations.items()
+        }
         return Actions(item.episode_id, item.t, actions)
-
-    def _action(self, agent_id: str, observation: object) -> object:
-        return sample_action(self._spec.agents[agent_id].action_space, observation, self._rng)

@@ -43,8 +43,8 @@ class Shadowed(Around):
         self._shadow = shadow
         self._spec: ServerSpec
         self._layout: Callable[[tuple[str, ...]], Layout]
-        self._has_state = self._shadow_has_state = False
-        """Whether the server, and the shadow, is sent the global state."""
+        self._shadow_size: int | None = None
+        """Of the global state that the shadow is sent."""
         self._items: Sequence[AnyItem] = ()
         self._episodes: set[str] = set()
         """Those that the shadow is sent."""
@@ -54,15 +54,14 @@ class Shadowed(Around):
         """What it said of episodes that have had no item since."""
 
     def fetch_spec(self) -> ServerSpec:
-        size = self._shadow.fetch_spec().state_size
+        self._shadow_size = self._shadow.fetch_spec().state_size
         self._spec = spec = super().fetch_spec()
         self._layout = layouts(spec.agents)
-        self._has_state, self._shadow_has_state = spec.state_size is not None, size is not None
-        return spec if self._has_state else replace(spec, state_size=size)
+        return replace(spec, state_size=self._shadow_size) if spec.state_size is None else spec
 
     def send(self, items: Sequence[AnyItem]) -> None:
         self._items = items
-        items = items if self._has_state else _without_state(items)
+        items = _without_state(items) if self._spec.state_size is None else items
         if self._spec.gives_log_probs:
             items = [
                 replace(one, wants_log_probs=True)
@@ -85,7 +84,7 @@ class Shadowed(Around):
             else:
                 replies[place] = self._pass(item, reply, sent)
         if sent:
-            self._shadow.send(sent if self._shadow_has_state else _without_state(sent))
+            self._shadow.send(_without_state(sent) if self._shadow_size is None else sent)
             self._sent = sent
         return replies
 

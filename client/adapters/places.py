@@ -65,16 +65,16 @@ class Places:
             if agent not in self.taken and agent not in (ALL, COMMON)
         }
         if is_over:  # all observations are last ones, and nobody new begins
-            self._add(others, earned, lives)
-            return self._placed(given), *outcome, plain_infos
-        for agent in done:
-            self._former_place.pop(agent, None)  # else it would not be among the newest
-            place = self._former_place[agent] = self.taken.pop(agent)
-            if len(self._former_place) > max(_MAX_FORMER, 2 * len(self._places)):
-                del self._former_place[next(iter(self._former_place))]
-            if given.get(agent) is not None:
-                plain_infos[place] = {**plain_infos.get(place, {}), LAST: given[agent]}
-        seen = {self._find(a, lives): value for a, value in given.items() if a not in done}
+            seen = self._placed(given)
+        else:
+            for agent in done:
+                self._former_place.pop(agent, None)  # else it would not be among the newest
+                place = self._former_place[agent] = self.taken.pop(agent)
+                if len(self._former_place) > max(_MAX_FORMER, 2 * len(self._places)):
+                    del self._former_place[next(iter(self._former_place))]
+                if given.get(agent) is not None:
+                    plain_infos[place] = {**plain_infos.get(place, {}), LAST: given[agent]}
+            seen = {self._find(a, lives): value for a, value in given.items() if a not in done}
         if others:
             self._add(others, earned, lives)
         return seen, *outcome, plain_infos

@@ -201,6 +201,8 @@ class GatewayEpisodes:
         for one in episodes:
             one.t, one.last_answer = one.t + 1, None
         actions = [kind.empty(len(episodes)) for kind in layout.acted]
+        slots = [one.joint.slot for one in episodes]
+        client.table.step_in_rows(self.outboxes[client], slots, layout, item, actions)
 
         def answered() -> ActionRows:
             for row, one in enumerate(episodes):

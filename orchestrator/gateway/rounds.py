@@ -138,11 +138,6 @@ class Rounds:
         table, outbox = client.table, self.episodes.outboxes[client]
         failures: Mapping[str, ClientError]
         try:
-            for _, one in forwarded:
-                if one.rows is not None:
-                    item, layout, actions = one.rows
-                    slots = [episode.joint.slot for episode in one.episodes]
-                    table.step_in_rows(outbox, slots, layout, item, actions)
             if steps:
                 table.step(
                     outbox,
