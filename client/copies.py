@@ -68,6 +68,8 @@ class Copies(ABC):
     begin_on_request: ClassVar[bool]
     """Whether each begins an episode, with a seed, when it is told, and is stepped by itself. Else
     all are stepped together, and begin their episodes by themselves."""
+    num_steps: Any
+    """By copy: the env steps of its episode, also just after its end."""
 
     def __init__(
         self,
@@ -86,10 +88,6 @@ class Copies(ABC):
         """Of these."""
         self._has_metrics = bool(metrics)
         self._wants_state = client.wants_state
-
-    @abstractmethod
-    def num_steps(self, copy: int) -> int:
-        """Returns the env steps of a copy's episode, also just after its end."""
 
     def ask_options(self, options_of: Callable[[int], Mapping[str, float]]) -> None:  # noqa: B027
         """Has a function be asked for the parameters of episodes that begin by themselves.

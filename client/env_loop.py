@@ -297,7 +297,7 @@ class EnvLoop(HeldLoop):
         for copy, episode in enumerate(asked):
             if episode is None or episode.episode_id not in lost | bad:
                 continue
-            num_steps = self._copies.num_steps(copy)
+            num_steps = int(self._copies.num_steps[copy])
             if episode.episode_id in lost:
                 self._is_partial[copy] |= not self._copies.begin_on_request and num_steps > 0
                 self._begin(copy, episode.seed)
@@ -308,7 +308,7 @@ class EnvLoop(HeldLoop):
 
     def _end(self, over: Over, on_episode: OnEpisode) -> None:
         copy, copies = over.copy, self._copies
-        num_steps = copies.num_steps(copy)
+        num_steps = int(copies.num_steps[copy])
         metrics = copies.metrics.result(copy)
         episode = self._table.end(
             self._outbox,

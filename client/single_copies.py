@@ -30,18 +30,15 @@ class SingleCopies(Copies):
         agents = {agent: None for one in simulations for agent in one.possible_agents}
         super().__init__(len(simulations), agents, client, metrics)
         self._simulations = simulations
-        self._num_steps = [0] * self.num
+        self.num_steps = [0] * self.num
         self._acting: list[Mapping[str, Any]] = [{}] * self.num
         """What those observe who act next."""
         self._asking: list[int] = []
         self._states: list[Any] = [None] * self.num
 
-    def num_steps(self, copy: int) -> int:
-        return self._num_steps[copy]
-
     def begin(self, copy: int, seed: int | None, parameters: Mapping[str, float]) -> None:
         reset, given = self._simulations[copy].reset, (parameters,) if parameters else ()
-        self._num_steps[copy] = 0
+        self.num_steps[copy] = 0
         self.metrics.clear(copy)
         self._observe(copy, self._call("reset", reset, seed, *given)[0])
 
@@ -66,7 +63,7 @@ class SingleCopies(Copies):
             actions = {agent_id: chosen[agent_id] for agent_id in self._acting[copy]}
             result = self._call("step", simulation.step, actions)
             num_steps = 1 + len(result.earlier_infos)
-            self._num_steps[copy] += num_steps
+            self.num_steps[copy] += num_steps
             self.num_env_steps += num_steps
             if self._has_metrics:
                 self._note_infos(copy, result)

@@ -36,7 +36,7 @@ class VectorCopies(Copies):
         if not client.wants_state:
             simulation.leave_out_state()
         self._simulation = simulation
-        self._num_steps = np.zeros(self.num, np.int64)
+        self.num_steps = np.zeros(self.num, np.int64)
         self._is_first = np.zeros(self.num, bool)
         """Whether a copy is at the first step of an episode, or comes to it next."""
         self._observations: Mapping[str, Rows] = {}
@@ -48,9 +48,6 @@ class VectorCopies(Copies):
     def ask_options(self, options_of: Callable[[int], Mapping[str, float]]) -> None:
         """See `VectorSimulation.ask_options`."""
         self._simulation.ask_options(options_of)
-
-    def num_steps(self, copy: int) -> int:
-        return int(self._num_steps[copy])
 
     def reset(self, seed: int | None) -> None:
         self._observations = self._call("reset", self._simulation.reset, seed)
@@ -65,7 +62,7 @@ class VectorCopies(Copies):
             self._is_first[copy] = False
         else:
             self._again = [*(self._again or ()), copy]
-        self._num_steps[copy] = 0
+        self.num_steps[copy] = 0
         self.metrics.clear(copy)  # of what came with a reset
 
     def ask(self, outbox: Outbox) -> None:
@@ -87,7 +84,7 @@ class VectorCopies(Copies):
             )
         table = self.table
         step = self._call("step", self._simulation.step, table.actions_in_arrays)
-        self._num_steps += table.is_open
+        self.num_steps += table.is_open
         self.num_env_steps += len(copies)
         try:
             if self._has_metrics:
