@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,9 +24,6 @@ from muxrl.protocol.messages import (
 )
 from muxrl.protocol.spaces import Space
 from muxrl.protocol.values import sample_action
-
-if TYPE_CHECKING:  # in `typing` since Python 3.11
-    from typing_extensions import Self
 
 
 def action_generator(seed: int) -> np.random.Generator:
@@ -56,7 +52,9 @@ class RandomTransport(Transport):
         self._returns: dict[str, dict[str, float]] = {}
 
     @classmethod
-    def for_agents(cls, agents: Mapping[str, tuple[Space, Space]], seed: int = 0) -> Self:
+    def for_agents(
+        cls, agents: Mapping[str, tuple[Space, Space]], seed: int = 0
+    ) -> RandomTransport:
         """Returns one for agents that have no server.
 
         Args:

@@ -77,11 +77,9 @@ def _read_integer(value: Any) -> Any:
 
 
 def _read_array(value: Any) -> Any:
-    return value.copy() if isinstance(value, np.ndarray) else _kept(value)
-
-
-def _kept(value: Any) -> Any:
-    """Returns what is no array so that its environment cannot change it: a list, or a tensor."""
+    """Returns an array, or a list or a tensor, that its environment cannot change."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
     if isinstance(value, list):
         return copy.deepcopy(value)
     return value.clone() if hasattr(value, "clone") else value
