@@ -1,7 +1,7 @@
-"""The simulation's side of muxrl: light, without ray and without torch.
+"""The simulation's side of muxrl; needs neither ray nor torch.
 
-``MultiplexingClient`` speaks to many policy servers, ``PolicyClient`` to one, and
-``muxrl.client.env_loop`` drives whole simulations with either.
+``MultiplexingClient`` talks to many policy servers and ``PolicyClient`` to one.
+``muxrl.client.env_loop`` plays whole simulations with either.
 """
 
 from muxrl.client.errors import (

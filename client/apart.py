@@ -1,6 +1,6 @@
-"""A call in a process of its own, with which ends all that the call has started.
+"""Calls a function in a separate process, and ends with it everything that the call has started.
 
-So an environment can be looked at that changes the working folder, crashes, or leaves threads,
+This is for looking at environments: one may change the working folder, crash, or leave threads,
 programs and ports behind.
 """
 
@@ -27,15 +27,16 @@ R = TypeVar("R")
 _LOOK_S = 0.02
 _END_S = 2.0
 _SUBREAPER = 36
-"""Linux's PR_SET_CHILD_SUBREAPER: whose parent has ended is this process's child."""
+"""Linux's PR_SET_CHILD_SUBREAPER: descendants whose parent has ended become children of this
+process."""
 
 
 class ProcessCall(Generic[R]):
-    """Calls a function of a module in another process, which finds modules where this one does.
+    """Calls a function in another process, which searches modules in the same folders.
 
     Args:
-        function: of a module; it is given as its name.
-        arguments: plain data, as the result.
+        function: a function of a module, which is passed by its name.
+        arguments: plain data, as the result has to be.
     """
 
     def __init__(self, function: Callable[..., R], *arguments: Any) -> None:
@@ -55,20 +56,20 @@ class ProcessCall(Generic[R]):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Ends the process, and all that it has started."""
+        """Ends the process, and everything that it has started."""
         with self._process as process, self._conn:
             assert process.stdin is not None
-            process.stdin.close()  # upon which it ends what it has started, and itself
+            process.stdin.close()  # the process then ends what it has started, and itself
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_S)
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of a zombie
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: a zombie
                 os.killpg(process.pid, signal.SIGKILL)
 
     def result(self) -> R:
-        """Waits for what the function returns.
+        """Waits for the function's result.
 
         Raises:
-            SimulationError: it raised that, or the process has ended.
+            SimulationError: the function raised one, or the process has ended.
         """
         try:
             while not self._conn.poll(_LOOK_S):
@@ -90,7 +91,7 @@ def _ended(code: int) -> str:
 
 
 def main() -> None:
-    """Is the other process: calls, answers, and waits until it is ended."""
+    """Runs the other process: calls the function, sends the result, and waits to be ended."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -102,9 +103,9 @@ def main() -> None:
     try:
         result = function(*arguments)
     except SimulationError as raised:
-        error = raised  # pickle forgets its cause, and one of the user's may be no data
+        error = raised  # pickle drops causes, and a user's may not be picklable
         cause = raised.__cause__ if isinstance(raised.__cause__, ModuleNotFoundError) else None
-    except BaseException:  # noqa: BLE001  # a bug, shown where somebody sees it
+    except BaseException:  # noqa: BLE001  # a bug: its traceback is raised in the caller
         error = RuntimeError(f"in a process apart:\n{traceback.format_exc()}")
     conn.send((result, error, cause))
     threading.Event().wait()
@@ -114,10 +115,10 @@ def _end_with_parent() -> None:
     """Ends all that this process has started, and itself, once its standard input ends."""
     while os.read(0, 1024):
         pass
-    here = Path("/proc/self/task")  # on Linux; elsewhere, what is of the group ends
+    here = Path("/proc/self/task")  # on Linux; elsewhere only the process group ends
     with contextlib.suppress(FileNotFoundError):
         while children := " ".join(p.read_text() for p in here.glob("*/children")).split():
-            for child in map(int, children):  # theirs come next
+            for child in map(int, children):  # their own children are next
                 with contextlib.suppress(ProcessLookupError, ChildProcessError):
                     os.kill(child, signal.SIGKILL)
                     os.waitpid(child, 0)

@@ -1,4 +1,4 @@
-"""Who acts in a step, and what each server has of it: made once for each set of agents."""
+"""Splits the agents of a step among servers, once for each set of agents that act together."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from muxrl.protocol.messages import ServerSpec
 from muxrl.protocol.rows import Index, Layout, index_of
 
 _MOST_KNOWN = 1_000
-"""Agents that come and go make a split of each combination."""
+"""Most splits to keep: agents that come and go make one for each combination."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one server has of a step.
+    """One server's part of a step.
 
     Attributes:
-        server_id: whose part it is.
-        place: of the server among all.
-        spec: the server's.
-        agents: its acting agents, in the order of its spec.
-        columns: theirs among all agents of the client.
-        others: columns of its other agents; None: it has none.
-        whole: columns of all its agents.
-        acting: its acting agents among all that act.
+        server_id: the server's id.
+        place: the server's index among all servers.
+        spec: the server's spec.
+        agents: the server's acting agents, in the order of its spec.
+        columns: columns of these agents, among all agents of the client.
+        others: columns of the server's other agents; None: it has no others.
+        whole: columns of all the server's agents.
+        acting: where its acting agents are among all agents that act.
     """
 
     server_id: str
@@ -41,12 +41,12 @@ class Part:
 
     @cached_property
     def layout(self) -> Layout:
-        """How its agents are ordered in rows."""
+        """How the acting agents are ordered in rows."""
         return Layout(self.agents, self.spec.agents)
 
     @cached_property
     def named(self) -> list[str]:
-        """Its agents as a message names them."""
+        """The acting agents as a message names them: [] if all of the server's agents act."""
         return [] if self.others is None else list(self.agents)
 
 
@@ -54,11 +54,11 @@ class Split:
     """How a step of some agents is split by server.
 
     Attributes:
-        agents: who acts.
-        parts: of the servers that are asked.
-        places: of these servers.
-        idle: places of the others.
-        acting, columns: of the agents, one by one and as an index.
+        agents: the agents that act.
+        parts: one for each server that is asked.
+        places: places of these servers.
+        idle: places of the other servers.
+        acting, columns: columns of the agents, as a list and as an index.
         wholes: columns of all agents of the servers that are asked.
         is_of_all: whether all agents of the servers that are asked act.
     """
@@ -98,10 +98,10 @@ class Split:
 
 
 class Assignment:
-    """Knows all agents of a client, and how steps are split.
+    """Which server serves which agents, and how steps are split.
 
     Args:
-        specs: by server id.
+        specs: the servers' specs, by server id.
 
     Raises:
         AssignmentError: two servers have the same agent.
@@ -111,9 +111,9 @@ class Assignment:
         self.specs = specs
         self.server_of: dict[str, str] = {}
         self.place_of: dict[str, int] = {}
-        """By agent, the place of its server."""
+        """By agent: the place of its server."""
         self.wholes: list[slice] = []
-        """By place of a server: its agents' columns."""
+        """By place of a server: the columns of its agents."""
         for place, (server_id, spec) in enumerate(specs.items()):
             first = len(self.server_of)
             self.wholes.append(slice(first, first + len(spec.agents)))
@@ -127,14 +127,14 @@ class Assignment:
         self.agents = tuple(self.server_of)
         self.column_of = {agent_id: column for column, agent_id in enumerate(self.agents)}
         self.known: dict[tuple[str, ...], Split] = {}
-        """By agents that have acted together, in whatever order they came."""
+        """By agents that have acted together, in each order in which they came: their split."""
 
     def find(self, observations: Mapping[Any, Any]) -> tuple[Split, Mapping[str, Any]]:
-        """Returns how a step is split, and its observations by the agents' own names.
+        """Returns the split of a step, and its observations by agent name; see `name`.
 
         Raises:
             AssignmentError: an agent belongs to no server.
-            EpisodeMisuse: observations are no dict, or two agents in it have one name.
+            EpisodeMisuse: observations are no dict, or two of its agents have the same name.
         """
         if type(observations) is not dict:
             check_by_agent("observations", observations)
@@ -149,7 +149,7 @@ class Assignment:
         return self.split(tuple(renamed)), renamed
 
     def split(self, agents: tuple[str, ...]) -> Split:
-        """Returns how a step of these agents is split, in whatever order they are."""
+        """Returns the split of a step of these agents, which may be in any order."""
         split = self.known.get(agents)
         if split is None:
             in_order = tuple(sorted(agents, key=self.column_of.__getitem__))
@@ -162,10 +162,10 @@ class Assignment:
         return split
 
     def name(self, agent_id: object) -> str:
-        """Returns an agent's name, of which its id may be the number, say; see `AdaptedEnv`.
+        """Returns an agent's name: its id, which may be a number, say, as text.
 
         Raises:
-            AssignmentError: it belongs to no server.
+            AssignmentError: the agent belongs to no server.
         """
         name = str(agent_id)
         if name not in self.column_of:
@@ -177,7 +177,7 @@ class Assignment:
 
 
 def check_by_agent(what: str, value: Any) -> None:
-    """Raises `EpisodeMisuse` unless a value is a mapping: RLlib's verbs took one of one agent."""
+    """Raises `EpisodeMisuse` unless a value is a mapping: RLlib took a single agent's value."""
     if type(value) is not dict and not isinstance(value, Mapping):
         raise EpisodeMisuse(
             f'{what} are a dict by agent, {{"agent": ...}}, also if there is one agent; got '
@@ -187,7 +187,7 @@ def check_by_agent(what: str, value: Any) -> None:
 
 
 def given_by_agent(what: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Returns what may be left out; raises as `check_by_agent`."""
+    """Returns a mapping, {} if it was left out; raises as `check_by_agent`."""
     if value is None:
         return {}
     check_by_agent(what, value)

@@ -1,7 +1,7 @@
-"""Copies of a simulation, each with the episode of its slot: what a loop has them do.
+"""The interface through which a loop drives several copies of a simulation.
 
-A loop knows episodes, seeds and budgets; copies carry values between simulations and the table of
-open episodes, in dicts (`SingleCopies`) or in arrays (`VectorCopies`).
+The loop decides on episodes, seeds and budgets. The copies carry values between the simulations and
+the table of open episodes, in dicts (`SingleCopies`) or in arrays (`VectorCopies`).
 """
 
 from __future__ import annotations
@@ -23,33 +23,34 @@ class SimulationFailed(RuntimeError):
     """The simulation raised; its own exception is the cause.
 
     Attributes:
-        place: where in the user's code, and of which type, to be compared; "" if not known.
+        place: line in the user's code and type of the exception, to recognise the same failure;
+            "" if not known.
     """
 
     place: str = ""
 
     @classmethod
     def of(cls, verb: str, error: BaseException, remedy: str = "") -> SimulationFailed:
-        """Returns what to raise from an exception in one of the simulation's methods."""
+        """Returns the error to raise for an exception in one of the simulation's methods."""
         text = str(error) if isinstance(error, SimulationError) else one_line(error)
         failed = cls(f"{text}, in {verb}() of the simulation{remedy}")
         frame = user_frame(error)
         failed.place = f"{frame.filename}:{frame.lineno} {type(error)}" if frame else text
-        if isinstance(error, OSError):  # from outside, and may be gone the next time
+        if isinstance(error, OSError):  # its cause is outside, and may be gone the next time
             failed.place = ""
         return failed
 
 
 class Over(NamedTuple):
-    """An episode that the simulation has ended; what else is to be said of its end."""
+    """An episode that the simulation has ended, with what else its end has to say."""
 
     copy: int
     is_truncated: bool
-    """Whether agents that are not known to be done were truncated, rather than terminated."""
+    """Whether agents whose end was not logged were truncated rather than terminated."""
     final_observations: Mapping[str, Any]
-    """Theirs."""
+    """Of these agents."""
     state: Any
-    """The global state, if values are to be bootstrapped."""
+    """The global state, if values have to be bootstrapped."""
 
 
 class Copies(ABC):
@@ -57,7 +58,7 @@ class Copies(ABC):
 
     Args:
         num: N.
-        agents: ids of their agents.
+        agents: ids of the simulation's agents.
         client: where actions come from.
         metrics: see `MetricCollector`.
 
@@ -66,8 +67,8 @@ class Copies(ABC):
     """
 
     begin_on_request: ClassVar[bool]
-    """Whether each begins an episode, with a seed, when it is told, and is stepped by itself. Else
-    all are stepped together, and begin their episodes by themselves."""
+    """Whether each copy is stepped separately, and begins an episode, with a seed, on request.
+    If not, all copies are stepped together, and begin their episodes by themselves."""
     num_steps: Any
     """By copy: the env steps of its episode, also just after its end."""
 
@@ -81,43 +82,43 @@ class Copies(ABC):
         client.check_agents(agents)
         self.num = num
         self.num_env_steps = 0
-        """Of all of them, so far."""
+        """Env steps of all copies so far."""
         self.table = client.new_table(num)
-        """Of the open episodes."""
+        """The table of their open episodes."""
         self.metrics = MetricCollector(metrics, num)
-        """Of these."""
+        """Collects the metrics of these episodes."""
         self._has_metrics = bool(metrics)
         self._wants_state = client.wants_state
 
     def ask_options(self, options_of: Callable[[int], Mapping[str, float]]) -> None:  # noqa: B027
-        """Has a function be asked for the parameters of episodes that begin by themselves.
+        """Sets where parameters come from, of episodes that begin by themselves.
 
         Raises:
-            SimulationError: copies begin their episodes without being told anything.
+            SimulationError: copies begin their episodes without taking parameters.
         """
 
     def reset(self, seed: int | None) -> None:  # noqa: B027
         """Begins the first episode in every copy, if they begin by themselves."""
 
     def may_begin(self, copy: int) -> bool:
-        """Whether the episode that a copy is at, or can be reset to, is at its first step."""
+        """Whether a copy can be reset now, or is at the first step of an episode."""
         return True
 
     @abstractmethod
     def begin(self, copy: int, seed: int | None, parameters: Mapping[str, float]) -> None:
-        """Begins an episode in a copy, or notes that one has begun where it stands."""
+        """Begins an episode in a copy, or notes that one begins where the copy stands."""
 
     @abstractmethod
     def ask(self, outbox: Outbox) -> None:
-        """Adds the next step of all that have not been asked since they began or were stepped."""
+        """Adds the next step of every copy that has begun or was stepped since the last call."""
 
     @abstractmethod
     def step(self, copies: Sequence[int]) -> Iterator[Over]:
-        """Steps copies with the actions that were answered, and logs what followed.
+        """Steps copies with the actions that were answered, and logs rewards and ends.
 
         Yields:
-            Those whose episode is over, each of which may begin the next one before the others
-            are stepped.
+            The episodes that are over; each copy may begin its next one before the others are
+            stepped.
 
         Raises:
             SimulationFailed: the simulation raised, or broke its rules.
@@ -126,7 +127,7 @@ class Copies(ABC):
     def _call(self, verb: str, call: Callable[..., T], *args: Any) -> T:
         try:
             return call(*args)
-        except (Exception, SystemExit) as error:  # this one would end the process in silence
+        except (Exception, SystemExit) as error:  # SystemExit would end the process in silence
             raise SimulationFailed.of(verb, error) from error
 
     def _state_of(self, simulation: Any) -> Any:

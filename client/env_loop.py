@@ -1,7 +1,7 @@
-"""Plays episodes with one message a server and step, of one simulation or many copies of it.
+"""Plays episodes of a simulation, or of many copies side by side.
 
-The end of an episode, the start of the next and its first step share a message, so that an
-episode of `n` steps costs `n` round trips; `k` copies cost no more than one.
+Each server gets one message a step. The end of an episode, the start of the next and its first step
+share a message, so an episode of `n` steps costs `n` round trips; `k` copies cost no more than one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["EnvLoop", "EpisodeResult", "SimulationFailed"]
 logger = logging.getLogger(__name__)
 
 _MOST_BAD = 20
-"""Episodes in a row that a bad value may end: more are no accident."""
+"""At most so many episodes in a row may end at a bad value; more are no accident."""
 _NOTHING: Set[str] = frozenset()
 
 
@@ -42,10 +42,11 @@ _NOTHING: Set[str] = frozenset()
 class EpisodeResult:
     """One episode that was played to its end.
 
-    `returns` are sums of raw rewards, by agent id; `num_steps` counts env steps; `seed` is what
-    the simulation was reset with, None for its own choice; `episode_id` is the servers' name of it;
-    `metrics` is what the infos say of it, its length, whether it was truncated, and returns against
-    members of pools; `members` are these, by server id.
+    `returns` are sums of raw rewards, by agent id. `num_steps` counts env steps. `seed` is what the
+    simulation was reset with, None if it chose by itself. `episode_id` is the episode's id on the
+    servers. `metrics` has the metrics from infos, the episode's length and parameters, whether it
+    was truncated, and the returns against members of pools. `members` are these members, by server
+    id.
     """
 
     returns: dict[str, float]
@@ -82,34 +83,34 @@ OnEpisode = Callable[[EpisodeResult], None]
 class EnvLoop(HeldLoop):
     """Plays episodes until it is told to stop.
 
-    The copies of a `VectorSimulation` cannot be reset to a seed one by one: the first seed is of
-    all, and the others are the episodes' own. An episode that is lost begins again where its copy
-    stands; a copy with a bad value is left out until its episode is over. Neither's returns are
-    reported. When the loop is held, or has used up its env steps, it pauses between two steps; the
-    step in which it uses them up is of all copies.
+    The copies of a `VectorSimulation` cannot be reset to a seed one by one: the first seed resets
+    all copies, and later seeds draw the parameters of single episodes. An episode that is lost
+    begins again where its copy stands; a copy with a bad value is left out until its episode is
+    over. The returns of neither are reported. When the loop is held, or has used up its env steps,
+    it pauses between two steps; the step that uses them up is made in all copies.
 
     Args:
-        simulations: ordinary ones, played side by side, or one that steps many copies of itself.
+        simulations: ordinary simulations, played side by side, or one that steps many copies.
         client: where actions come from.
         mode: "train", or "eval": measured, never trained on.
-        should_explore: None: in mode "train" only; a dict: by server id.
-        seeds: what to reset with, one for each episode; the loop ends with them. None: the
+        should_explore: None: explore in mode "train" only; a dict: by server id.
+        seeds: one for each episode's reset; the loop ends when they are used up. None: the
             simulations choose.
         on_lost: what happens when a server is lost, or does not know an episode any more: "raise",
-            or "restart": the episodes that it concerns are closed as truncated on the other
-            servers, and begin again, with the same seeds. A server that is lost a second time
-            before it has answered anything is an error in any case.
-        on_bad_value: what a number ends that is not finite, or beyond a limit: "stop": the loop;
-            "episode": that episode, and the next one begins. Of one that was to be measured the
-            result is without returns.
-        metrics: what of the infos becomes a metric of the episode; see `MetricCollector`. A
-            gateway is told of them.
-        parameters: of episodes, by name, see `muxrl.client.episode_parameters.draw`. They become
-            metrics, too.
+            or "restart": the affected episodes are closed as truncated on the other servers, and
+            begin again with the same seeds. A server that is lost a second time before it has
+            answered anything raises in any case.
+        on_bad_value: what ends at a number that is not finite, or beyond a limit: "stop": the loop;
+            "episode": only its episode, and the next one begins. In mode "eval" the result of such
+            an episode has no returns.
+        metrics: which numbers in infos become metrics of the episode; see `MetricCollector`. They
+            are sent with the end of the episode.
+        parameters: of episodes, by name; see `muxrl.client.episode_parameters.draw`. They are
+            recorded as metrics, too.
 
     Raises:
         AssignmentError: an agent of a simulation belongs to no server.
-        SimulationError: there are parameters, and a vector takes none.
+        SimulationError: there are parameters, and a `VectorSimulation` takes none.
     """
 
     def __init__(
@@ -133,9 +134,9 @@ class EnvLoop(HeldLoop):
         )
         self.num_episodes = 0
         self.num_lost_episodes = 0
-        """Episodes that were not ended on every server, because one was lost."""
+        """Episodes that were closed early because a server was lost, or did not know them."""
         self.num_bad_episodes = 0
-        """Episodes that were closed at a value that a server refused."""
+        """Episodes that ended at a bad value, which a server refused."""
         self._num_bad_in_a_row = 0
         self._on_lost = on_lost
         self._on_bad_value = on_bad_value
@@ -147,21 +148,21 @@ class EnvLoop(HeldLoop):
         self._seeds = repeat(None) if seeds is None else seeds
         self._has_seeds = True
         self.parameters = parameters or {}
-        """Of the episodes that begin from now on; may be set from any thread."""
+        """Parameters of the episodes that begin from now on; may be set from any thread."""
         self._outbox = Outbox()
-        """What was put together last."""
+        """The outbox that is being filled."""
         num = self._copies.num
         self._parameters_of: list[Parameters] = [{}] * num
         self._drawn: dict[int, tuple[int | None, Parameters]] = {}
-        """Seeds and parameters of the episodes that copies begin next, by themselves."""
+        """By copy: seed and parameters of the episode that the copy begins next by itself."""
         self._is_partial = [False] * num
-        """Whether an episode began in the middle of the simulation's."""
+        """By copy: whether its episode began in the middle of one of the simulation's."""
         if self.parameters:
             self._copies.ask_options(self._draw)
 
     @property
     def num_env_steps(self) -> int:
-        """Played so far."""
+        """Env steps played so far."""
         return self._copies.num_env_steps
 
     def run(
@@ -169,14 +170,13 @@ class EnvLoop(HeldLoop):
         on_episode: OnEpisode = lambda result: None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Plays until the seeds are used up, `should_stop`, asked after each message, returns True,
-        or the run behind a gateway is over.
+        """Plays until seeds are used up, `should_stop` returns True, or a gateway's run is over.
 
         Episodes that are open then are closed early: servers keep them as truncated.
 
         Args:
             on_episode: called with each finished episode.
-            should_stop: True ends the loop after the current step.
+            should_stop: called after each message; True ends the loop.
 
         Raises:
             SimulationFailed: a simulation raised; its episode and all others are closed.
@@ -190,7 +190,7 @@ class EnvLoop(HeldLoop):
         except RunIsOver as over:
             logger.info("%s", over)
         except SimulationFailed:
-            with contextlib.suppress(ClientError):  # those episodes are over, not aborted
+            with contextlib.suppress(ClientError):  # finished episodes get an end, not an abort
                 self._client.exchange(self._outbox.ends)
             raise
         finally:
@@ -221,7 +221,7 @@ class EnvLoop(HeldLoop):
                 self._begin_free()
 
     def _step(self, again: Sequence[int], on_episode: OnEpisode) -> None:
-        """Steps the copies whose actions were answered, as far as there are env steps left."""
+        """Steps the copies whose actions were answered, within the env steps that are left."""
         copies, is_open = self._copies, self._table.is_open
         ready: Sequence[int] = range(copies.num)
         if again or np.count_nonzero(is_open) < copies.num:
@@ -243,7 +243,7 @@ class EnvLoop(HeldLoop):
         return self._drawn[copy][1]
 
     def _begin_free(self) -> None:
-        """Begins the next episode of each copy that is at the first step of one."""
+        """Begins an episode in each free copy that is at the first step of one."""
         table, copies = self._table, self._copies
         if np.count_nonzero(table.is_open) == copies.num:
             return
@@ -278,7 +278,7 @@ class EnvLoop(HeldLoop):
         return self._table.begin(outbox, copy, mode=mode, should_explore=explore, seed=seed)
 
     def _open_alone(self, copy: int, seed: int | None) -> Episode:
-        """Starts an episode in a message of its own: its reset waits for the answer."""
+        """Starts an episode in a separate message; its reset needs parameters from the answer."""
         while True:
             first = Outbox()
             episode = self._open(copy, seed, first)
@@ -292,7 +292,7 @@ class EnvLoop(HeldLoop):
         bad: Set[str],
         on_episode: OnEpisode,
     ) -> list[int]:
-        """Begins lost episodes again; returns the copies of these."""
+        """Begins lost episodes again, and returns their copies; reports bad ones in mode "eval"."""
         again = []
         for copy, episode in enumerate(asked):
             if episode is None or episode.episode_id not in lost | bad:
@@ -302,7 +302,7 @@ class EnvLoop(HeldLoop):
                 self._is_partial[copy] |= not self._copies.begin_on_request and num_steps > 0
                 self._begin(copy, episode.seed)
                 again.append(copy)
-            elif self._mode == "eval":  # its place among the seeds stays
+            elif self._mode == "eval":  # the list of results keeps a place for its seed
                 on_episode(EpisodeResult({}, num_steps, episode.seed, episode.episode_id))
         return again
 
@@ -328,28 +328,28 @@ class EnvLoop(HeldLoop):
 
     @property
     def _is_between_episodes(self) -> bool:
-        # Copies that begin by themselves never end all at a time.
+        # Copies that begin by themselves are never all between two episodes.
         return not (self._copies.begin_on_request and self._table.is_open.any())
 
     def _tell_played(self) -> None:
         try:
             self._client.tell_played()
-        except ClientError as error:  # the next step meets it again
+        except ClientError as error:  # the next step fails in the same way
             logger.warning("what was played could not be sent: %s", error)
 
-    # --- what servers do wrong ------------------------------------------------------------
+    # --- errors of servers ----------------------------------------------------------------
 
     def _exchange(
         self, outbox: Outbox, asked: Sequence[Episode | None] = ()
     ) -> tuple[Set[str], Set[str]]:
-        """Exchanges an outbox.
+        """Sends an outbox and handles the answers.
 
         Args:
-            outbox: it.
-            asked: by copy, whose steps are in it.
+            outbox: what to send.
+            asked: by copy: the episode whose step is in the outbox.
 
         Returns:
-            The ids of episodes that a server lost, and of those that a bad value has ended.
+            The ids of the lost episodes, and of the episodes that a bad value has ended.
 
         Raises:
             ClientError: an item was refused, or a loss is an error; see `on_lost`.

@@ -1,4 +1,4 @@
-"""An open episode, as far as it is no number in a table: who plays it, and where it is over."""
+"""One episode as its client sees it: how it was started, and on which servers it is over."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from muxrl.protocol.messages import (
 )
 
 RETURN_AGAINST = "return_against_"
-"""Begins the name of a metric by opponent."""
+"""Prefix of the metrics that hold returns by opponent."""
 
 
 @dataclass
 class Pending:
-    """What one server has not been sent of an episode, besides rewards; it is rare."""
+    """What a server has not been sent of an episode yet, besides ordinary rewards; mostly empty."""
 
     rewards: dict[str, Any] = field(default_factory=dict)
-    """Those that are no numbers: the server refuses them."""
+    """Rewards that are no numbers, which the server will refuse."""
     terminations: dict[str, Flag] = field(default_factory=dict)
     truncations: dict[str, Flag] = field(default_factory=dict)
     final_observations: dict[str, Any] = field(default_factory=dict)
     late_rewards: dict[str, Any] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
-    """Agents whose end, or that of the last of their team, is among this."""
+    """Agents whose end is to be sent: of a team, only once its last member has ended."""
     late: set[str] = field(default_factory=set)
-    """Those of them that had ended in an env step before: their rewards come late."""
+    """Agents in `ended` whose end was in an earlier env step, so that their rewards come late."""
 
 
 class Slots(Protocol):
-    """Has what is counted of open episodes; see `Episodes`."""
+    """The table that counts rewards of open episodes; see `Episodes`."""
 
     def returns_of(self, slot: int) -> dict[str, float]: ...
 
@@ -55,8 +55,8 @@ class Episode:
     """One episode on every server that takes part.
 
     Args:
-        table: has what is counted of it while it is open.
-        slot: there.
+        table: counts its rewards while it is open.
+        slot: its slot in the table.
         episode_id: the same on every server.
         specs: by server id.
         mode, should_explore, seed: see `Episodes.begin`.
@@ -71,28 +71,29 @@ class Episode:
     seed: int | None
     is_open: bool = True
     members: dict[str, str] = field(default_factory=dict)
-    """Who plays it on a server that draws from several, by server id."""
+    """By server id, of servers that draw from several policies: the one that plays here."""
     parameters: dict[str, float] = field(default_factory=dict)
-    """With which it is to be played, if the gateway of a run gives any."""
+    """The parameters for this episode, if a run's gateway gives any."""
     is_evaluation: bool = False
-    """Whether that gateway plays it as an evaluation, though it was to be training."""
+    """Whether the gateway plays it as an evaluation, although training was asked for."""
     is_truncated: bool = False
-    """Whether an agent was truncated, rather than terminated; its end may say more."""
+    """Whether an agent was truncated rather than terminated, as far as is known yet."""
     mismatches: list[str] = field(default_factory=list)
     closed_early: EpisodeLost | None = None
-    """Of a server that had closed it when its end came; others have recorded that end."""
+    """The error for a server that had closed the episode when its end came; the other servers
+        have recorded the end."""
     _returns: dict[str, float] = field(default_factory=dict)
     _over_on: set[str] = field(default_factory=set)
-    """Servers on which it is over, or never began."""
+    """Servers on which the episode is over, or never began."""
 
     @property
     def returns(self) -> dict[str, float]:
-        """The sum of each agent's rewards so far, 0 of one that has acted and earned nothing."""
+        """By agent: the sum of rewards so far, 0 for an agent that has acted and earned nothing."""
         return self._table.returns_of(self.slot) if self.is_open else self._returns
 
     @property
     def returns_against(self) -> dict[str, dict[str, float]]:
-        """By server and entry that played there, as a metric: the returns of all others' agents."""
+        """By metric, named after a server and the policy it drew: returns of all other agents."""
         against = {
             f"{RETURN_AGAINST}{server_id}.{member.partition('@')[0]}": {
                 agent_id: value
@@ -104,7 +105,7 @@ class Episode:
         return {name: returns for name, returns in against.items() if returns}
 
     def start_on(self, server_id: str) -> StartEpisode:
-        """Returns the start that a server is sent."""
+        """Returns the item that starts the episode on a server."""
         explore = self._should_explore
         return StartEpisode(
             self.episode_id,
@@ -114,13 +115,13 @@ class Episode:
         )
 
     def leave(self) -> None:
-        """Leaves its slot to another one, and keeps its returns."""
+        """Frees its slot for another episode, and keeps its returns."""
         if self.is_open:
             self._returns, self.is_open = self.returns, False
             self._table.free(self.slot)
 
     def aborts(self, reason: str) -> dict[str, AbortEpisode]:
-        """Leaves it, and returns an abort for every server that may hold it open."""
+        """Frees its slot, and returns an abort for every server that may hold it open."""
         self.leave()
         abort = AbortEpisode(self.episode_id, reason)
         sent = {server_id: abort for server_id in self._specs if server_id not in self._over_on}
@@ -130,9 +131,9 @@ class Episode:
     def handle(
         self, server_id: str, item: AnyItem, reply: AnyReply
     ) -> Mapping[int, Refused] | None:
-        """Receives the answer to a start, an end, or to what is repeated to keep it alive."""
+        """Receives the answer to a start, an end, or an item that was repeated to keep it alive."""
         if isinstance(reply, Refused):
-            if isinstance(item, StartEpisode):  # what is open there may be another client's
+            if isinstance(item, StartEpisode):  # the open episode there may be another client's
                 self._over_on.add(server_id)
             return {0: reply}
         if server_id in self._over_on:

@@ -1,4 +1,4 @@
-"""What is counted of open episodes, and what their servers have not been sent yet, by slot."""
+"""Keeps what open episodes have earned, and what their servers have still to be sent, by slot."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ _PLAIN = Pending()
 
 
 class EpisodeColumns:
-    """Columns of ``A`` agents on ``S`` servers, for the episodes in ``N`` slots.
+    """The step counts, rewards and ends of the episodes in ``N`` slots.
+
+    There are ``A`` agents on ``S`` servers.
 
     Args:
-        assignment: of the servers' agents.
+        assignment: which server serves which agents.
     """
 
     def __init__(self, assignment: Assignment) -> None:
@@ -36,31 +38,31 @@ class EpisodeColumns:
         self.is_open: NDArray[np.bool_] = np.zeros(0, bool)
         """``[N]``: which slots have an episode."""
         self.t: NDArray[np.int64] = np.zeros((num_servers, 0), np.int64)
-        """``[S, N]``: how many steps a server has been sent."""
+        """``[S, N]``: how many steps of the episode the server has been sent."""
         self._sent_at: NDArray[np.float64] = np.zeros((num_servers, 0))
-        """``[S, N]``: when (monotonic)."""
+        """``[S, N]``: when the server was last sent something of the episode (monotonic)."""
         self._rewards: NDArray[np.float64] = np.zeros((0, num_agents))
-        """``[N, A]``: sums that have not been sent to the agent's server."""
+        """``[N, A]``: sums of the rewards that the agent's server has not been sent yet."""
         self._is_paid: NDArray[np.bool_] = np.zeros((0, num_agents), bool)
-        """``[N, A]``: whether there was any."""
+        """``[N, A]``: whether there is any reward in that sum."""
         self._returns: NDArray[np.float64] = np.zeros((0, num_agents))
-        """``[N, A]``."""
+        """``[N, A]``: sums of all rewards of the episode."""
         self._is_known: NDArray[np.bool_] = np.zeros((0, num_agents), bool)
-        """``[N, A]``: of which returns are told, of those that have acted or were paid."""
+        """``[N, A]``: whether the agent has acted or got a reward, so that it has a return."""
         self._fresh: dict[int, Mapping[str, Any] | None] = {}
-        """By slot, rewards that followed from the last step, and are in no column yet; None: they
-        are, and more may follow."""
+        """By slot: rewards that followed from the last step, and are in no column yet; None: they
+        are in the columns, and more may follow."""
         self._pending: dict[int, defaultdict[int, Pending]] = {}
-        """By slot, then by place of the server: what is rare."""
+        """By slot, then by place of the server: what else the server has not been sent yet."""
         self._done: dict[int, set[str]] = {}
-        """By slot: members of teams that have ended, and have not come back."""
+        """By slot: agents that belong to a team, have ended, and have not come back."""
         self._agents_in_arrays: tuple[str, ...] = ()
-        """Of a simulation whose copies are in these slots."""
+        """The agents of the simulation whose copies are in these slots, for steps in arrays."""
         self._acts_in_arrays: NDArray[np.bool_] = np.zeros((0, num_agents), bool)
-        """``[N, A]``: who was asked there since rewards were logged last."""
+        """``[N, A]``: which agents acted in arrays since rewards were logged last."""
 
     def _grow(self, num_more: int) -> None:
-        """Makes more slots."""
+        """Adds slots."""
         slots, columns = (0, num_more), ((0, num_more), (0, 0))
         self.by_slot += [None] * num_more
         self.is_open = np.pad(self.is_open, slots)
@@ -71,14 +73,14 @@ class EpisodeColumns:
         self._returns = np.pad(self._returns, columns)
         self._is_known = np.pad(self._is_known, columns)
         self._acts_in_arrays = np.pad(self._acts_in_arrays, columns)
-        # What is of one episode is read and written in a fraction of an array's time.
+        # Memoryviews read and write single elements in a fraction of the time that arrays need.
         self._reward_at, self._reward_bytes = _elements(self._rewards), _bytes(self._rewards)
         self._is_paid_at, self._is_paid_bytes = _elements(self._is_paid), _bytes(self._is_paid)
         self._return_at = _elements(self._returns)
         self._t_at, self._sent_at_at = _elements(self.t), _elements(self._sent_at)
 
     def _clear_rewards(self, slots: Sequence[int], where: Index, columns: Sequence[slice]) -> None:
-        """Forgets rewards that a server has been sent."""
+        """Sets rewards that a server has been sent back to 0."""
         if len(slots) == 1:
             first = slots[0] * len(self._assignment.agents)
             for some in columns:
@@ -91,7 +93,7 @@ class EpisodeColumns:
                 self._is_paid[where, some] = False
 
     def _clear(self, slot: int, now: float) -> None:
-        """Begins to count anew."""
+        """Resets the columns of a slot for a new episode."""
         self._fresh.pop(slot, None)
         self.t[:, slot] = 0
         self._sent_at[:, slot] = now
@@ -106,9 +108,10 @@ class EpisodeColumns:
         truncations: Mapping[str, Any] = NONE,
         final_observations: Mapping[str, Any] = NONE,
     ) -> None:
-        """Keeps what followed from the last actions until it is sent to its server.
+        """Keeps the rewards and ends that followed from the last actions, until they are sent.
 
-        A reward that is no number is kept as it is: its server refuses it, as any wrong value.
+        A reward that is no number is kept unchanged: the agent's server refuses it like any other
+        wrong value.
 
         Raises:
             AssignmentError: an agent belongs to no server.
@@ -131,13 +134,13 @@ class EpisodeColumns:
         for agent_id, observation in final_observations.items():
             agent_id = self._assignment.name(agent_id)
             mine = self._pending_of(slot, agent_id)
-            # The first one given is that of the agent's end, as a server that knew of it would say.
+            # Keeps the first one, as a server would that knew of the agent's end.
             is_over = agent_id in mine.terminations or agent_id in mine.truncations
             if not (is_over and agent_id in mine.final_observations):
                 mine.final_observations[agent_id] = observation
 
     def _settle(self, slot: int) -> None:
-        """Has all rewards of an episode be in its columns."""
+        """Adds the rewards of an episode's last step to its columns."""
         rewards = self._fresh.get(slot)
         if rewards is not None:
             self._fresh[slot] = None
@@ -163,7 +166,7 @@ class EpisodeColumns:
             is_paid_at[cell] = True
 
     def log_late(self, slot: int, rewards: Mapping[str, float]) -> None:
-        """Keeps rewards that came later than an end of their agent, see `Step`."""
+        """Keeps rewards that came after their agent had ended; see `late_rewards` of `Step`."""
         for agent_id, reward in rewards.items():
             late = self._pending_of(slot, agent_id).late_rewards
             column = self._assignment.column_of[agent_id]
@@ -172,11 +175,11 @@ class EpisodeColumns:
             self._is_known[slot, column] = True
 
     def log_in_arrays(self, rewards: Mapping[str, NDArray[Any]]) -> None:
-        """Keeps what followed from the last actions of agents in the copies of a simulation.
+        """Adds the rewards that followed from the last actions in the copies of a simulation.
 
         Args:
-            rewards: by agent id float ``[N]``; rows of those who were not asked, or whose episode
-                is closed, are not looked at. An agent that is left out has 0.
+            rewards: by agent id float ``[N]``; rows of an agent that did not act, or of a closed
+                episode, are ignored. An agent that is left out gets 0.
 
         Raises:
             EpisodeMisuse: rewards are of another shape, or of an unknown agent.
@@ -205,14 +208,14 @@ class EpisodeColumns:
         acts[:] = False
 
     def _log_rare(self, slot: int, agent_id: str, reward: Any) -> float | None:
-        """Returns a reward as a number; None: it is late, or none, and is kept apart."""
+        """Returns a reward as a number; None: it is late or no number, and is kept in `Pending`."""
         place = self._assignment.place_of[agent_id]
         pending = self._pending.get(slot, NONE).get(place)
         is_late = pending is not None and agent_id in pending.late
         try:
             value = reward if type(reward) is float else number(reward)
             if is_late:
-                # A server that knew of the end would not credit it to an action either.
+                # A server that knew of the end would not credit the reward to an action either.
                 self.log_late(slot, {agent_id: value})
         except (Mismatch, TypeError):
             pending = self._pending_of(slot, agent_id)
@@ -230,7 +233,7 @@ class EpisodeColumns:
         _, spec = self._servers[self._assignment.place_of[agent_id]]
         group = spec.agents[agent_id].group
         members = [agent_id]
-        if group is not None:  # which earns until its last member ends
+        if group is not None:  # a team earns rewards until its last member ends
             done = self._done.setdefault(slot, set())
             done.add(agent_id)
             members = spec.groups.get(group, members)
@@ -243,7 +246,7 @@ class EpisodeColumns:
         return of_servers[self._assignment.place_of[agent_id]]
 
     def wants_state_at_end(self, slot: int) -> bool:
-        """Whether an end now is to have the global state: for values that are bootstrapped."""
+        """Whether an end now needs the global state: a truncated agent's value is bootstrapped."""
         return any(
             self._servers[place][1].state_size is not None
             and one.truncations.keys() - one.terminations.keys()
@@ -251,7 +254,7 @@ class EpisodeColumns:
         )
 
     def _pop_pending(self, slot: int, place: int) -> tuple[dict[str, Any], Pending]:
-        """Returns what a server is to be sent of an episode: rewards, and what is rare."""
+        """Returns the rewards and the `Pending` that a server is to be sent of an episode."""
         self._settle(slot)
         whole, first = self._assignment.wholes[place], slot * len(self._assignment.agents)
         mine = slice(first + whole.start, first + whole.stop)
@@ -270,7 +273,7 @@ class EpisodeColumns:
         return rewards | pending.rewards, pending
 
     def returns_of(self, slot: int) -> dict[str, float]:
-        """Returns the sum of each agent's rewards so far, of those that have acted or were paid."""
+        """Returns the sum of rewards so far, by agent that has acted or got a reward."""
         self._settle(slot)
         is_known = (self._is_known[slot] | self._is_paid[slot]).tolist()
         of_all = zip(self._assignment.agents, self._returns[slot].tolist(), is_known, strict=True)

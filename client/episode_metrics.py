@@ -1,6 +1,6 @@
-"""What only the simulation knows of an episode: numbers in its infos, reduced to one for each.
+"""The metrics of an episode: numbers from the simulation's infos, each reduced to one.
 
-An info is an agent's, or of the whole episode: then it stands under `COMMON`, as in RLlib.
+An info belongs to an agent, or to the whole episode; then it is under `COMMON`, as in RLlib.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from muxrl.client.adapters.simulation import COMMON, SimulationError
 EPISODE_LENGTH = "episode_length"
 """The metric that every episode has: its env steps."""
 TRUNCATED = "truncated"
-"""Likewise: 1 where an agent was truncated, rather than terminated, else 0."""
+"""Another metric that every episode has: 1 if an agent was truncated, else 0."""
 OWN_METRICS = (EPISODE_LENGTH, TRUNCATED)
 
 RESERVED_METRICS = ("return", *OWN_METRICS)
-"""Names that a metric of the simulation's cannot have."""
+"""Names that a metric of the simulation cannot have."""
 
 _JOIN: Mapping[str, Callable[[Any, Any], Any]] = {
     "last": lambda before, new: new,
@@ -40,13 +40,13 @@ _OF_AGENTS: Mapping[str, Callable[[Collection[float]], float]] = {
     "min": min,
 }
 REDUCTIONS = tuple(_JOIN)
-"""How the numbers of an episode become one."""
+"""Ways in which the numbers of an episode become one."""
 WAYS = (*REDUCTIONS, *(f"{over} of {each}" for over in _OF_AGENTS for each in REDUCTIONS))
-"""What a config may say of a metric: "max of sum" is the largest of the agents' sums, and becomes
-the whole episode's. Otherwise agents are combined by their mean."""
+"""Reductions that a config may name for a metric. "max of sum" makes the largest of the agents'
+sums the metric of the whole episode; without "of" the mean over agents is taken."""
 
 EpisodeMetrics = dict[str, dict[str, float]]
-"""By metric, then by agent id, or `COMMON` where it is of the whole episode."""
+"""By metric, then by agent id, or by `COMMON` for the whole episode."""
 
 
 METRIC_NAMES = "letters, digits, '_', '-', '.' and '/', up to 100"
@@ -54,16 +54,16 @@ _NAME = re.compile(r"(?=.{1,100}$)[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
 
 
 def is_metric_name(name: str) -> bool:
-    """Whether a metric can have that name in tables, rows and on the command line."""
+    """Whether a metric may have this name, for tables, rows and the command line."""
     return _NAME.fullmatch(name) is not None
 
 
 class MetricCollector:
-    """The metrics of the open episodes of ``N`` copies, from the infos of their steps.
+    """Collects the metrics of the open episodes of ``N`` copies from the infos of their steps.
 
     Args:
-        ways: by metric, one of `WAYS`; "a/b" is what is under "b" in the dict under "a". Other
-            keys of infos are not looked at.
+        ways: by metric: one of `WAYS`. The metric "a/b" is under "b" in the dict under "a". Other
+            keys of infos are ignored.
         num_copies: N.
     """
 
@@ -75,10 +75,10 @@ class MetricCollector:
         self._columns: dict[tuple[str, str], _Column] = {}
 
     def add(self, infos: Mapping[str, Any], copy: int = 0) -> None:
-        """Receives the infos of a step of one copy.
+        """Adds the infos of a step of one copy.
 
         Raises:
-            SimulationError: an info is no dict, or a metric no number.
+            SimulationError: an info is no dict, or a metric is no number.
         """
         for who, info in infos.items():
             if not info:
@@ -98,15 +98,15 @@ class MetricCollector:
     def add_arrays(
         self, infos: Mapping[str, Mapping[str, Any]], is_over: np.ndarray | None = None
     ) -> None:
-        """Receives the infos of a step of all copies; see `VectorStep`.
+        """Adds the infos of a step of all copies; see `VectorStep`.
 
         Args:
-            infos: where there is a ``final_info``, the others of a copy whose episode is over are
-                the next one's, of its reset, and do not count.
-            is_over: bool ``[N]``: whose.
+            infos: if they have a ``final_info``, the other infos of a copy whose episode is over
+                come from the next episode's reset, and do not count.
+            is_over: bool ``[N]``: whether the copy's episode is over.
 
         Raises:
-            SimulationError: a metric is no array of numbers, one for each copy.
+            SimulationError: a metric is no array with a number for each copy.
         """
         for who, info in infos.items():
             final = info.get("final_info")
@@ -157,17 +157,17 @@ class MetricCollector:
         return metrics
 
     def clear(self, copy: int = 0) -> None:
-        """Begins anew for a copy."""
+        """Forgets the numbers of a copy's episode."""
         for column in self._columns.values():
             column.counts[copy] = 0
 
 
 class _Column:
-    """One metric of one agent in each copy: its value, and of how many numbers it is."""
+    """One metric of one agent in each copy: the value so far, and how many numbers it joins."""
 
     def __init__(self, reduction: str, num_copies: int) -> None:
         self._join = _JOIN[reduction]
-        # One memory, which is read and written fast one by one, and as a whole.
+        # Fast to access element by element; numpy views of its memory serve all copies at once.
         self.values = array("d", bytes(8 * num_copies))
         self.counts = array("q", bytes(8 * num_copies))
 
@@ -185,7 +185,7 @@ class _Column:
 
 
 def _holder(info: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], str]:
-    """Returns the mapping that has a metric, and its key there: "a/b" may be b of the info's a."""
+    """Returns the mapping that would have a metric, and the metric's key in it; see "a/b" above."""
     head, _, rest = name.partition("/")
     inner = info.get(head)
     if rest and name not in info and isinstance(inner, Mapping):
@@ -194,15 +194,15 @@ def _holder(info: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], str]
 
 
 def _number(name: str, who: str, value: Any) -> float | None:
-    """Returns a metric's value, None where there is none: None, NaN, or an infinity.
+    """Returns a metric's value; None if the value is None, NaN or infinite.
 
     Raises:
-        SimulationError: it is no number.
+        SimulationError: the value is no number.
     """
     if value is None:
         return None
     try:
-        number = float(value)  # bools, and numpy's scalars and arrays of one number, too
+        number = float(value)  # takes bools, and numpy's scalars and arrays of one number, too
         if isinstance(value, str):
             raise TypeError
     except (TypeError, ValueError):
@@ -217,7 +217,7 @@ def _number(name: str, who: str, value: Any) -> float | None:
 
 
 def overall(by_agent: Mapping[str, float]) -> float:
-    """Returns a metric as one number: that of the whole episode, else the mean over its agents."""
+    """Returns the value of the whole episode if there is one, else the mean over agents."""
     if COMMON in by_agent:
         return by_agent[COMMON]
     return sum(by_agent.values()) / len(by_agent)

@@ -1,6 +1,6 @@
-"""What an environment is told of its next episode: numbers by name, some drawn for each episode.
+"""The parameters of an episode: numbers by name, some of which are drawn for each episode.
 
-They reach it as ``reset(options=...)``, the one door that Gymnasium, PettingZoo and RLlib share.
+The environment gets them as ``reset(options=...)``, which Gymnasium, PettingZoo and RLlib share.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.episode_metrics import EpisodeMetrics
 
 Parameters = dict[str, float]
-"""By name; whole numbers are ints."""
+"""Values by name; whole numbers are ints."""
 
 
 def draw(given: Mapping[str, Any], seed: object) -> Parameters:
     """Returns the parameters of an episode.
 
     Args:
-        given: by name a number, ``{"low": 1, "high": 3}`` (uniform, with both ends; of integers if
-            both are), ``{"choice": [1, 4]}``, or ``{"sides": ["left", "right"]}``: a number below
-            theirs, see `muxrl.client.adapters.sides.Swapped`.
-        seed: of the episode; the same one draws the same values, of each name independently. None:
-            others each time.
+        given: by name: a number; ``{"low": 1, "high": 3}``, drawn uniformly with both ends, an
+            integer if both are; ``{"choice": [1, 4]}``; or ``{"sides": ["left", "right"]}``, an
+            integer below the number of sides, see `muxrl.client.adapters.sides.Swapped`.
+        seed: of the episode; the same seed draws the same values, independently for each name.
+            None: other values each time.
     """
     return {
         name: _one(one, random.Random(None if seed is None else f"{seed}/{name}"))
@@ -46,5 +46,5 @@ def _one(given: Mapping[str, Any], rng: random.Random) -> float:
 
 
 def as_metrics(parameters: Mapping[str, float]) -> EpisodeMetrics:
-    """Returns the parameters of an episode as metrics of it, so that they are recorded with it."""
+    """Returns the parameters of an episode as metrics, so that they are recorded with it."""
     return {name: {COMMON: float(value)} for name, value in parameters.items()}

@@ -1,6 +1,6 @@
-"""The table of open episodes: one in each slot that has any, and a column for each agent.
+"""The table of open episodes: at most one in each slot, with a column for each agent.
 
-Whatever asks for actions goes through it: one episode or several, in dicts, or the copies of a
+Every request for actions goes through it: of one episode or several in dicts, or of the copies of a
 simulation in arrays.
 """
 
@@ -26,10 +26,10 @@ class Episodes(EpisodeSteps):
 
     Args:
         transports: by server id.
-        assignment: of the servers' agents.
-        by_id: all open episodes of the client, these included.
-        prefix: with which the ids begin that are made here.
-        num_slots: N; more are made where an episode begins without a slot of its own.
+        assignment: which server serves which agents.
+        by_id: all open episodes of the client, including those of this table.
+        prefix: the beginning of ids that are made here.
+        num_slots: N; the table grows if an episode begins without a slot and none is free.
     """
 
     def __init__(
@@ -60,18 +60,18 @@ class Episodes(EpisodeSteps):
         seed: int | None = None,
         episode_id: str = "",
     ) -> Episode:
-        """Opens an episode, and adds a start for every server.
+        """Opens an episode, and adds a start for every server to the outbox.
 
         Args:
             outbox: where items are added.
-            slot: a free one; None: any.
+            slot: a free slot; None: any free one.
             mode: "train", or "eval": measured, never trained on.
-            should_explore: None: in mode "train" only; a dict: by server id.
-            seed: of what servers draw for the whole episode, see `StartEpisode`.
+            should_explore: None: explore in mode "train" only; a dict: by server id.
+            seed: for what servers draw once an episode; see `StartEpisode`.
             episode_id: "" makes one.
 
         Raises:
-            EpisodeMisuse: another one is open with this id.
+            EpisodeMisuse: an episode with this id is open already.
         """
         episode_id = episode_id or self._prefix + uuid.uuid4().hex
         if episode_id in self._by_id:
@@ -103,15 +103,15 @@ class Episodes(EpisodeSteps):
         state: Any = None,
         metrics: Mapping[str, Any] | None = None,
     ) -> Episode:
-        """Closes an episode, whose slot is free, and adds an end for every server.
+        """Closes an episode, frees its slot, and adds an end for every server to the outbox.
 
         Args:
             outbox: where items are added.
-            slot: the episode's.
-            observations: the last ones, of agents that are not done yet.
-            is_truncated: whether those were truncated, rather than terminated.
-            state: for servers that ask for the global state.
-            metrics: what only the simulation knows of the episode.
+            slot: of the episode.
+            observations: final observations of the agents that have not ended yet.
+            is_truncated: whether these agents were truncated rather than terminated.
+            state: for servers that read the global state.
+            metrics: numbers about the episode that only the simulation knows.
 
         Raises:
             AssignmentError, EpisodeMisuse: as `step`.
@@ -155,7 +155,7 @@ class Episodes(EpisodeSteps):
         return episode
 
     def free(self, slot: int) -> None:
-        """Lets another episode have a slot; see `Episode.leave`."""
+        """Frees a slot for another episode; called by `Episode.leave`."""
         self.by_slot[slot], self.is_open[slot] = None, False
         self._fresh.pop(slot, None)
         self._pending.pop(slot, None)

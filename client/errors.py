@@ -4,7 +4,7 @@
 
     ClientError
     ├── AssignmentError      fix the code: an agent has no server, or two; an unknown server
-    ├── EpisodeMisuse        fix the code: a verb out of order, an unknown or finished episode
+    ├── EpisodeMisuse        fix the code: a method out of order, an unknown or finished episode
     ├── EpisodeAborted       start a new episode: this one is closed on every server
     │   ├── EpisodeLost      the same, nothing else: a server does not know it (any more)
     │   ├── RunIsOver        stop: the run behind the gateway has ended well
@@ -41,8 +41,8 @@ class EpisodeAborted(ClientError):
     """The episode was closed early on every server.
 
     Args:
-        message: why.
-        episode_id: which.
+        message: why it was closed.
+        episode_id: the episode.
         server_id: the server whose answer was the reason.
     """
 
@@ -53,7 +53,7 @@ class EpisodeAborted(ClientError):
 
 
 class EpisodeLost(EpisodeAborted):
-    """A server does not know the episode: it was started again since, or the episode expired.
+    """A server does not know the episode: it was restarted, or the episode expired.
 
     Another episode may be started at once.
     """
@@ -67,7 +67,7 @@ class RefusedByServer(EpisodeAborted):
     """A server refused an item of this episode.
 
     Args:
-        refused: what it said.
+        refused: the server's refusal.
 
     Attributes:
         code: HTTP status code of the refusal; see `muxrl.protocol.errors`.
@@ -91,7 +91,7 @@ class ServerUnavailable(ClientError):
 
     Args:
         message: which server, where, and what was tried.
-        server_id: its id; its address if the id is not known yet.
+        server_id: the server's id, or its address if the id is not known yet.
     """
 
     def __init__(self, message: str, *, server_id: str) -> None:

@@ -1,7 +1,7 @@
-"""A look at a simulation before anything is started: a reset and one step of random actions.
+"""Tries a simulation before anything is started: a reset and one step of random actions.
 
-What is wrong with these is wrong in every process that would be started, again and again. A check
-plays a whole episode, twice.
+A fault found here would otherwise appear in every process that is started. A check plays a whole
+episode, twice.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ logger = logging.getLogger(__name__)
 
 _SLOW_S = 10.0
 _MOST_STEPS, _MOST_S = 1_000, 10.0
-"""Of an episode that a check plays."""
+"""Bounds of an episode that a check plays: steps and seconds."""
 _STEPS_OF_BATCH = 5
-"""After so many, a copy's observations are most likely not those of a reset."""
+"""After so many steps a copy's observations most likely differ from those of a reset."""
 
 _open: list[Simulation] = []
-"""Of `begin`: what is forgotten, Python closes."""
+"""Simulations that `begin` leaves open: Python would close one that nobody refers to."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is looked at."""
+    """A simulation to look at, by the name and arguments that make it."""
 
     env: str
     kwargs: Mapping[str, Any]
@@ -55,12 +55,12 @@ class Subject:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """See `with_sides`."""
     options: Mapping[str, float] = field(default_factory=dict)
-    """Of a reset."""
+    """Options of a reset."""
     metrics: Mapping[str, str] = field(default_factory=dict)
     """See `MetricCollector`."""
 
     def make(self, index: int = 0) -> Simulation:
-        """Makes one; raises as `make_simulation`."""
+        """Makes a copy of the simulation; raises as `make_simulation`."""
         made = make_simulation(
             self.env, self.kwargs, Copy(index), self.respawn, vector_env=self.vector_env
         )
@@ -69,18 +69,18 @@ class Subject:
 
 @dataclass(frozen=True)
 class SimulationFacts:
-    """The agents of a simulation, and what passes between them and it."""
+    """What a look found out about a simulation: agents, spaces and global state."""
 
     agents: dict[str, tuple[Space, Space]]
-    """Agent to its observation and action space, in the order of `possible_agents`."""
+    """By agent: its observation and action space, in the order of `possible_agents`."""
     state_size: int | None = None
-    """Length of the global state that it sends; None: it sends none."""
+    """Length of the global state; None: there is none."""
     notes: tuple[str, ...] = ()
-    """What of the environment is not as it should be, and was taken all the same."""
+    """Sentences on faults of the environment that were tolerated."""
     state_problem: str = ""
-    """Why its `state()` gives none, though there is one."""
+    """Why its `state()` gives no state, although it has that method; "" if nothing is wrong."""
     first_agents: tuple[str, ...] = ()
-    """Those that observe at the beginning of an episode; (): nobody knows."""
+    """Agents that observe at the beginning of an episode; (): unknown."""
 
 
 def look(
@@ -90,13 +90,13 @@ def look(
     *,
     is_whole: bool = False,
 ) -> SimulationFacts:
-    """Resets a simulation, plays one step, judges what it says as a server would, and closes it.
+    """Resets a simulation, plays one step, checks its values as a server would, and closes it.
 
     Args:
-        simulation: to be looked at.
+        simulation: the one to look at.
         options: for its reset.
-        metrics: to be found in infos, see `MetricCollector`.
-        is_whole: plays an episode to its end, within a bound, and once more with the same seed.
+        metrics: metrics that its infos should have; see `MetricCollector`.
+        is_whole: play an episode to its end, within a bound, and again with the same seed.
 
     Raises:
         SimulationError: it raised or called `sys.exit`, an observation does not fit its space, or a
@@ -140,17 +140,17 @@ def look_at(subject: Subject, is_whole: bool) -> SimulationFacts:
 
 
 def begin(subject: Subject, index: int) -> None:
-    """Makes a copy of a simulation, begins an episode and leaves it open; raises as `look`."""
+    """Makes a copy of a simulation, begins an episode and keeps it open; raises as `look`."""
     _open.append(subject.make(index))
     with naming(subject.env, "a look"):
         _Play(_open[-1], subject.options, {}).play(0)
 
 
 def look_at_batch(subject: Subject) -> None:
-    """Has one of two copies of a vector environment begin its next episode alone.
+    """Resets one of two copies of a vector environment, if they are reset on request.
 
     Raises:
-        SimulationError: it raised, or so did the other copy.
+        SimulationError: the environment raised, or the other copy changed.
     """
     made = make_vector_simulation(subject.env, subject.kwargs, 2, respawn=subject.respawn)
     vector = with_sides(made, subject.parameters, is_vector=True)
@@ -173,10 +173,11 @@ def look_at_batch(subject: Subject) -> None:
 
 
 class _Play:
-    """An episode of random actions, and what was seen in it.
+    """An episode of random actions, and what the simulation returned in it.
 
     Attributes:
-        shown: of the reset and of each step: what, of which agent, and its value, or a hash of it.
+        shown: one dict for the reset and for each step: by what it is ("reward", say) and agent,
+            the value, or a hash of an observation.
         state_problem: see `SimulationFacts`.
     """
 
@@ -195,10 +196,10 @@ class _Play:
         self._num_actions: Counter[str] = Counter()
         self._num_unpaid: Counter[str] = Counter()
         self._awaits_reward: set[str] = set()
-        """Agents that have acted and had no reward since."""
+        """Agents that have acted and got no reward since."""
 
     def play(self, num_steps: int) -> None:
-        """Plays so many steps, or to the end of the episode, or for `_MOST_S`.
+        """Plays at most `num_steps`, until the episode ends, and for no longer than `_MOST_S`.
 
         Raises:
             SimulationError: see `look`.
@@ -213,7 +214,7 @@ class _Play:
             try:
                 with _calling("state()"):
                     simulation.state()
-            except SimulationError as error:  # nobody may read it
+            except SimulationError as error:  # maybe no server reads it
                 self.state_problem = str(error)
         for t in range(1, num_steps + 1):
             self._has_time = t == 1 or time.monotonic() < until
@@ -229,7 +230,7 @@ class _Play:
     def _read_step(
         self, where: str, observations: Mapping[str, Any], result: StepResult | None = None
     ) -> dict[str, Any]:
-        """Judges what came, and returns the actions that follow."""
+        """Checks what a reset or step returned, and returns random actions for the next step."""
         shown: dict[tuple[str, str], Any] = {}
         seen = self._judge(where, "observation", observations, shown)
         if result is not None:
@@ -277,7 +278,7 @@ class _Play:
         self._awaits_reward -= ended
 
     def find_gaps(self) -> Iterator[str]:
-        """Yields a sentence for what was missing in the episode."""
+        """Yields sentences on what was missing in the episode: an end, or rewards."""
         num_steps = len(self.shown) - 1
         if not self._is_over:
             within = f"{_MOST_S:g} s ({num_steps:,} steps)" if not self._has_time else (
@@ -297,7 +298,7 @@ class _Play:
             )
 
     def find_difference(self, again: _Play) -> Iterator[str]:
-        """Yields a sentence if an episode of the same seed and actions was another one."""
+        """Yields a sentence if another episode with the same seed and actions was different."""
         for t, (one, other) in enumerate(zip(self.shown, again.shown, strict=False)):
             for what, agent in sorted(one.keys() | other.keys()):
                 first, second = (shown.get((what, agent)) for shown in (one, other))
@@ -319,7 +320,10 @@ class _Play:
 
 @contextlib.contextmanager
 def _calling(where: str) -> Iterator[None]:
-    """Says what takes long, as nothing else is printed yet, and what was raised."""
+    """Warns of a call that takes long, and turns what it raises into a `SimulationError`.
+
+    Nothing else is printed yet that would explain the wait.
+    """
     difference = f"the environment's {where} has taken {_SLOW_S:g} s so far; what does it wait for?"
     timer = threading.Timer(_SLOW_S, logger.warning, (difference,))
     timer.daemon = True

@@ -1,4 +1,4 @@
-"""A loop that other threads hold, and give env steps to play."""
+"""A loop that other threads can pause, and whose env steps they can limit."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 _LOOK_S = 0.05
-"""How often a loop that is held asks whether it is to stop."""
+"""How often a paused loop checks whether it should stop."""
 
 
 class HeldLoop(ABC):
-    """Pauses where it is told to, and plays no more env steps than it is allowed."""
+    """Pauses when another thread asks for it, and plays no more env steps than allowed."""
 
     def __init__(self) -> None:
         # Other threads change `_is_holding` and `_limit`, which the loop reads once a step.
@@ -30,55 +30,55 @@ class HeldLoop(ABC):
     @property
     @abstractmethod
     def _is_between_episodes(self) -> bool:
-        """Whether it may pause here, before the grace of a hold is over."""
+        """Whether the loop may pause here before a hold's grace is over."""
 
     @abstractmethod
     def _tell_played(self) -> None:
-        """Has servers hear of all that was played, as whoever holds the loop counts, or saves."""
+        """Sends servers all that was played: whoever pauses the loop counts or saves it."""
 
     # --- held by another thread ---------------------------------------------------------
 
     def hold(self, grace_s: float) -> None:
-        """Asks the loop to pause, which it does where episodes end: none begins any more.
+        """Asks the loop to pause at the end of its open episodes; no other episode begins.
 
         Args:
-            grace_s: for so long; then it pauses between two steps, whatever is being played.
+            grace_s: how long episodes may take to end; then it pauses between any two steps.
         """
         with self._changed:
             self._hold_in_mid_episode_at = time.monotonic() + grace_s
             self._is_holding = True
 
     def wait_held(self, timeout_s: float) -> bool:
-        """Waits until the loop has paused or ended; returns whether that was in time."""
+        """Waits until the loop has paused or ended; returns False if that took too long."""
         with self._changed:
             return self._changed.wait_for(lambda: self._is_held or not self._is_playing, timeout_s)
 
     def release(self) -> None:
-        """Lets the loop continue: open episodes where they stand, and those that are due begin."""
+        """Lets the loop continue: open episodes go on where they stand, and others begin."""
         with self._changed:
             self._is_holding = False
             self._changed.notify_all()
 
-    # --- no more than it is allowed -----------------------------------------------------
+    # --- a limit of env steps -----------------------------------------------------------
 
     def limit(self, num_env_steps: int) -> None:
-        """Allows so many env steps, and no episode begins after them; without it there is no end.
+        """Allows only so many env steps in all; without a call there is no limit.
 
-        A loop that has used them up pauses, in the middle of episodes, too. Held then, it plays
-        them to their ends.
+        A loop that has used them up begins no episode and pauses, even in the middle of episodes.
+        If it is held then, it plays these episodes to their ends.
         """
         with self._changed:
             self._limit = num_env_steps
 
     def allow(self, num_env_steps: int) -> None:
-        """Allows so many env steps more."""
+        """Allows so many more env steps."""
         with self._changed:
             self._limit += num_env_steps
             self._is_used_up = False
             self._changed.notify_all()
 
     def wait_used_up(self) -> None:
-        """Waits until all that is allowed is used up, or the loop has ended."""
+        """Waits until the allowed env steps are used up, or the loop has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_used_up)
 
@@ -87,14 +87,14 @@ class HeldLoop(ABC):
         return self._num_claimed >= self._limit
 
     def _claim(self, num: int, *, is_one_step: bool) -> int:
-        """Takes env steps of those that are left; while the loop is held, in any case.
+        """Takes env steps out of the allowed ones; while the loop is held, as many as it asks for.
 
         Args:
-            num: of them.
-            is_one_step: whether there are all of them, or none.
+            num: how many.
+            is_one_step: whether all are made at once: if any is left, all may be taken.
 
         Returns:
-            How many.
+            How many may be played.
         """
         left = num if self._is_holding else self._limit - self._num_claimed
         if left < num and not (is_one_step and left > 0):

@@ -1,8 +1,8 @@
-"""HTTP/1.1 with JSON: a transport where only HTTP gets through.
+"""HTTP/1.1 with JSON: a transport for networks that let only HTTP through.
 
-Steps go over the standard library's connection: its socket can be waited on again after a time-out,
-and it sends without waiting for the answer. `requests` does neither; `NetworkTransport` asks for
-spec and status with it.
+Steps go over the standard library's connection: it sends without waiting for the answer, and its
+socket can be waited on again after a time-out. `requests` can do neither; `NetworkTransport` uses
+it to fetch spec and status.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NETWORK_ERRORS = (OSError, http.client.HTTPException)
 
 
 class HttpTransport(NetworkTransport):
-    """A `Transport` over one keep-alive connection; arguments as of `NetworkTransport`."""
+    """A `Transport` over one keep-alive connection; takes the arguments of `NetworkTransport`."""
 
     _connection: http.client.HTTPConnection | None = None
 
@@ -36,7 +36,7 @@ class HttpTransport(NetworkTransport):
         replies = super()._decode(answer)
         agents = {} if self._spec is None else self._spec.agents
         for reply in replies:
-            if isinstance(reply, Actions):  # JSON has lists where msgpack has arrays
+            if isinstance(reply, Actions):  # JSON gives lists where msgpack gives arrays
                 try:
                     reply.actions = {
                         agent_id: conform(agents[agent_id].action_space, action)
@@ -67,7 +67,7 @@ class HttpTransport(NetworkTransport):
         connection = self._connection
         if connection is None or connection.sock is None:
             raise Broken("the connection could not be opened")
-        # A response that was waited for in vain cannot be waited for again, a socket can.
+        # After a time-out a socket can be waited on again, a response cannot.
         with selectors.DefaultSelector() as selector:
             selector.register(connection.sock, selectors.EVENT_READ)
             if not selector.select(timeout_s):
@@ -80,9 +80,9 @@ class HttpTransport(NetworkTransport):
         if not body and not response.getheader("Content-Length"):
             raise Broken("the connection broke in the head of an answer")
         if response.status in (MalformedMessage.code, MessageTooLarge.code):
-            try:  # a refusal of the frame, which is no reason to give the server up
+            try:  # only the frame is refused: no reason to give up the server
                 return encode_json(BatchReply([decode_json(body, Refused)])).decode()
             except MalformedMessage:
                 pass
-        # A body that is not UTF-8 is not JSON either, and is refused as such.
+        # A body that is not UTF-8 is not JSON either, and fails to decode as such.
         return self._checked(response.status, body).decode(errors="replace")

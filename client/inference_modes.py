@@ -1,4 +1,4 @@
-"""For which servers a client acts by itself."""
+"""Decides for which servers a client chooses actions itself (local inference)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ InferenceMode = Literal["remote", "local"]
 
 
 class InferenceModes:
-    """Says for which servers inference is local.
+    """Decides for which servers inference is local.
 
     Args:
-        modes: of all servers, or by server id: those that are left out are "remote".
+        modes: one for all servers, or by server id; servers that are left out are "remote".
         update_interval_s: see `LocalTransport`.
 
     Raises:
-        ValueError: a mode is none.
+        ValueError: a mode is neither "remote" nor "local".
     """
 
     def __init__(
@@ -34,10 +34,10 @@ class InferenceModes:
         self._update_interval_s = update_interval_s
 
     def transport_to(self, server_id: str, transport: Transport) -> Transport:
-        """Returns a server's transport, or one around it that acts in its place.
+        """Returns a server's transport, or one around it that acts in the server's place.
 
         Raises:
-            ValueError: it is not by the server's address.
+            ValueError: local inference needs a server that was given by its address.
             ServerUnavailable: the server gives no weights.
         """
         if not self.is_local(server_id):
@@ -65,7 +65,7 @@ class InferenceModes:
         return LocalTransport(transport, update_interval_s=self._update_interval_s, seed=seed)
 
     def check_names(self, server_ids: Collection[str]) -> None:
-        """Raises `AssignmentError` if a mode is for none of these servers."""
+        """Raises `AssignmentError` if a mode names a server that is not among these."""
         if unknown := self._modes.keys() - set(server_ids):
             raise AssignmentError(
                 f"inference_mode names {sorted(unknown)}; the servers are {list(server_ids)}"

@@ -1,10 +1,10 @@
-"""Acting with a server's networks in its place, in numpy.
+"""Acts with a server's networks in the client, in numpy.
 
-Actions are chosen as the server chooses them: drawn from logits, or the highest value but for
-exploration; all agents that share a policy in one pass, of all episodes that step together. An
-agent alone is read as a team of one. What a member reads is made as the server makes it
-(`muxrl.servers.agents.teams`), and its recurrent state is kept here. The server is sent that state
-with what was played, and continues from it.
+Actions are chosen as the server chooses them: drawn from logits, or the one with the highest value
+unless the agent explores. One pass serves all agents that share a policy, in all episodes that step
+together. An agent without a team is treated as a team of one. A network's input is composed as the
+server composes it (`muxrl.servers.agents.teams`), and recurrent states are kept here. The server is
+sent these states with the played steps, and continues from them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from muxrl.protocol.rows import Kind, Layout, columns_by_kind, grown, pick_colum
 from muxrl.protocol.spaces import ACTION_MASK_KEY, STATE_KEY, DictSpace, Discrete, Space
 
 _MAX_LAYOUTS = 256
-"""That are remembered; agents that come and go make many."""
+"""Most layouts to remember: agents that come and go make many."""
 _NO_ACTION = -1
-"""Of a member that has done nothing yet."""
+"""The last action of a member that has not acted yet."""
 
 
 def no_local_inference(server_id: str, algorithm: str, problem: str) -> str:
@@ -41,11 +41,11 @@ def no_local_inference(server_id: str, algorithm: str, problem: str) -> str:
 
 
 class LocalPolicies:
-    """The policies of one server, and what they remember of open episodes, each in a slot.
+    """The policies of one server, and their memory of open episodes, one slot for each episode.
 
     Args:
-        spec: the server's.
-        weights: its first ones.
+        spec: the server's spec.
+        weights: the first weights of the policies.
         seed: of exploration; None: any.
     """
 
@@ -53,7 +53,7 @@ class LocalPolicies:
         self._rng = np.random.default_rng(seed)
         self._wants_logits = weights.wants_logits
         self.members = {name: tuple(members) for name, members in spec.groups.items()}
-        """Of each team; of an agent alone, itself."""
+        """By team: its agents. Without teams, each agent is the only member of one of its name."""
         if not self.members:
             self.members = {agent_id: (agent_id,) for agent_id in spec.agents}
         self._team_of = {a: name for name, members in self.members.items() for a in members}
@@ -65,9 +65,9 @@ class LocalPolicies:
         self._parts: dict[tuple[str, ...], list[_Part]] = {}
         self._free: list[int] = []
         self._last_actions = np.zeros((0, len(spec.agents)), np.int64)
-        """By slot and agent."""
+        """By slot and agent: the last action, or `_NO_ACTION`."""
         self._states: dict[str, np.ndarray] = {}
-        """Of recurrent networks by team: float32 ``[slots, members, hidden]``."""
+        """By team, of recurrent networks: states, float32 ``[slots, members, hidden]``."""
         self.load(weights)
         for team, members in self.members.items():
             for layer in self._networks[self._policy_of[team]].layers:
@@ -77,18 +77,18 @@ class LocalPolicies:
 
     @property
     def num_state_bytes(self) -> int:
-        """How long the recurrent states of an episode are."""
+        """Bytes of the recurrent states of one episode."""
         return sum(4 * int(np.prod(states.shape[1:])) for states in self._states.values())
 
     def load(self, weights: PolicyWeights) -> None:
-        """Acts with other weights from now on."""
+        """Replaces the weights."""
         self._networks: Mapping[str, PolicyNetwork] = weights.policies
         self.version = weights.weights_seq_no
         self.epsilon = weights.epsilon
-        """The probability of an action at random; None: actions are drawn from logits."""
+        """The probability of a random action; None: actions are drawn from logits."""
 
     def begin(self) -> int:
-        """Returns the slot of a new episode, of which nothing is remembered."""
+        """Returns a slot for a new episode, with an empty memory."""
         if not self._free:
             num = len(self._last_actions)
             more = num + max(8, num)
@@ -101,7 +101,7 @@ class LocalPolicies:
         return slot
 
     def end(self, slot: int) -> None:
-        """Lets another episode have a slot."""
+        """Frees the slot of an episode."""
         self._free.append(slot)
 
     def act(
@@ -111,17 +111,17 @@ class LocalPolicies:
         slots: Sequence[int],
         should_explore: Sequence[bool],
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Acts in a step of ``E`` episodes, whose memories move on.
+        """Acts in a step of ``E`` episodes, and updates their memories.
 
         Args:
-            layout: of the agents.
-            observations: rows of each kind of theirs, which conform.
+            layout: of the agents that act.
+            observations: rows of each kind, which conform to their spaces.
             slots: of the episodes.
-            should_explore: of each.
+            should_explore: whether to explore, for each episode.
 
         Returns:
-            The actions as the simulation takes them, rows of each kind; and what they were drawn
-            from, float32 ``[E, A, n]`` of each, if the server wants to know.
+            The actions as the simulation takes them, as rows of each kind; and the logits that they
+            were drawn from, float32 ``[E, A, n]`` of each kind, [] unless the server wants them.
         """
         num, explores = len(slots), np.array(should_explore)
         shapes = [(num, len(kind.agents), _size(kind)) for kind in layout.acted]
@@ -145,7 +145,7 @@ class LocalPolicies:
         slots: Sequence[int],
         actions: Sequence[np.ndarray],
     ) -> None:
-        """Receives a step whose actions were chosen elsewhere."""
+        """Updates the memories with a step whose actions were chosen elsewhere."""
         if self.forms_teams:
             for part in self._parts_of(layout):
                 self._values(part, observations, slots)
@@ -179,8 +179,10 @@ class LocalPolicies:
         return found
 
     def _values(self, part: _Part, observations: Sequence[Any], slots: Sequence[int]) -> np.ndarray:
-        """Returns a number for each action, ``[E, members, n]``, of all members of a part's teams;
-        `UNAVAILABLE` of one that a mask forbids. Recurrent states move on."""
+        """Returns a value for each action of all members of a part's teams, ``[E, members, n]``.
+
+        An action that a mask forbids has the value `UNAVAILABLE`. Recurrent states are updated.
+        """
         network = self._networks[part.policy_id]
         first, last = network.layers[0], network.layers[-1]
         assert isinstance(first, DenseLayer)
@@ -206,7 +208,7 @@ class LocalPolicies:
     def _step_recurrent(
         self, part: _Part, layers: Sequence[Layer], x: np.ndarray, slots: Sequence[int]
     ) -> np.ndarray:
-        """Returns what a recurrent network makes of ``x``, and keeps its next states."""
+        """Returns the output of a recurrent network for ``x``, and keeps its next states."""
         states = [self._states[team] for team in part.teams]
         before = np.stack([of_team[slots] for of_team in states], axis=1)
         values, after = forward_recurrent(layers, x, before.reshape(len(x), -1))
@@ -215,11 +217,11 @@ class LocalPolicies:
         return values
 
     def _choose(self, values: np.ndarray, should_explore: np.ndarray) -> np.ndarray:
-        """Returns the numbers of actions ``[E, members]``.
+        """Returns the indices of the chosen actions, ``[E, members]``.
 
         Args:
-            values: ``[E, members, n]``; of unavailable actions `UNAVAILABLE`.
-            should_explore: whether to, ``[E]``.
+            values: ``[E, members, n]``; `UNAVAILABLE` for unavailable actions.
+            should_explore: whether to explore, ``[E]``.
         """
         if not should_explore.any():
             return values.argmax(axis=-1)
@@ -235,12 +237,12 @@ class LocalPolicies:
 
 
 class _Part:
-    """The teams of one policy of which a member acts, in a layout.
+    """The teams that share one policy, in a step of the agents of a layout.
 
     Args:
-        policies: of the server.
-        policy_id: whose.
-        teams: names.
+        policies: the server's policies.
+        policy_id: the teams' policy.
+        teams: names of the teams with an acting member.
         layout: of the agents that act.
     """
 
@@ -264,13 +266,13 @@ class _Part:
             if is_masked:
                 self._masked.append((kind, columns, cells))
         self.acted = list(columns_by_kind(members, layout.acted))
-        """The number of each kind of action space, the columns there, and whose these are."""
+        """By kind of action space: its index, columns of its rows, and places of their members."""
         for kind, _, cells in self.acted:
             self._sizes[cells] = _size(layout.acted[kind])
         self._forms_teams = policies.forms_teams
 
     def read(self, observations: Sequence[Any], num: int, width: int) -> np.ndarray:
-        """Returns what networks read of ``E`` episodes, ``[E, members, width]``; 0 of all else."""
+        """Returns the networks' input from observations, ``[E, members, width]``; the rest is 0."""
         x = np.zeros((num, self._num_members, width), np.float32)
         for kind, columns, cells, reader in self._reads:
             read = reader(pick_columns(observations[kind], columns))
@@ -280,7 +282,7 @@ class _Part:
         return x
 
     def mask(self, observations: Sequence[Any], values: np.ndarray) -> None:
-        """Makes the values of actions that a member has not, or may not do, `UNAVAILABLE`."""
+        """Sets the values of actions that a member lacks, or may not take, to `UNAVAILABLE`."""
         if self._forms_teams:
             is_other = np.arange(values.shape[-1]) >= self._sizes
             values[:, is_other] = UNAVAILABLE

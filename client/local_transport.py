@@ -1,11 +1,12 @@
 """Local inference: a transport that acts by itself and tells its server afterwards.
 
-It pulls the server's networks (`LocalPolicies`), answers steps with them, and keeps what was played
-until the server is spoken to: with a start, an end or an abort, with the step that completes the
-server's next batch, and after a fraction of a second. Then it is sent all, and chooses the actions
-of that message's steps, as without local inference. A server that learns holds these messages as it
-holds others, and the first step after an update is its own. Nothing is dropped in silence: steps
-that could not be sent are counted, logged, and refused where their episode continues.
+It pulls the server's networks (`LocalPolicies`), answers steps with them, and keeps the played
+steps until the next message to the server. A message is due with a start, an end or an abort, with
+the step that completes the server's next batch, and after a fraction of a second. The server
+is then sent all kept steps, and chooses the actions of that message's own steps, as without local
+inference. A server that learns holds its answer to such a message as to any other, so it acts in
+the first step after an update itself. No step is dropped in silence: steps that could not be sent
+are counted and logged, and the next item of their episode is refused.
 """
 
 from __future__ import annotations
@@ -63,18 +64,19 @@ from muxrl.protocol.values import Mismatch, Unsound, conform
 logger = logging.getLogger(__name__)
 
 _MOST_STEPS = 256
-"""Sent at once, those in rows as one: a server takes some 10 ms to record them, in which it hears
-nobody else."""
+"""Most steps sent at once, where rows count as one step. A server takes some 10 ms to record them,
+and hears nobody else meanwhile."""
 _GIVEN = ("t", "observations", "rewards", "state")
-"""Of rows, what the simulation may overwrite."""
+"""Fields of rows that the simulation may overwrite."""
 _LONGEST_S = 0.2
-"""Until what was played is sent, if steps are slow."""
+"""Longest time until played steps are sent, if steps are slow."""
 _MOST_BYTES = 1 << 20
-"""Likewise: half of what a server reads that is not one array (`MAX_PLAIN_BYTES` there)."""
+"""Played steps are sent at this size: half of what a server reads that is not one array
+(`MAX_PLAIN_BYTES` there)."""
 _AGENT_BYTES = 200
-"""Of what a step says of an agent, besides arrays."""
+"""Bytes of a step for each agent, besides arrays."""
 _ROW_BYTES = 200
-"""Of what it says of its episode."""
+"""Bytes of a step for its episode."""
 
 
 @dataclass(slots=True)
@@ -85,7 +87,8 @@ class _Open:
     slot: int
     t: int = 0
     kept: PlayedSteps | None = None
-    """What was kept of it last, if that is no rows; lists of logits by agent."""
+    """The kept item to which its next single step is added; None: its last step was in rows, or
+        all is sent. Until it is sent, logits are lists by agent."""
 
 
 class LocalTransport(Around):
@@ -93,8 +96,8 @@ class LocalTransport(Around):
 
     Args:
         transport: to the server.
-        update_interval_s: weights are pulled when newer ones are known of, at most once in this
-            time; None: only when `update_weights` is called.
+        update_interval_s: newer weights are pulled at most once in this time, when the server is
+            known to have any; None: only when `update_weights` is called.
         seed: of exploration; None: any.
     """
 
@@ -116,23 +119,23 @@ class LocalTransport(Around):
         self._episodes: dict[str, _Open] = {}
         self._layout: Callable[[tuple[str, ...]], Layout]
         self._refused: dict[str, Refused] = {}
-        """What a server said of an episode that had no item in that frame."""
+        """By episode id: the refusal for the next item of an episode whose steps were lost."""
         self._items: Sequence[AnyItem] = ()
         self._sent: list[AnyItem] = []
-        """The frame that was sent last."""
+        """The last frame that was sent."""
         self._is_acting = False
-        """Whether it answers the items by itself."""
+        """Whether the items are answered here, without the server."""
         self._newest = 0
-        """Version of the server's weights, as far as it is known."""
+        """The newest known version of the server's weights."""
         self._is_doubtful = False
-        """Whether the server may be another process by now, with other weights."""
+        """Whether the server may have been restarted, with other weights."""
         self._num_wanted: int | None = None
-        """Env steps until the server's next batch; None: it has not said yet."""
+        """Env steps until the server's next batch is complete; None: not known yet."""
         self._kept: list[PlayedSteps | PlayedRows] = []
-        """What was played and has not been sent."""
+        """Played steps that have not been sent."""
         self._num_kept = self._num_transitions = self._num_bytes = 0
-        """Steps of it as they came, of one episode or in rows; those of each episode of which it is
-        known what followed; and how long all is, at most."""
+        """How many steps are kept, where rows count as one; how many transitions they complete; and
+        their size in bytes, at most."""
         self._step_bytes = self._row_bytes = self._most_bytes = 0
         self._kept_since = 0.0
 
@@ -149,7 +152,7 @@ class LocalTransport(Around):
             patience_s: see `NetworkTransport.fetch_spec`.
 
         Raises:
-            ServerUnavailable: it cannot be reached, or has no policies that can be acted with here.
+            ServerUnavailable: the server cannot be reached, or its policies cannot act here.
         """
         self._spec = spec = self._transport.fetch_spec(patience_s)
         weights = self._transport.fetch_weights()
@@ -189,13 +192,13 @@ class LocalTransport(Around):
         return replies
 
     def is_there(self) -> bool:
-        """Whether the same server answers now; may be asked from another thread."""
+        """Whether the same server answers now; may be called from another thread."""
         return self._transport.is_there()
 
     # --- weights ------------------------------------------------------------------------
 
     def update_weights(self) -> None:
-        """Pulls the newest weights, after telling what was played with those before.
+        """Sends the steps played with the old weights, then pulls the newest weights.
 
         Raises:
             ServerUnavailable: the server does not answer.
@@ -204,10 +207,10 @@ class LocalTransport(Around):
         self._pull()
 
     def tell_played(self) -> None:
-        """Tells the server what was played and it has not been sent yet.
+        """Sends the server all played steps that it has not been sent yet.
 
         Raises:
-            ServerUnavailable: it does not answer.
+            ServerUnavailable: the server does not answer.
         """
         if self._kept:
             self._tell([])
@@ -219,7 +222,7 @@ class LocalTransport(Around):
         self._pulled_at = time.monotonic()
 
     def _update_if_due(self) -> None:
-        """Pulls weights if others are known of; all that was played has been sent."""
+        """Pulls weights if the server has others; all played steps have been sent by now."""
         if self._is_doubtful:
             self._pull()
         interval_s = self._update_interval_s
@@ -228,10 +231,10 @@ class LocalTransport(Around):
         if time.monotonic() - self._pulled_at >= interval_s:
             self._pull()
 
-    # --- what the server is sent --------------------------------------------------------
+    # --- messages to the server ---------------------------------------------------------
 
     def _acts_on(self, item: AnyItem) -> TypeGuard[Step | StepRows]:
-        """Whether this is a step to act in: new, and nobody else has chosen its actions."""
+        """Whether an item is a step to act in here: a new one, without actions chosen elsewhere."""
         if isinstance(item, Step):
             return not item.logged_actions and self._awaits(item.episode_id, item.t)
         if not isinstance(item, StepRows) or item.logged_actions is not None:
@@ -243,7 +246,11 @@ class LocalTransport(Around):
         return episode is not None and t == episode.t and episode_id not in self._refused
 
     def _is_due(self, num_transitions: int) -> bool:
-        """Whether it is to be sent, and the server asked, with so many transitions more."""
+        """Whether the server has to be sent the kept steps now.
+
+        Args:
+            num_transitions: of the items that are about to be sent.
+        """
         if self._num_wanted is None:
             return bool(self._kept)
         return (
@@ -254,7 +261,7 @@ class LocalTransport(Around):
         )
 
     def _tell(self, items: Sequence[AnyItem]) -> None:
-        """Sends what was played, and these items."""
+        """Sends the kept steps, and then these items."""
         for episode in self._episodes.values():
             episode.kept = None
         for one in self._kept:
@@ -269,7 +276,7 @@ class LocalTransport(Around):
             raise
 
     def _handle(self, patience_s: float | None) -> list[AnyReply]:
-        """Returns the replies to items that were not made here."""
+        """Receives the replies to the last frame; returns those to the caller's items."""
         try:
             replies = self._transport.receive(patience_s)
         except ServerUnavailable:
@@ -278,7 +285,7 @@ class LocalTransport(Around):
         return self._sort(replies)
 
     def _lose(self) -> None:
-        """Notes that what was played may never have arrived; its episodes cannot continue."""
+        """Notes that played steps of the last frame may be lost; their episodes cannot go on."""
         self._is_doubtful = True
         lost = Counter(_played_in(self._sent))
         for episode_id, num in lost.items():
@@ -296,9 +303,9 @@ class LocalTransport(Around):
         logger.warning("up to %d steps are not recorded: %s", num_steps, refusal.message)
 
     def _sort(self, replies: Sequence[AnyReply]) -> list[AnyReply]:
-        """Receives the replies to what was sent; returns those to items that were not made here.
+        """Handles the replies to the last frame; returns those to the caller's items.
 
-        Where what was played was refused, so is the next item of its episode.
+        If played steps were refused, the next item of their episode is refused, too.
         """
         if len(replies) != len(self._sent):  # the frame was refused as a whole
             self._lose()
@@ -352,7 +359,7 @@ class LocalTransport(Around):
         return reply
 
     def _follow(self, item: Step, reply: Actions, episode: _Open) -> None:
-        """Receives a step that the server has acted in."""
+        """Updates the policies' memory with a step in which the server has acted."""
         episode.t += 1
         if self._policies.forms_teams:
             agents = self._spec.agents
@@ -367,7 +374,7 @@ class LocalTransport(Around):
     # --- acting -------------------------------------------------------------------------
 
     def _act(self) -> list[AnyReply]:
-        """Returns the answers to steps; those that it acts in are kept until they are sent."""
+        """Acts in the steps of the last frame, keeps them, and returns the answers."""
         return [
             self._act_in_rows(item) if isinstance(item, StepRows) else self._act_alone(item)
             for item in self._items
@@ -414,7 +421,7 @@ class LocalTransport(Around):
     def _choose(
         self, layout: Layout, observations: Sequence[Any], episodes: Sequence[_Open]
     ) -> tuple[list[np.ndarray], list[np.ndarray], dict[str, np.ndarray]]:
-        """Returns actions, and logits, rows of each kind; and the recurrent states after them."""
+        """Returns actions and logits, as rows of each kind; and recurrent states after them."""
         slots = [one.slot for one in episodes]
         explores = [one.should_explore for one in episodes]
         actions, logits = self._policies.act(layout, observations, slots, explores)
@@ -430,7 +437,7 @@ class LocalTransport(Around):
         self._num_transitions += _num_transitions(item)
 
     def _are_sound(self, layout: Layout, item: StepRows) -> bool:
-        """Whether values are as declared; else each step alone says which is not."""
+        """Whether all values are as declared; if not, each step is checked alone."""
         lead, size = len(item.t), self._spec.state_size
         if size is not None and not are_floats(item.state, (lead, size), math.inf, np.float32):
             return False
@@ -438,7 +445,7 @@ class LocalTransport(Around):
         return all(are_rows(kind, rows, lead, math.inf) for kind, rows in pairs)
 
     def _checked(self, step: Step) -> Step | Refused:
-        """Returns a step of one's own, whose values the simulation may overwrite; or a refusal."""
+        """Returns a copy of a step, as the simulation may overwrite its values; or a refusal."""
         what, agent_id = "the global state of the simulation", None
         agents = self._spec.agents
         try:
@@ -473,12 +480,12 @@ class LocalTransport(Around):
 
 
 def _num_transitions(item: Step | StepRows) -> int:
-    """Returns of how many steps an item tells what followed."""
+    """Returns how many transitions an item completes: all but first steps complete one each."""
     return int(item.t > 0) if isinstance(item, Step) else int(np.count_nonzero(item.t))
 
 
 def _played_in(items: Sequence[AnyItem]) -> Iterator[str]:
-    """Returns the episode of each step that was played."""
+    """Yields the episode id of each played step among the items."""
     for item in items:
         if isinstance(item, PlayedRows):
             yield from item.episode_ids
@@ -487,13 +494,13 @@ def _played_in(items: Sequence[AnyItem]) -> Iterator[str]:
 
 
 def _own(space: Space, value: Any) -> Any:
-    """Returns a value as its space says, which nobody else writes into."""
+    """Returns a copy of a value in the form that its space declares."""
     value = conform(space, value)
     return value.copy() if type(value) is np.ndarray else each_array(copy.copy, value)
 
 
 def _array_bytes(spec: ServerSpec) -> int:
-    """Returns how long the arrays of a step of all agents are, with a logit of each action."""
+    """Returns the bytes of the arrays in a step of all agents, with a logit for each action."""
     num_bytes = 4 * (spec.state_size or 0)
     for agent in spec.agents.values():
         seen, acts = agent.observation_space, agent.action_space

@@ -1,4 +1,4 @@
-"""Policies that `muxrl export` wrote: numpy and ONNX Runtime act, nothing else is needed.
+"""Loads policies that `muxrl export` wrote, and acts with them: needs numpy and ONNX Runtime.
 
 This file may be copied into a simulation's own environment.
 """
@@ -14,10 +14,10 @@ import numpy as np
 
 
 class OnnxPolicy:
-    """The greedy policy of one agent; what it remembers is of one episode.
+    """The greedy policy of one agent, with its memory of the current episode.
 
     Args:
-        session: an ``onnxruntime.InferenceSession`` of its policy's file, which others may share.
+        session: an ``onnxruntime.InferenceSession`` of the policy's file, which agents may share.
         agent_id: the agent.
     """
 
@@ -39,12 +39,12 @@ class OnnxPolicy:
                 self._known[port.name] = np.zeros(port.shape[1:], np.float32)
 
     def __call__(self, observation: Any, is_asked: bool = True) -> Any:
-        """Returns the action for an observation, both as the simulation has them.
+        """Returns the action for an observation, both in the simulation's form.
 
-        In a team with a GRU, call it with `is_asked` False and any observation where others of
-        the team act and this agent does not; it returns None then.
+        In a team with a GRU, call it with `is_asked` False and any observation when other agents
+        of the team act and this one does not; it returns None then.
         """
-        if not is_asked and "alive" not in self._inputs:  # it remembers its own steps alone
+        if not is_asked and "alive" not in self._inputs:  # its memory needs only its own steps
             return None
         seen = dict(leaves(observation))
         if self._num_frames > 1:
@@ -74,7 +74,7 @@ class OnnxPolicy:
         return tuple(action.tolist()) if kind == "tuple" else action
 
     def _stacked(self, seen: dict[str, Any], is_asked: bool) -> dict[str, Any]:
-        """Returns the last observations; the first one stands for those that are missing."""
+        """Returns the last observations, stacked; the first one fills in for missing ones."""
         frames = [*(self._frames or [seen] * self._num_frames)[1:], seen]
         if is_asked:
             self._frames = frames
@@ -89,7 +89,7 @@ def _dtype(kind: str) -> str:
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the inputs of an observation: its parts by their path, as in ``position.x``."""
+    """Yields the parts of an observation with their path, such as ``position.x``."""
     if isinstance(value, dict | tuple):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield from leaves(part, f"{path}.{key}" if path else str(key))
@@ -98,7 +98,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def load_onnx(path: str | Path) -> dict[str, OnnxPolicy]:
-    """Returns the policy of each agent in a file, or in the files of a folder."""
+    """Returns by agent the policies in a file, or in all files of a folder."""
     import onnxruntime
 
     found: dict[str, OnnxPolicy] = {}

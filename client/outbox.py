@@ -1,4 +1,4 @@
-"""What one exchange with all servers consists of."""
+"""The items of one exchange with all servers, and who receives their answers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from muxrl.client.episode import Episode
 from muxrl.protocol.messages import AnyItem, EndEpisode, Refused
 
 Handler = Callable[[Any, Any], Mapping[int, Refused] | None]
-"""Receives an item and its reply; returns what is refused of several episodes, by row."""
+"""Receives an item and its reply; returns refusals by row of the item, None if there are none."""
 
 
 class Outbox:
-    """What is sent in one exchange: a frame for each server, with the items of many episodes."""
+    """Collects a frame of items for each server, which may be of many episodes."""
 
     def __init__(self) -> None:
         self.items: dict[str, list[AnyItem]] = {}
         self.handlers: dict[str, list[Handler]] = {}
-        """Who gets the answers to these."""
+        """By server id: for each item, the function that receives its reply."""
         self.ended: list[Episode] = []
-        """Episodes of which the servers are sent the end."""
+        """Episodes whose end the servers are sent."""
         self.asked: list[Callable[[], None]] = []
-        """Notes that answers to steps never came."""
+        """Called if the exchange is interrupted: they note that steps were not answered."""
 
     def add(self, server_id: str, item: AnyItem, handle: Handler) -> None:
         """Adds an item for a server."""
@@ -36,13 +36,13 @@ class Outbox:
             self.handlers[server_id].append(handle)
 
     def add_all(self, episode: Episode, items: Mapping[str, AnyItem]) -> None:
-        """Adds an item for each of some servers, by server id, whose answers an episode hears."""
+        """Adds items by server id, whose replies the episode receives."""
         for server_id, item in items.items():
             self.add(server_id, item, partial(episode.handle, server_id))
 
     @property
     def ends(self) -> Outbox:
-        """The ends alone."""
+        """A new outbox that has only the ends of episodes."""
         ends = Outbox()
         ends.ended = self.ended
         for server_id, items in self.items.items():
@@ -53,6 +53,6 @@ class Outbox:
 
     @property
     def episode_ids(self) -> set[str]:
-        """Of all episodes that are told of."""
+        """The ids of all episodes that have an item."""
         items = chain.from_iterable(self.items.values())
         return set(chain.from_iterable(item.episode_ids for item in items))

@@ -1,4 +1,4 @@
-"""A transport without a server: uniformly random actions, for the baseline of a comparison."""
+"""A transport without a server: acts uniformly at random, as a baseline for comparisons."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from muxrl.protocol.values import sample_action
 
 
 def action_generator(seed: int) -> np.random.Generator:
-    """Returns what random actions are drawn from.
+    """Returns a generator for random actions.
 
-    Not as an environment draws that was reset to the same seed: it may ask for the number that it
-    has drawn itself.
+    It differs from that of an environment reset with the same seed. Otherwise actions would repeat
+    the environment's own draws, and guess a number that it has drawn.
     """
     return np.random.default_rng((seed, 1))
 
@@ -41,7 +41,7 @@ class RandomTransport(Transport):
     Action masks in observations (key ``action_mask``) are respected.
 
     Args:
-        spec: of the server whose agents it plays.
+        spec: of the server whose agents act at random.
         seed: of the actions.
     """
 
@@ -55,10 +55,10 @@ class RandomTransport(Transport):
     def for_agents(
         cls, agents: Mapping[str, tuple[Space, Space]], seed: int = 0
     ) -> RandomTransport:
-        """Returns one for agents that have no server.
+        """Returns a transport for agents that have no server.
 
         Args:
-            agents: agent id to its observation and action space.
+            agents: by agent id: its observation and action space.
             seed: of the actions.
         """
         infos = {agent_id: AgentInfo("", *spaces) for agent_id, spaces in agents.items()}

@@ -1,6 +1,6 @@
-"""Transports to a server that has some of its agents act otherwise, for evaluations.
+"""Transports that replace the policies of some of a server's agents, for evaluations.
 
-The server is sent everything and acts for all the others, as they have learned.
+The server is sent everything, and acts for its other agents with what they have learned.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from muxrl.protocol.values import sample_action
 
 
 class RandomAgents(Around):
-    """Has some agents act uniformly at random: the server takes their actions as given.
+    """Lets some agents act uniformly at random: the server takes their actions as given.
 
     Action masks in observations (key ``action_mask``) are respected.
 
     Args:
-        server: how it is reached.
-        agents: that act at random.
+        server: the transport to the server.
+        agents: the agents that act at random.
         seed: of their actions.
     """
 
@@ -53,11 +53,11 @@ class RandomAgents(Around):
 
 
 class UntrainedAgents(Around):
-    """Has some agents act with the weights that the server began with, which it has kept.
+    """Lets some agents act with the first weights of the server, which it has kept.
 
     Args:
-        server: how it is reached.
-        agents: that act so; (): all of the server's.
+        server: the transport to the server.
+        agents: the agents that act untrained; (): all agents of the server.
     """
 
     def __init__(self, server: Transport, agents: Collection[str] = ()) -> None:

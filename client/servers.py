@@ -1,4 +1,4 @@
-"""The servers of one client: each has its frame before any answer is awaited."""
+"""Exchanges messages with the servers of a client: sends to all before it waits for any."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from muxrl.protocol.messages import Actions, AnyItem, AnyReply, Refused, ServerS
 logger = logging.getLogger(__name__)
 
 _ABORT_PATIENCE_S = 5.0
-"""Servers are waited for no longer than this, all together, to close an episode early: what they
-do not hear of expires there by itself."""
+"""Longest wait for the answers of all servers together to aborts. An episode whose abort a server
+does not get expires there."""
 
 
 class Servers:
-    """Sends and hears for a client."""
+    """The transports to a client's servers, and their specs."""
 
     def __init__(self) -> None:
         self.transports: dict[str, Transport] = {}
         self.specs: dict[str, ServerSpec] = {}
         self.pending_aborts: dict[str, list[AnyItem]] = {}
-        """Aborts for servers that were lost, until they are spoken to again."""
+        """By server id: aborts that a lost server missed, to be sent once it is back."""
 
     def join(self, name: str | None, transport: Transport, inference: InferenceModes) -> None:
         """Adds a server.
 
         Args:
-            name: what its user calls it; None: as it calls itself.
-            transport: to it.
-            inference: who chooses its actions.
+            name: the id that the caller gave it; None: the server's own.
+            transport: to the server.
+            inference: says whether the server or the client chooses actions.
 
         Raises:
-            AssignmentError: it calls itself otherwise, or another one has its id.
-            ServerUnavailable: it cannot be reached.
+            AssignmentError: the server's own id is another one, or is taken.
+            ServerUnavailable: the server cannot be reached.
         """
         spec = transport.fetch_spec()
         server_id = spec.server_id
@@ -62,12 +62,12 @@ class Servers:
         self.specs[server_id] = spec
 
     def say_connected(self, addresses: Sequence[str]) -> None:
-        """Logs who is there; where logging is not set up, a person sees it on standard error."""
-        if not addresses:  # ready transports, of somebody who knows
+        """Logs who is connected; without logging handlers, writes it to standard error."""
+        if not addresses:  # the caller has made the transports
             return
         names: list[str] = []
         for server_id, spec in self.specs.items():
-            if spec.algorithm == "GATEWAY":  # its policies' names begin with their server's
+            if spec.algorithm == "GATEWAY":  # a policy's name begins with its server's id
                 behind = (agent.policy_id.partition("/")[0] for agent in spec.agents.values())
                 names += dict.fromkeys(behind)
             else:
@@ -82,7 +82,7 @@ class Servers:
         """Sends every server its frame, then receives all answers.
 
         Returns:
-            Why episodes cannot continue, by id, and the servers that do not answer.
+            By episode id: why the episode cannot continue. By server id: why it did not answer.
         """
         lost: dict[str, ServerUnavailable] = {}
         for server_id, items in outbox.items.items():
@@ -95,7 +95,7 @@ class Servers:
             if server_id in lost:
                 continue
             try:
-                # Where one is lost, no patience is left for others.
+                # Once a server is lost, no other one is waited for.
                 replies = self.transports[server_id].receive(0.0 if lost else None)
                 self._handle(server_id, items, outbox.handlers[server_id], replies, failures)
             except ServerUnavailable as error:
@@ -116,13 +116,13 @@ class Servers:
                     f"server {server_id!r} answered {len(items)} items with {len(replies)} replies",
                     server_id=server_id,
                 )
-            replies = list(replies) * len(items)  # of the frame as a whole
+            replies = list(replies) * len(items)  # the frame was refused as a whole
         for i, reply in enumerate(replies):
             item, handle = items[i], handlers[i]
             if (reply.episode_id != item.episode_id or type(reply) is Actions) and not _is_answer(
                 item, reply
             ):
-                self.transports[server_id].close()  # what else comes on it is of others, too
+                self.transports[server_id].close()  # its later answers would be wrong, too
                 raise ServerUnavailable(
                     f"server {server_id!r} answered {item} with {reply}, which is of another "
                     "episode or step; does something else use this connection?",
@@ -145,7 +145,7 @@ class Servers:
     def abort(
         self, episodes: Sequence[Episode], reason: str, without: Collection[str] = ()
     ) -> None:
-        """Closes episodes on all servers; on those that are lost when they are spoken to again."""
+        """Closes episodes on all servers; servers in `without` are told with their next message."""
         aborts: dict[str, list[AnyItem]] = {}
         for episode in episodes:
             for server_id, item in episode.aborts(reason[:500]).items():
@@ -154,12 +154,12 @@ class Servers:
         self._send_aborts(aborts)
 
     def send_pending(self, server_ids: Collection[str]) -> None:
-        """Sends those of these servers that were lost what they have missed."""
+        """Sends servers the aborts that they missed while they were lost."""
         for server_id in self.pending_aborts.keys() & set(server_ids):
             self._send_aborts({server_id: self.pending_aborts.pop(server_id)})
 
     def _send_aborts(self, aborts: Mapping[str, list[AnyItem]]) -> None:
-        """Sends one message a server, all before any answer is awaited; raises nothing."""
+        """Sends all aborts, then receives the answers; keeps those that fail, raises nothing."""
         calls: tuple[Callable[[str], object], ...] = (
             lambda server_id: self.transports[server_id].send(aborts[server_id]),
             lambda server_id: self.transports[server_id].receive(_ABORT_PATIENCE_S),
@@ -176,7 +176,7 @@ class Servers:
 
 
 def _is_answer(item: AnyItem, reply: AnyReply) -> bool:
-    """Whether a reply is to this item; a refusal without an episode is of a whole frame."""
+    """Whether a reply belongs to an item; a refusal without an episode id is of the whole frame."""
     if reply.episode_id != item.episode_id:
         return isinstance(reply, Refused) and not reply.episode_id
     return type(reply) is not Actions or reply.t == getattr(item, "t", None)

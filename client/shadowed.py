@@ -1,4 +1,4 @@
-"""A transport that sends a second server what the first has chosen, so that it learns from that."""
+"""A transport that sends one server's actions to a second one, which learns from them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from muxrl.protocol.rows import Layout, answers_of, layouts, singles
 
 
 class Shadowed(Around):
-    """A server, and its shadow, which is sent each training episode with the server's actions.
+    """A transport to a server and its shadow, which is sent training episodes with its actions.
 
-    The shadow answers while the simulation makes its next step: it is waited for before it is sent
-    more. What it refuses is refused in the server's place, so that both have the same episodes.
+    The shadow works while the simulation makes its next step; its answer is received before it is
+    sent more. A refusal by the shadow counts as one by the server, so that both have the same
+    episodes.
 
     Args:
-        server: who acts.
-        shadow: a server of the same agents.
+        server: the transport to the server that acts.
+        shadow: the transport to a server of the same agents.
     """
 
     def __init__(self, server: Transport, shadow: Transport) -> None:
@@ -47,11 +48,11 @@ class Shadowed(Around):
         """Of the global state that the shadow is sent."""
         self._items: Sequence[AnyItem] = ()
         self._episodes: set[str] = set()
-        """Those that the shadow is sent."""
+        """Ids of the open episodes that the shadow is sent."""
         self._sent: list[AnyItem] = []
-        """To the shadow, which has not answered yet."""
+        """The frame that the shadow has not answered yet."""
         self._refused: dict[str, Refused] = {}
-        """What it said of episodes that have had no item since."""
+        """By episode id: the shadow's refusal, until the episode's next item."""
 
     def fetch_spec(self) -> ServerSpec:
         self._shadow_size = self._shadow.fetch_spec().state_size
@@ -102,12 +103,12 @@ class Shadowed(Around):
         for item, answer in zip(sent, answers, strict=True):
             ids = item.episode_ids
             known = answer.replies if isinstance(answer, ActionRows) else [answer] * len(ids)
-            for episode_id, one in zip(ids, known, strict=False):  # () where all are rows
-                if isinstance(one, Refused) and episode_id in self._episodes:  # it goes on
+            for episode_id, one in zip(ids, known, strict=False):  # replies are () if all are rows
+                if isinstance(one, Refused) and episode_id in self._episodes:  # still open
                     self._refused[episode_id] = one
 
     def _pass(self, item: AnyItem, reply: AnyReply, sent: list[AnyItem]) -> AnyReply:
-        """Adds what the shadow is sent of an item; returns the answer to it."""
+        """Adds what the shadow is sent for an item; returns the reply to the item."""
         episode_id = item.episode_id
         if isinstance(reply, Started) and isinstance(item, StartEpisode) and item.mode == "train":
             self._episodes.add(episode_id)
@@ -156,13 +157,13 @@ class Shadowed(Around):
 
 
 def _sound(log_probs: Mapping[str, float]) -> dict[str, float]:
-    """Returns those that a server takes: of float32 a sum may exceed 0, and one that is almost
-    impossible says nothing."""
+    """Returns log-probabilities that a server accepts: a float32 sum may exceed 0, and one of an
+    almost impossible action says nothing."""
     return {a: min(one, 0.0) for a, one in log_probs.items() if one >= MIN_LOG_PROB}
 
 
 def _without_state(items: Sequence[AnyItem]) -> list[AnyItem]:
-    """Returns items as they are sent to who reads no global state, and has no room for it."""
+    """Returns the items without global states, for a server that reads none."""
     return [
         replace(item, state=None)
         if isinstance(item, Step | StepRows | EndEpisode) and item.state is not None

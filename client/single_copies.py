@@ -1,4 +1,4 @@
-"""Ordinary simulations, side by side: each is reset and stepped by itself, in dicts by agent."""
+"""Drives ordinary simulations side by side; each is reset and stepped separately, in dicts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SingleCopies(Copies):
         self._simulations = simulations
         self.num_steps = [0] * self.num
         self._acting: list[Mapping[str, Any]] = [{}] * self.num
-        """What those observe who act next."""
+        """By copy: the observations of the agents that act next."""
         self._asking: list[int] = []
         self._states: list[Any] = [None] * self.num
 
@@ -50,7 +50,7 @@ class SingleCopies(Copies):
     def ask(self, outbox: Outbox) -> None:
         if not (asking := self._asking):
             return
-        # Those that have begun are the last: in order, episodes stay rows beside each other.
+        # Copies that have just begun come last. In order, adjacent episodes stay adjacent rows.
         asking.sort()
         seen = [self._acting[copy] for copy in asking]
         self.table.step(outbox, asking, seen, [self._states[copy] for copy in asking])

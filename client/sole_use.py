@@ -1,7 +1,7 @@
-"""Who may use a client: one thread at a time, of the process in which it was made.
+"""Lets only one thread at a time use a client, in the process that made it.
 
-A client has one connection to a server, on which answers come in the order of what was sent. Two
-threads, or a process and its fork, would take each other's.
+A client has one connection to each server, on which answers come in the order of requests. Two
+threads, or a process and its fork, would receive each other's answers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from muxrl.client.errors import EpisodeMisuse
 
 
 class SoleUse:
-    """Entered while the connections are used."""
+    """A context that is entered while the connections are used."""
 
     def __init__(self) -> None:
         self._process_id = os.getpid()
@@ -26,7 +26,7 @@ class SoleUse:
         return os.getpid() != self._process_id
 
     def check(self) -> None:
-        """Raises `EpisodeMisuse` where entering would."""
+        """Raises `EpisodeMisuse` if the context cannot be entered now."""
         if self.is_in_other_process:
             raise EpisodeMisuse(
                 f"this client belongs to process {self._process_id}, and process {os.getpid()}, a "

@@ -1,4 +1,4 @@
-"""Random actions in place of a server while it is lost, so that the others learn on meanwhile."""
+"""Acts at random in place of a lost server, so that the other servers can go on learning."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ _LOOK_EVERY_S = 1.0
 
 
 class StandIn(Around):
-    """A server, and uniformly random actions for the episodes that begin while it is lost.
+    """A transport to a server; episodes that begin while it is lost get uniformly random actions.
 
-    When the server is lost, `receive` raises `ServerLost` as for any other, once: its open episodes
-    are closed on the other servers. Those that begin from then on are played at random to their
-    end, and the server never hears of them. It has those that begin once it is back.
+    When the server is lost, `receive` raises `ServerLost` once, as other transports do, and the
+    open episodes are closed on the other servers. Episodes that begin from then on are played at
+    random to their ends, and the server never hears of them. Once it is back, it gets the episodes
+    that begin.
 
     Args:
-        server: how it is reached, or who acts in its place. Its `patience_s` says how long it may
-            be silent until it counts as lost.
+        server: the transport to the server, or one that acts in its place. Its `patience_s` says
+            how long the server may be silent before it counts as lost.
         seed: of the random actions.
-        start_s: how long the server is waited for at the beginning, when its spec is not known.
+        start_s: how long to wait for the server at the beginning, when its spec is not known.
     """
 
     def __init__(
@@ -52,17 +53,17 @@ class StandIn(Around):
         self._random: RandomTransport
         self._server_id: str
         self._episodes: set[str] = set()
-        """Those that are played at random."""
+        """Ids of the open episodes that are played at random."""
         self._pending: list[AbortEpisode] = []
-        """For the server when it is back: it may have been out of reach, and hold episodes open."""
+        """Aborts for the server when it is back: it may still hold these episodes open."""
         self._is_lost = threading.Event()
         self._is_closed = threading.Event()
         self._items: Sequence[AnyItem] = ()
         self._is_own: list[bool] = []
-        """For each of these, whether it is answered here; once it is sent that does not change."""
+        """Whether each item is answered here; fixed once the frame is sent."""
 
     def plays(self, episode_id: str) -> bool:
-        """Whether an open episode is played at random."""
+        """Whether an open episode is played at random here."""
         return episode_id in self._episodes
 
     def fetch_spec(self) -> ServerSpec:
@@ -73,7 +74,7 @@ class StandIn(Around):
 
     @property
     def takes_rows(self) -> bool:
-        """Unless some episodes are played here: rows may be of both kinds."""
+        """False while episodes are played here: rows could mix these with the server's."""
         is_playing = self._is_lost.is_set() or bool(self._episodes)
         return not is_playing and super().takes_rows
 
@@ -116,7 +117,7 @@ class StandIn(Around):
         self._server.close()
 
     def _answer(self, item: AnyItem) -> AnyReply:
-        if item.episode_id not in self._episodes:  # it was open on the server that is lost
+        if item.episode_id not in self._episodes:  # the episode was open on the lost server
             if isinstance(item, AbortEpisode):
                 self._pending.append(item)
                 return Aborted(item.episode_id)

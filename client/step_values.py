@@ -1,6 +1,6 @@
-"""What is observed in a step of several episodes, and what is answered: in dicts, or in arrays.
+"""The observations and actions in a step of several episodes, in dicts or in arrays.
 
-Both become rows of arrays here (`muxrl.protocol.rows`), and back.
+Both forms are turned into rows (`muxrl.protocol.rows`) here, and rows into both forms.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from muxrl.protocol.spaces import DictSpace, Discrete, Space, TupleSpace, leaf_t
 def handle_rows(
     values: StepValues, part: Part, item: StepRows, reply: Any
 ) -> Mapping[int, Refused] | None:
-    """Stores a server's answer to rows among a step's values; returns what it refused, by row.
+    """Stores the actions of a server's answer to rows; returns its refusals by row.
 
     Raises:
         MalformedMessage: the reply is no answer to these rows.
@@ -55,7 +55,7 @@ def handle_rows(
                 )
             values.store(kind, rows)
         return None
-    if isinstance(reply, Refused):  # as a whole
+    if isinstance(reply, Refused):  # all rows at once
         return dict.fromkeys(range(num_rows), reply)
     if type(reply) is not ActionRows or len(reply.replies) != num_rows:
         raise MalformedMessage(f"{reply!r:.200} came to the rows of {num_rows} episodes")
@@ -71,7 +71,7 @@ def handle_rows(
 def handle_step(
     values: StepValues, part: Part, row: int, item: Step, reply: Any
 ) -> Mapping[int, Refused] | None:
-    """Does so with the answer to a step of one of the episodes."""
+    """Stores the actions of a server's answer to a step of one episode; returns a refusal."""
     if type(reply) is Actions:
         values.store_of(row, part.agents, reply)
         return None
@@ -85,12 +85,12 @@ def handle_step(
 
 @dataclass(slots=True, eq=False)
 class InDicts:
-    """The values of a step of ``E`` episodes, by agent in a dict for each.
+    """The values of a step of ``E`` episodes, in a dict by agent for each episode.
 
     Args:
-        observations: by agent; of others, too, who are not looked at.
-        given_states: of each episode, for servers that ask for it.
-        actions: of each episode, where those that come are put.
+        observations: of each episode, by agent; agents that do not act are ignored.
+        given_states: the global state of each episode, for servers that read it.
+        actions: of each episode, by agent: receives the answers.
     """
 
     observations: Sequence[Mapping[str, Any]]
@@ -98,7 +98,7 @@ class InDicts:
     actions: Sequence[dict[str, Any]]
 
     def of(self, rows: Sequence[int]) -> InDicts:
-        """Returns those of some of the episodes."""
+        """Returns the values of some of the episodes."""
         return InDicts(
             [self.observations[row] for row in rows],
             [self.given_states[row] for row in rows],
@@ -106,10 +106,10 @@ class InDicts:
         )
 
     def stacked(self, kind: Kind) -> Any:
-        """Returns what agents of a kind observe, rows ``[E, A, ...]``.
+        """Returns the observations of a kind's agents as rows ``[E, A, ...]``.
 
         Raises:
-            NotInRows: it does not fit an array.
+            NotInRows: they do not fit an array.
         """
         agents = kind.agents
         values = [seen[a] for seen in self.observations for a in agents]
@@ -119,14 +119,14 @@ class InDicts:
             try:
                 if [v.dtype for v in values].count(dtype) == num and [
                     v.shape for v in values
-                ].count(shape) == num:  # joined in a fraction of the time that `np.array` takes
+                ].count(shape) == num:  # joining takes a fraction of `np.array`'s time
                     return np.ndarray(lead + shape, dtype, b"".join(values))
-            except (AttributeError, BufferError, TypeError):  # no arrays, or not contiguous
+            except (AttributeError, BufferError, TypeError):  # not arrays, or not contiguous
                 pass
         return stack(kind.space, values, lead)
 
     def states(self, size: int) -> NDArray[np.float32]:
-        """Returns the global states ``[E, size]``; raises likewise."""
+        """Returns the global states ``[E, size]``; raises as `stacked`."""
         try:
             array = np.array(self.given_states)
         except (ValueError, TypeError, RuntimeError):
@@ -136,7 +136,7 @@ class InDicts:
         return array.astype(np.float32, copy=False)
 
     def seen(self, row: int, part: Part) -> dict[str, Any]:
-        """Returns what the agents of a server observe in one episode."""
+        """Returns the observations of a server's agents in one episode."""
         observations = self.observations[row]
         return {agent_id: observations[agent_id] for agent_id in part.agents}
 
@@ -145,7 +145,7 @@ class InDicts:
         return self.given_states[row]
 
     def store(self, kind: Kind, rows: Any) -> None:
-        """Stores the actions ``[E, A, ...]`` of a kind of agents."""
+        """Stores the actions ``[E, A, ...]`` of a kind's agents."""
         agents = kind.agents
         if type(kind.space) is Discrete:
             rows = rows.tolist()
@@ -162,7 +162,7 @@ class InDicts:
         """Stores the actions of some agents in one episode.
 
         Raises:
-            MalformedMessage: one is missing.
+            MalformedMessage: an action is missing.
         """
         if len(reply.actions) < len(agents):
             raise MalformedMessage(f"actions of {list(reply.actions)} came for {list(agents)}")
@@ -174,17 +174,18 @@ class InDicts:
 
 @dataclass(slots=True, eq=False)
 class InArrays:
-    """The values of the ``N`` copies of a simulation, some of which act; methods as of `InDicts`.
+    """The values of a step of the ``N`` copies of a simulation, in arrays; methods as of `InDicts`.
 
-    An array that is missing, or of another shape or type, is an `EpisodeMisuse`.
+    Not all copies need take part. A missing array, or one of another shape or type, raises
+    `EpisodeMisuse`.
 
     Args:
         observations: by agent id ``[N, ...]``.
-        state: float32 ``[N, state_size]``, for servers that ask for it.
-        copies: which of them act.
+        state: float32 ``[N, state_size]``, for servers that read the global state.
+        copies: the copies that take part.
         num_copies: N.
-        actions: by agent id ``[N, ...]``: the last ones, in whose place those that come are put.
-        own: agents whose `actions` nobody else has seen; they may be written.
+        actions: by agent id ``[N, ...]``: the last actions, which the answers replace.
+        own: agents whose arrays in `actions` nobody else holds, so that they may be overwritten.
     """
 
     _observations: Mapping[str, Rows]
@@ -194,7 +195,7 @@ class InArrays:
     _actions: dict[str, Rows]
     _own: set[str]
     _stacked: dict[int, list[Any]] = field(default_factory=dict)
-    """By place of a server: what its agents observe, of each kind."""
+    """By place of a server: the observations of its agents, as rows of each kind."""
 
     @classmethod
     def of_rows(
@@ -205,7 +206,7 @@ class InArrays:
         actions: Sequence[Any],
         num: int,
     ) -> InArrays:
-        """Returns values of `num` episodes in rows of a layout; `actions` are written."""
+        """Returns the values of `num` episodes given as rows; `actions` receives the answers."""
         chosen = _by_agent(layout.acted, actions)
         seen = _by_agent(layout.observed, observations)
         return cls(seen, state, slice(0, num), num, chosen, set(chosen))
@@ -336,12 +337,12 @@ def _mismatch(agent_id: str, expected: str, came: Any) -> EpisodeMisuse:
 
 
 def as_text(shape: tuple[int, ...], dtype: str) -> str:
-    """Returns how an array is called that is expected."""
+    """Returns the words for an expected array, in an error's text."""
     return f"an array of {dtype}, shape {shape}"
 
 
 def got(value: Any) -> str:
-    """Returns how what came instead is called."""
+    """Returns the words for the value that came instead."""
     if isinstance(value, np.ndarray):
         return f", got {value.dtype} of shape {value.shape}"
     return f", got {'none' if value is None else type(value).__name__}"

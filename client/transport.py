@@ -1,9 +1,10 @@
-"""How the client talks to a server: the interface of all transports.
+"""The interface of all transports, through which a client talks to a server.
 
 Sending and receiving are two calls, so that every server has its message before any answer is
 awaited. Implementations: `muxrl.client.websocket` (the default), `muxrl.client.http`,
-`muxrl.client.random_policy` (no server at all), `muxrl.client.stand_in` (that one in place of a
-server that is lost), and `muxrl.client.local_transport` (which acts by itself).
+`muxrl.client.random_policy` (random actions without a server), `muxrl.client.stand_in` (random
+actions while a server is lost), and `muxrl.client.local_transport` (acts with the server's
+networks).
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ class Transport(Protocol):
         """Returns the server's spec.
 
         Raises:
-            ServerUnavailable: it cannot be reached.
+            ServerUnavailable: the server cannot be reached.
         """
 
     def send(self, items: Sequence[AnyItem]) -> None:
         """Sends a frame without waiting for the answer.
 
         Raises:
-            ServerUnavailable: it cannot be reached.
+            ServerUnavailable: the server cannot be reached.
         """
 
     def receive(self, patience_s: float | None = None) -> list[AnyReply]:
         """Returns the replies to the frame sent last, one for each item, in order.
 
         Args:
-            patience_s: how long the server may be lost, from when the frame was sent; None: as
-                long as it usually may, from now on.
+            patience_s: how long the server may be lost, counted from the sending of the frame;
+                None: the transport's usual patience, counted from now.
 
         Raises:
             ServerUnavailable: the server is lost for good, or holds its answer back for too long.
@@ -44,22 +45,22 @@ class Transport(Protocol):
 
     @property
     def takes_rows(self) -> bool:
-        """Whether items may be `StepRows` now; asked before they are sent."""
+        """Whether the items of the next frame may be `StepRows`."""
         return False
 
     num_lost_steps: int = 0
-    """Steps that were played in the server's place, and of which it may know nothing."""
+    """Steps that were played in the server's place and may never have reached it."""
 
     def tell_played(self) -> None:
-        """Tells the server what was played in its place and it has not been sent yet.
+        """Sends the server the steps played in its place that it has not been sent yet.
 
         Raises:
-            ServerUnavailable: it does not answer.
+            ServerUnavailable: the server does not answer.
         """
         return
 
     def give_up(self) -> None:
-        """Ends patience, from any thread: a server that is lost is not waited for any more."""
+        """Stops waiting for a server that is lost; may be called from any thread."""
         return
 
     def close(self) -> None:
@@ -68,10 +69,10 @@ class Transport(Protocol):
 
 
 class Around(Transport):
-    """A transport that hands on to another one what it does not do itself.
+    """A transport that forwards every call to another one; subclasses change some of them.
 
     Args:
-        server: the other one.
+        server: the other transport.
     """
 
     def __init__(self, server: Transport) -> None:

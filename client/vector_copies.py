@@ -1,4 +1,4 @@
-"""A simulation that steps all of its copies at once, in arrays."""
+"""Drives a simulation that steps all of its copies at once, in arrays."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
 
 _MOST_IDLE = 10_000
-"""Steps in a row in which no copy acts."""
+"""Most steps in a row in which no copy acts."""
 
 
 class VectorCopies(Copies):
     """The copies of a `VectorSimulation`.
 
     Args:
-        simulation: whose they are.
+        simulation: the simulation that has the copies.
         client, metrics: see `Copies`.
     """
 
@@ -38,11 +38,11 @@ class VectorCopies(Copies):
         self._simulation = simulation
         self.num_steps = np.zeros(self.num, np.int64)
         self._is_first = np.zeros(self.num, bool)
-        """Whether a copy is at the first step of an episode, or comes to it next."""
+        """By copy: whether it is at the first step of an episode, or comes to one next."""
         self._observations: Mapping[str, Rows] = {}
         self._present: NDArray[np.bool_] = simulation.present
         self._again: list[int] | None = None
-        """Copies that are asked alone, since they have begun anew; None: all are asked."""
+        """The only copies to ask next, as their episodes have begun again; None: all copies."""
         self._num_idle = 0
 
     def ask_options(self, options_of: Callable[[int], Mapping[str, float]]) -> None:
@@ -63,7 +63,7 @@ class VectorCopies(Copies):
         else:
             self._again = [*(self._again or ()), copy]
         self.num_steps[copy] = 0
-        self.metrics.clear(copy)  # of what came with a reset
+        self.metrics.clear(copy)  # drops infos that came with a reset
 
     def ask(self, outbox: Outbox) -> None:
         state, agents = self._state_of(self._simulation), self._simulation.possible_agents
@@ -98,9 +98,10 @@ class VectorCopies(Copies):
         yield from overs
 
     def _log_ends(self, step: VectorStep) -> list[Over]:
-        """Logs the ends of agents before that of their episode, and returns the ends of episodes.
+        """Logs the ends of single agents, and returns the ends of episodes.
 
-        Where all agents of an episode end in its last step in one way, its end says so of all.
+        If all agents of an episode end in its last step in the same way, none of them is logged:
+        the end of the episode says it for all.
         """
         table, agents, overs = self.table, self._simulation.possible_agents, list[Over]()
         flags = step.terminated, step.truncated

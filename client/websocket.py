@@ -1,6 +1,6 @@
-"""WebSocket, one msgpack frame a message: the transport of the step path.
+"""WebSocket with one msgpack frame per message: the default transport.
 
-The protocol is `websockets`' sans-I/O half over a plain blocking socket, with a short cut for whole
+It uses the sans-I/O half of `websockets` over a plain blocking socket, with a short cut for whole
 binary messages (`muxrl.protocol.websocket_frames`). The library's own blocking client reads in a
 second thread, and handing every answer from thread to thread costs as much as the round trip
 itself.
@@ -27,17 +27,17 @@ from muxrl.protocol.websocket_frames import Fragments, FrameCutter, binary_frame
 _READ_BYTES = 1 << 16
 _END_OF_HEAD = b"\r\n\r\n"
 _NO_WEBSOCKET = (404, 405, 501)
-"""What servers without that route answer."""
+"""Status codes of servers that have no WebSocket route."""
 _MAX_ANSWER_BYTES = 64 << 20
-"""Of a server whose spec has not been fetched, which would say how long its answers can be."""
+"""Longest answer while the server's spec, which gives the bound, has not been fetched."""
 
 
 class _Connection:
     """One open WebSocket over a blocking socket.
 
     Raises:
-        Broken: it cannot be opened.
-        InvalidStatus: the server refused it.
+        Broken: the connection cannot be opened.
+        InvalidStatus: the server refused the connection.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class _Connection:
         """Returns the next message.
 
         Raises:
-            TimeoutError: nothing came for so long.
+            TimeoutError: nothing came within `timeout_s`.
             Broken: the connection is gone.
-            MalformedMessage: it is longer than the server's spec allows.
+            MalformedMessage: the message is longer than the server's spec allows.
         """
         if timeout_s != self._timeout_s:
             self._set_timeout(timeout_s)
@@ -107,7 +107,7 @@ class _Connection:
         self._timeout_s = timeout_s
 
     def _handshake(self) -> None:
-        """Reads the answer to the request: to its end, or, if it is a refusal, its body, too."""
+        """Reads the head of the answer to the request, and the body of a refusal, too."""
         head = self._receive_some()
         while _END_OF_HEAD not in head and len(head) < _READ_BYTES:
             more = self._receive_some()
@@ -129,7 +129,7 @@ class _Connection:
         self._receive(data)
         if not data:
             self._feed(b"")
-        if self._messages:  # which came before a close
+        if self._messages:  # messages that came before a close
             return
         if not data or self._protocol.state in (State.CLOSING, State.CLOSED):
             if isinstance(self._protocol.parser_exc, PayloadTooBig):
@@ -147,7 +147,7 @@ class _Connection:
                 self._feed(frame.data)
 
     def _feed(self, data: bytes) -> None:
-        """Has `websockets` parse what is no whole binary message; b"" is the end of the stream."""
+        """Lets `websockets` parse all but whole binary messages; b"" is the end of the stream."""
         if data:
             self._protocol.receive_data(data)
         else:
@@ -166,7 +166,7 @@ class _Connection:
             raise Broken(f"the connection broke: {error}") from None
 
     def _flush(self) -> None:
-        """Sends what `websockets` has to say: answers to pings and closes."""
+        """Sends what `websockets` has ready, such as answers to pings and closes."""
         for data in self._protocol.data_to_send():
             if data:
                 self._write(data)
@@ -179,7 +179,7 @@ class _Connection:
 
 
 class WebSocketTransport(NetworkTransport):
-    """A `Transport` over one WebSocket; arguments as of `NetworkTransport`."""
+    """A `Transport` over one WebSocket; takes the arguments of `NetworkTransport`."""
 
     _has_tls = False
     _connection: _Connection | None = None

@@ -1,8 +1,8 @@
-"""What a simulation and a policy server say to each other: messages, codec, episode states.
+"""The protocol between a simulation and a policy server: messages, codec, spaces and values.
 
-Nothing here does I/O, reads a clock, or imports ray or torch: both sides and every transport
-run the same values through the same code. See ``docs/protocol.md``.
+Nothing here does I/O, reads a clock, or imports ray or torch, so that both sides and every
+transport treat values with the same code. See ``docs/protocol.md``.
 """
 
 PROTOCOL_VERSION = 1
-"""Incremented whenever a message changes in a way that an older peer cannot read."""
+"""Incremented with every change of a message that an older peer cannot read."""

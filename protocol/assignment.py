@@ -1,7 +1,7 @@
-"""Which server serves which agents, as one string: `qmix:adversary_0,adversary_1|ppo:agent_0`.
+"""Writes an assignment as one string: `qmix:adversary_0,adversary_1|ppo:agent_0`.
 
-An assignment has exactly one string, in whatever order it was written down, and no two
-assignments share one. So the string can name results and be compared.
+Every assignment has exactly one such string, in whatever order it was written down, and no two
+assignments share one. So strings can name results and be compared.
 
 Parts are sorted by their agents' names, so that two assignments of the same teams to different
 algorithms line up. In names, ``%``, ``:``, ``|`` and ``,`` are escaped as in URLs: ``%25``,
@@ -27,11 +27,11 @@ _NUM_HEX_DIGITS = 12
 def server_labels(algorithms: Mapping[str, str]) -> dict[str, str]:
     """Returns each server's label in an assignment, from its algorithm.
 
-    A label is the algorithm's name in lower case. Where several servers run one algorithm, the
-    server's id follows: ``ppo@left``, ``ppo@right``.
+    A label is the algorithm's name in lower case. If several servers run the same algorithm, the
+    server's id is appended: ``ppo@left``, ``ppo@right``.
 
     Args:
-        algorithms: server id to the name of its algorithm.
+        algorithms: by server id: the name of its algorithm.
     """
     count = Counter(name.lower() for name in algorithms.values())
     return {
@@ -44,7 +44,7 @@ def canonical(assignment: Mapping[str, Sequence[str]]) -> str:
     """Returns the string of an assignment; `parse` reads it back.
 
     Args:
-        assignment: server label to the agents it serves, in any order.
+        assignment: by server label: the agents that it serves, in any order.
 
     Raises:
         ValueError: a label without agents, an empty name, or an agent named twice.
@@ -58,10 +58,10 @@ def canonical(assignment: Mapping[str, Sequence[str]]) -> str:
 
 
 def parse(text: str) -> dict[str, tuple[str, ...]]:
-    """Returns the assignment of a string that `canonical` made, agents sorted.
+    """Returns the assignment of a string that `canonical` made, with sorted agents.
 
     Raises:
-        ValueError: not such a string.
+        ValueError: `text` is not such a string.
     """
     assignment: dict[str, tuple[str, ...]] = {}
     for part in text.split("|") if text else ():
@@ -78,9 +78,9 @@ def parse(text: str) -> dict[str, tuple[str, ...]]:
 def file_name(text: str) -> str:
     """Returns a short name for files and folders: ``qmix-ppo-a2c-4f1c0a92b7d3``.
 
-    The readable part is the labels, in the string's order; the hash is of the whole string, so
-    that the same labels with other agents get another name. Only lower-case letters, digits,
-    ``_`` and ``-``: names stay distinct on file systems that ignore case.
+    The readable part has the labels in the string's order. The hash is of the whole string, so
+    that the same labels with other agents get another name. Names have only lower-case letters,
+    digits, ``_`` and ``-``, so they stay distinct on file systems that ignore case.
 
     Args:
         text: an assignment as `canonical` writes it.

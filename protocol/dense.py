@@ -1,7 +1,7 @@
-"""Small networks as plain data, and how they are asked: by a server, and by a client in its place.
+"""Runs small networks that are plain data, in servers and in clients with local inference.
 
-What a network reads of an observation is one flat array, as `gymnasium.spaces.utils.flatten` makes
-it: integers one-hot, the parts of a Dict in the order of their names.
+A network reads an observation as one flat array, as `gymnasium.spaces.utils.flatten` makes it:
+integers one-hot, the parts of a Dict in the order of their names.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from muxrl.protocol.messages import DenseLayer, GruLayer, Layer
 from muxrl.protocol.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, parts_of
 
 UNAVAILABLE = float(np.finfo(np.float32).min)
-"""Logit of an action that a mask forbids. Not -inf: times a probability of 0 that is NaN."""
+"""Logit of an action that a mask forbids. It is not -inf, which times a probability of 0 is NaN."""
 
 
 def forward(layers: Sequence[DenseLayer], x: np.ndarray) -> np.ndarray:
-    """Returns float32 ``[B, out]`` of float32 ``[B, in]``."""
+    """Applies layers: returns float32 ``[B, out]`` for float32 ``[B, in]``."""
     for layer in layers:
-        # `dot` takes half the time of `@`, and a sum of equal shapes half of one that broadcasts.
+        # `dot` takes half the time of `@`, and adding equal shapes half that of broadcasting.
         x = x.dot(layer.weight) if x.ndim == 2 else x @ layer.weight
         if layer.bias is not None:
             rows = x[0] if x.ndim == 2 and len(x) == 1 else x
@@ -36,12 +36,12 @@ def forward(layers: Sequence[DenseLayer], x: np.ndarray) -> np.ndarray:
 def forward_recurrent(
     layers: Sequence[Layer], x: np.ndarray, h: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """As `forward`, with one `GruLayer` among the layers.
+    """Applies layers as `forward`, one of which is a `GruLayer`.
 
     Args:
         layers: of the network.
         x: float32 ``[B, in]``.
-        h: its state, float32 ``[B, hidden]``.
+        h: the recurrent state, float32 ``[B, hidden]``.
 
     Returns:
         ``[B, out]``, and the next state.
@@ -55,7 +55,7 @@ def forward_recurrent(
 
 
 def gru_step(layer: GruLayer, x: np.ndarray, h: np.ndarray) -> np.ndarray:
-    """Returns the next state ``[B, hidden]`` of ``x [B, in]`` and the state before."""
+    """Returns the next state ``[B, hidden]`` for ``x [B, in]`` and the state ``h`` before."""
     size = h.shape[1]
     from_x = x @ layer.weight_x
     from_x += layer.bias_x
@@ -78,9 +78,9 @@ def gru_step(layer: GruLayer, x: np.ndarray, h: np.ndarray) -> np.ndarray:
 
 
 def flat_reader(space: Space, dtype: type[np.floating] = np.float32) -> Callable[[Any], np.ndarray]:
-    """Returns the function from a conforming value of `space` to an array ``[n]`` of a dtype.
+    """Returns a function that flattens a conforming value of `space` to an array ``[n]``.
 
-    Of rows of such values (see `muxrl.protocol.rows`) it makes ``[..., n]``.
+    It flattens rows of such values (see `muxrl.protocol.rows`) to ``[..., n]``.
     """
     if isinstance(space, Box):
         num_dims = len(space.shape)
@@ -92,7 +92,7 @@ def flat_reader(space: Space, dtype: type[np.floating] = np.float32) -> Callable
         return flat_box
     if isinstance(space, Discrete):
         start, one_hot = space.start, np.eye(space.n, dtype=dtype)
-        return lambda value: one_hot.take(value - start, axis=0)  # a copy, of one value too
+        return lambda value: one_hot.take(value - start, axis=0)  # a copy even for one value
     if isinstance(space, MultiBinary):
         return lambda value: value.astype(dtype)
     if isinstance(space, MultiDiscrete):

@@ -1,17 +1,17 @@
-"""The order of an episode's messages on one server, in the words of both sides."""
+"""Checks the ids of episodes and the order of their messages, for client and server."""
 
 from __future__ import annotations
 
 from muxrl.protocol.errors import MalformedMessage, OutOfOrder
 
 MAX_ID_CHARS = 256
-"""Of an episode's id, which is kept, logged, and part of addresses."""
+"""Longest id of an episode, which is kept, logged, and part of addresses."""
 
 
 def check_episode_id(episode_id: str) -> None:
-    """Raises `MalformedMessage` unless this can be an episode's id.
+    """Raises `MalformedMessage` if a text cannot be an episode's id.
 
-    It is kept, logged and put into addresses, so it has 1 to 256 printable characters and no "/".
+    An id is kept, logged and put into addresses, so it has 1 to 256 printable characters, no "/".
     """
     if 0 < len(episode_id) <= MAX_ID_CHARS and episode_id.isprintable() and "/" not in episode_id:
         return
@@ -24,10 +24,10 @@ def check_episode_id(episode_id: str) -> None:
 
 
 def is_repeat(episode_id: str, awaited: int, t: int) -> bool:
-    """Whether step `t` is the one seen last (True) or the one that is awaited (False).
+    """Whether step `t` is the last received step again (True) or the awaited one (False).
 
     Raises:
-        OutOfOrder: it is neither.
+        OutOfOrder: it is neither of them.
     """
     if t == awaited:
         return False
@@ -42,11 +42,11 @@ def is_repeat(episode_id: str, awaited: int, t: int) -> bool:
 
 
 def unanswered(episode_id: str, t: int, what: str) -> str:
-    """Returns why an episode cannot continue: the actions of its last step are not there yet.
+    """Returns the error's text for an episode whose last step has not been answered yet.
 
     Args:
-        episode_id: its id.
+        episode_id: of the episode.
         t: the step that is awaited next.
-        what: it cannot do, "observe" or "end".
+        what: what the episode cannot do now, "observe" or "end".
     """
     return f"episode {episode_id} is awaiting action at t={t} and cannot {what} now"

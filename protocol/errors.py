@@ -1,4 +1,4 @@
-"""Refusals: what a server answers to a message that it does not accept, with HTTP status codes.
+"""The reasons for which a server refuses a message, with their HTTP status codes.
 
 ::
 
@@ -14,7 +14,7 @@
     ├── TooManyEpisodes         429  wait for one to end, then retry
     └── NotServing              503  the server is stopping, or has failed
 
-Every class has the HTTP status code that stands for it; `error_for_code` maps back.
+Every class has an HTTP status code; `error_for_code` finds the class of a code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class ProtocolError(Exception):
     """A message was refused.
 
     Args:
-        message: one sentence: what was refused, what was expected, what came, the likely cause.
+        message: one sentence with what was refused, what was expected, what came instead, and the
+            likely cause.
         agent_id: the agent at fault, if there is one.
         expected: what would have been accepted.
         got: what came instead.
@@ -90,7 +91,7 @@ class ValueMismatch(ProtocolError):
 
 
 class UnsoundValue(ValueMismatch):
-    """A value fits but for a number that is not finite, or beyond a limit: a simulation's slip."""
+    """A value would fit, but a number is not finite, or beyond a limit: a simulation's slip."""
 
 
 class RunOver(ProtocolError):
@@ -112,11 +113,11 @@ class NotServing(ProtocolError):
 
 
 REFUSALS: tuple[type[ProtocolError], ...] = tuple(ProtocolError.__subclasses__())
-"""All of the above, each with a code of its own."""
+"""All direct subclasses of `ProtocolError`, each with a different code."""
 
 _BY_CODE = {cls.code: cls for cls in REFUSALS}
 
 
 def error_for_code(code: int) -> type[ProtocolError]:
-    """Returns the class that stands for an HTTP status; `ProtocolError` for an unknown one."""
+    """Returns the class of an HTTP status code; `ProtocolError` for an unknown code."""
     return _BY_CODE.get(code, ProtocolError)

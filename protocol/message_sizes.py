@@ -1,7 +1,7 @@
-"""How long a message can be, told by the spaces that a server declares.
+"""Computes how long messages can be, from the spaces that a server declares.
 
-A frame that is longer than every agent's longest values of every open episode has something else in
-it, and reading it would hold up all other clients.
+A frame longer than the longest values of all agents in all open episodes has something else in it,
+and reading it would hold up all other clients.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from muxrl.protocol.messages import MAX_REASON_CHARS, ServerSpec
 from muxrl.protocol.spaces import Space, leaf_type, parts_of
 
 _VALUE_BYTES = 26
-"""Of the longest number, in JSON: -2.2250738585072014e-308 and what separates it from the next."""
+"""The longest number in JSON, -2.2250738585072014e-308, with its separators."""
 _ITEM_BYTES = 2048
-"""Of what an item has once: its type, the names of its fields, `t`, an id of 256 characters."""
+"""The fixed part of an item: its type, names of its fields, `t`, an id of 256 characters."""
 _AGENT_FIELDS = 8
-"""In how many fields of a step an agent can be named."""
+"""Fields of a step in which an agent can be named."""
 _ITEMS_OF_EPISODE = 3
-"""Of one episode in one frame: an end, a start of the next one, and that one's first step."""
+"""Items for one open episode in a frame: its end, the start and first step of the next one."""
 _LEAST_ITEMS = 64
 _LEAST_BYTES = 1 << 20
 MOST_BYTES = 64 << 20
-"""Of a default: more has to be asked for, unless a single item needs it."""
+"""Largest default limit: more has to be configured, unless a single item needs it."""
 _REPLY_BYTES = 3 * MAX_REASON_CHARS + _ITEM_BYTES
-"""Of a reply without actions: of a refusal."""
+"""The longest reply without actions, a refusal."""
 
 
 class AgentSpaces(Protocol):
-    """What is asked of an agent here: `AgentInfo`, or a server's own plan of it."""
+    """An agent's spaces and group: in `AgentInfo`, or in a server's own plan of an agent."""
 
     @property
     def observation_space(self) -> Space: ...
@@ -46,15 +46,15 @@ class AgentSpaces(Protocol):
 def needed_bytes(
     agents: Mapping[str, AgentSpaces], state_size: int | None, max_episodes: int
 ) -> int:
-    """Returns how long a frame of a client needs to be at most.
+    """Returns the length of the longest frame that a client needs.
 
-    That is one in which each open episode ends, the next one starts, and all agents observe, in
+    In this frame each open episode ends, the next one starts, and all agents observe. It is in
     JSON, which is longer than msgpack.
 
     Args:
-        agents: by id, with their spaces.
+        agents: spaces by agent id.
         state_size: length of the global state, None if it is not sent.
-        max_episodes: open at one time.
+        max_episodes: most episodes that are open at the same time.
 
     Returns:
         Bytes: at least 1 MiB; at most 64 MiB, unless a single item is longer.
@@ -68,12 +68,12 @@ def needed_bytes(
 
 
 def needed_items(max_episodes: int) -> int:
-    """Returns how many items a frame of a client needs to have at most."""
+    """Returns the most items that a client needs in a frame."""
     return max(_LEAST_ITEMS, _ITEMS_OF_EPISODE * max_episodes)
 
 
 def answer_bytes(spec: ServerSpec) -> int:
-    """Returns how long a server's answer to a frame can be."""
+    """Returns the most bytes of a server's answer to a frame."""
     longest = needed_bytes(spec.agents, spec.state_size, spec.max_episodes)
     refusals = needed_items(spec.max_episodes) * _REPLY_BYTES
     return max(longest, spec.max_message_bytes) + refusals

@@ -21,11 +21,11 @@ from muxrl.protocol.spaces import Space
 
 Mode = Literal["train", "eval"]
 Number = Annotated[Any, Meta(extra_json_schema={"type": "number"})]
-"""Read as it comes, and judged by `muxrl.protocol.values.number` where it is known whose it is."""
+"""Decoded unchecked; `muxrl.protocol.values.number` checks it where its agent is known."""
 _OF_AGENTS = {"type": "object", "additionalProperties": {"type": "number"}}
 Metric = Annotated[Any, Meta(extra_json_schema={"anyOf": [{"type": "number"}, _OF_AGENTS]})]
 Value = Annotated[Any, Meta(extra_json_schema={"$ref": "#/components/schemas/Value"})]
-"""As the agent's space says, or an array; `muxrl.protocol.openapi` has its schema."""
+"""A value of the agent's space, or an array; `muxrl.protocol.openapi` has its schema."""
 _ROW: dict[str, Any] = {"type": "array", "items": {"type": "number"}}
 Row = Annotated[Any, Meta(extra_json_schema=_ROW)]
 RowOrNone = Annotated[Any, Meta(extra_json_schema={**_ROW, "type": ["array", "null"]})]
@@ -420,7 +420,7 @@ class Stopping(msgspec.Struct):
 
 
 MIN_LOG_PROB = -80.0
-"""Of one of a few actions that somebody has drawn. At -88 its probability ends in float32, and with
-it a learner's ratios of probabilities, losses and weights."""
+"""Least log-probability of a drawn discrete action. At -88 the probability underflows in float32,
+which would spoil a learner's probability ratios, losses and weights."""
 MAX_REASON_CHARS = 2_000
 """Maximum length of a refusal's message: enough for a sentence, not for a traceback."""

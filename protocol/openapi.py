@@ -1,7 +1,8 @@
-"""The protocol over HTTP as an OpenAPI 3.1 document, made from the message types.
+"""Makes an OpenAPI 3.1 document of the protocol over HTTP from the message types.
 
 Every server answers ``GET /v1/openapi.json`` with it, and ``docs/openapi.json`` is a copy
-(`make docs`). What JSON Schema cannot say, such as the order of steps, is in ``docs/protocol.md``.
+(`make docs`). Rules that JSON Schema cannot state, such as the order of steps, are in
+``docs/protocol.md``.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ _NOT_OF_CLASSES = {
     405: "not with this method",
     500: "an error in the server itself; its log has the traceback",
 }
-"""Codes that no class of `muxrl.protocol.errors` stands for."""
+"""Codes that no class of `muxrl.protocol.errors` has."""
 
 
 class Endpoint(NamedTuple):
     """A path with a method.
 
-    `answers`: what may come with a 200, any object if empty. `codes`: its refusals, besides those
-    that every request may get. `handler`: of a server, what answers it.
+    `answers`: possible answers with a 200, any object if empty. `codes`: its refusals, besides the
+    ones that every request may get. `handler`: the function of a server that answers it.
     """
 
     method: str
@@ -58,11 +59,11 @@ _IN_JSON: dict[type[msgspec.Struct], tuple[str, Any]] = {
     Batch: ("items", list[ItemInJson]),
     BatchReply: ("replies", list[ReplyInJson]),
 }
-"""Messages that have rows of arrays in msgpack alone."""
+"""Messages that may have rows of arrays, which are in msgpack only: their fields in JSON."""
 
 
 def openapi(endpoints: Collection[Endpoint]) -> Schema:
-    """Returns the document, as plain data."""
+    """Returns the OpenAPI document as plain data."""
     kinds = {kind for e in endpoints for kind in (*e.answers, e.body) if kind} | {Refused}
     in_order = sorted(map(_in_json, kinds), key=lambda kind: kind.__name__)
     _, schemas = msgspec.json.schema_components(in_order, ref_template=_REF)
@@ -82,7 +83,7 @@ def openapi(endpoints: Collection[Endpoint]) -> Schema:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        # Of a server without a token nothing is asked.
+        # A server without a token asks for none.
         "security": [{}, {"token": []}],
         "paths": paths,
         "components": {
@@ -131,7 +132,7 @@ def _name(endpoint: Endpoint) -> str:
 
 
 def _in_json(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """Returns a message without what JSON does not have."""
+    """Returns a message type without the items or replies that JSON does not have."""
     if kind not in _IN_JSON:
         return kind
     return msgspec.defstruct(
@@ -146,7 +147,7 @@ def _json(*kinds: type[msgspec.Struct]) -> Schema:
 
 
 def _without_id(schema: Schema, endpoint: Endpoint) -> Schema:
-    """Returns the schema of an item whose kind, and perhaps id, are in the path."""
+    """Returns the schema of an item without its type, and without its id if the path has it."""
     gone = {"type"} | ({"episode_id"} if "{episode_id}" in endpoint.path else set())
     properties = {key: value for key, value in schema["properties"].items() if key not in gone}
     required = [key for key in schema["required"] if key in properties and key != "episode_id"]

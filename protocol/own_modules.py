@@ -1,6 +1,7 @@
-"""What a config names, and its modules: the user's own files come before installed modules.
+"""Finds what a config names: the user's own files come before installed modules of the same name.
 
-Nobody else gets such a file in its place: a library that imports ``six`` has the installed one.
+Only the config's names are found in this way: a library that imports ``six`` still gets the
+installed one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 def import_own(name: str) -> ModuleType:
-    """Imports "module" or "package.module"; raises what that raises."""
+    """Imports "module" or "package.module"; raises whatever the import raises."""
     top, dot, rest = name.partition(".")
     spec = _hidden(top)
     if spec is None or spec.origin is None:
@@ -44,20 +45,20 @@ def import_own(name: str) -> ModuleType:
 
 
 class NoSuchName(ValueError):
-    """A module has no such name; the message says which, and what may have been meant."""
+    """A module lacks a name; the message names both, and similar names."""
 
 
 def find_by_name(module_name: str, name: str, *, most: int = 1) -> Any:
-    """Returns what a module has by that name, which may have dots in it.
+    """Returns the object of that name in a module; the name may have dots.
 
     Args:
-        module_name: as `import_own` takes it.
+        module_name: as for `import_own`.
         name: of a class, a function or a module inside.
-        most: maximum number of names that a refusal suggests.
+        most: maximum number of names that an error suggests.
 
     Raises:
-        NoSuchName: it has none.
-        BaseException: what importing the module, or one inside of it, raises.
+        NoSuchName: the module has no such name.
+        BaseException: whatever importing the module, or one inside it, raises.
     """
     found: Any = import_own(module_name)
     for part in name.split("."):
@@ -78,7 +79,7 @@ def find_by_name(module_name: str, name: str, *, most: int = 1) -> Any:
 
 
 def submodules(package: Any) -> dict[str, str]:
-    """Returns the full names of the modules in a package, by their own; of no package none."""
+    """Returns by name the full names of a package's modules; {} for anything but a package."""
     if not isinstance(package, ModuleType):
         return {}
     path = getattr(package, "__path__", [])
@@ -88,7 +89,7 @@ def submodules(package: Any) -> dict[str, str]:
 
 
 def hidden_file(name: str) -> str:
-    """Returns the user's file that is meant by a name which Python has for another; "" if none."""
+    """Returns the user's file that an installed module of the same name hides, "" without one."""
     spec = _hidden(name.partition(".")[0])
     return "" if spec is None else spec.origin or ""
 
@@ -96,7 +97,7 @@ def hidden_file(name: str) -> str:
 def _hidden(top: str) -> ModuleSpec | None:
     folders = [f for f in sys.path if not (_is_in_library(f) or os.path.basename(f) in _INSTALLED)]
     spec = PathFinder.find_spec(top, folders)
-    if spec is None or spec.origin is None:  # none, or a folder of other things
+    if spec is None or spec.origin is None:  # not found, or a folder without code
         return None
     module = sys.modules.get(top)
     try:

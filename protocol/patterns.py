@@ -1,10 +1,10 @@
-"""Names by pattern: shell patterns (``fnmatch``, case matters), and numbers counted in braces.
+"""Matches names by shell patterns (``fnmatch``, case matters) and by number ranges in braces.
 
-``car_{0..9}`` stands for car_0 to car_9, in a list of agents to be served as well as where the
-agents of an external simulation are declared; ``{00..09}`` keeps the zeros. ``car_{0..}`` matches
-however many of them there are, and declares none. A name is taken as a
-name first, so that an agent called ``car[1]`` can be named as it is. Matches of one pattern come in
-the order of the names, those of several in the order of the patterns.
+``car_{0..9}`` stands for car_0 to car_9, both in a list of agents to serve and in the declaration
+of an external simulation's agents; ``{00..09}`` keeps the zeros. ``car_{0..}`` matches any number
+of them, but cannot declare agents. A pattern that equals a name matches only that name, so an agent
+called ``car[1]`` can be named as it is. Matches of one pattern come in the order of the names,
+those of several patterns in the order of the patterns.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from muxrl.protocol.suggestions import did_you_mean
 _COUNTED = re.compile(r"(.*?)\{(\d+)\.\.(\d+)\}(.*)", re.DOTALL)
 _ENDLESS = re.compile(r"(.*?)\{(\d+)\.\.\}(.*)", re.DOTALL)
 _MOST_COUNTED = 100_000
-"""More agents than any simulation has: a typo."""
+"""Most names that a pattern may stand for: more would be a typo."""
 
 
 def expand(pattern: str) -> list[str]:
-    """Returns a pattern with its braces counted out, in order; itself alone if it has none.
+    """Returns the names that a pattern's braces stand for, in order; [pattern] without braces.
 
     Raises:
-        ValueError: it counts downwards, too far, or without end.
+        ValueError: the pattern counts downwards, too far, or without end.
     """
     if endless := _ENDLESS.fullmatch(pattern):
         before, first, after = endless.groups()
@@ -49,14 +49,14 @@ def expand(pattern: str) -> list[str]:
 
 
 def match(patterns: Iterable[str], names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the matched names, once each, and the patterns that match none.
+    """Returns the matched names, each once, and the patterns without a match.
 
-    Of a pattern with braces, each name that it stands for has to match; the first that does not is
-    returned in its place.
+    Every name that a pattern with braces stands for has to match; the first one that does not is
+    returned in place of the pattern.
 
     Args:
-        patterns: names or patterns; a name wins over a pattern.
-        names: to match, in the order in which one pattern's matches are returned.
+        patterns: names or patterns; an entry that equals a name is no pattern.
+        names: the names to match, in the order in which a pattern's matches are returned.
     """
     matched: dict[str, None] = {}
     idle = []
@@ -74,12 +74,12 @@ def match(patterns: Iterable[str], names: Sequence[str]) -> tuple[list[str], lis
 def _expanded(pattern: str, names: Sequence[str]) -> list[str]:
     try:
         return [pattern] if pattern in names else expand(pattern)
-    except ValueError:  # where it matches nothing, it is named as it is
+    except ValueError:  # without a match, the pattern itself is reported
         return [name for name in names if _counts(pattern, name)] or [pattern]
 
 
 def _counts(pattern: str, name: str) -> bool:
-    """Whether a pattern that counts without end comes to a name."""
+    """Whether a pattern that counts without end reaches a name."""
     endless = _ENDLESS.fullmatch(pattern)
     if endless is None:
         return False
@@ -94,13 +94,13 @@ def _counts(pattern: str, name: str) -> bool:
 
 
 def similar_pattern(pattern: str, names: Sequence[str]) -> str:
-    """Returns "; did you mean ...?" from the names and the patterns that number them."""
+    """Returns "; did you mean ...?" with similar names, or patterns of numbered names."""
     numbered = {name.rstrip("0123456789") + "*" for name in names if name[-1:].isdigit()}
     return did_you_mean(pattern, [*names, *sorted(numbered)] if "*" not in pattern else numbered)
 
 
 def abridged(names: Iterable[str]) -> list[str]:
-    """Returns names with each row of numbers as one: ``car_{0..2}`` for car_0, car_1, car_2."""
+    """Returns names with consecutive numbers joined: ``car_{0..2}`` for car_0, car_1, car_2."""
     rows: list[tuple[str, list[str]]] = []
     for name in names:
         stem = name.rstrip("0123456789")
@@ -119,10 +119,10 @@ def abridged(names: Iterable[str]) -> list[str]:
 
 
 def _follows(before: str, number: str) -> bool:
-    """Whether a number is the next one, as it is counted without zeros in front."""
+    """Whether a number follows another one; both without leading zeros."""
     return bool(before and number) and number == str(int(before) + 1) and before == str(int(before))
 
 
 def unnumbered(agent: str) -> str:
-    """Returns an agent's name before its last number: "prey" for "prey_0", "red1" for "red1_2"."""
+    """Returns an agent's name without its last number: "prey" for "prey_0", "red1" for "red1_2"."""
     return re.sub(r"[_\-. ]?\d+$", "", agent) or agent

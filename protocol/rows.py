@@ -1,8 +1,8 @@
-"""Steps of many episodes as arrays: how both sides order the rows.
+"""Steps of many episodes as rows of arrays, in an order that client and server share.
 
-The agents of a `StepRows` are grouped by their spaces: those with equal observation spaces are of
-one kind, in the order in which the first of each is named; likewise for their actions. A value of
-``E`` episodes and the ``A`` agents of a kind is an array ``[E, A, ...]``:
+The agents of a `StepRows` are grouped by their spaces: agents with equal observation spaces are one
+kind, and kinds come in the order in which their first agent is named; likewise for actions. Values
+of ``E`` episodes and the ``A`` agents of a kind are an array ``[E, A, ...]``:
 
 ==========================  =====================================================
 space                       array
@@ -42,13 +42,13 @@ from muxrl.protocol.spaces import (
 from muxrl.protocol.values import within
 
 Index = slice | NDArray[np.int64]
-"""A slice makes a view, an array a copy."""
+"""Indexes an array: a slice gives a view, an array gives a copy."""
 _MAX_LAYOUTS = 256
 """That are remembered; agents that come and go make many."""
 
 
 class NotInRows(ValueError):
-    """Values are not what rows are made of: a list, another shape or dtype, a missing key."""
+    """Values cannot become rows: one is a list, has another shape or dtype, or lacks a key."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Kind:
     """Agents with equal spaces.
 
     Attributes:
-        space: theirs.
-        agents: in the order of the rows.
-        places: of these agents in the layout.
+        space: their space.
+        agents: their ids, in the order of the rows.
+        places: their places among the agents of the layout.
     """
 
     space: Space
@@ -67,16 +67,16 @@ class Kind:
 
     @cached_property
     def leaf(self) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
-        """Dtype and shape of a value; None: the space has sub-spaces."""
+        """Dtype and shape of a value; None if the space has sub-spaces."""
         return leaf_type(self.space) if parts_of(self.space) is None else None
 
     @cached_property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Of the arrays that a value is made of, in the order of `leaves`."""
+        """Shapes of the arrays that make up a value, in the order of `leaves`."""
         return [array.shape for array in leaves(self.space, empty(self.space, ()))]
 
     def empty(self, lead: int) -> Any:
-        """Returns rows of so many episodes that are to be written."""
+        """Returns uninitialised rows for `lead` episodes."""
         if self.leaf is None:
             return empty(self.space, (lead, len(self.agents)))
         dtype, shape = self.leaf
@@ -85,11 +85,11 @@ class Kind:
 
 @dataclass(frozen=True)
 class Layout:
-    """The agents that act in each of some steps.
+    """The agents that act in each of several steps, grouped into kinds.
 
     Args:
-        agents: in the order in which a message names them.
-        spaces: of each agent of the server, by id; unknown agents are a `KeyError`.
+        agents: ids, in the order in which a message names them.
+        spaces: by id of each of the server's agents; an unknown agent raises `KeyError`.
     """
 
     agents: tuple[str, ...]
@@ -106,7 +106,7 @@ class Layout:
         return _kinds([(a, self.spaces[a].action_space) for a in self.agents])
 
     def places_of(self, agents: Sequence[str]) -> np.ndarray:
-        """Returns where some of its agents are, int64."""
+        """Returns the places of some of the agents, int64."""
         place_of = {agent_id: place for place, agent_id in enumerate(self.agents)}
         return np.array([place_of[agent_id] for agent_id in agents])
 
@@ -135,11 +135,11 @@ def stack(space: Space, values: Sequence[Any], lead: tuple[int, ...]) -> Any:
 
     Args:
         space: of each value.
-        values: as a simulation has them.
+        values: as the simulation gives them.
         lead: the first dimensions of the rows, whose product is the number of values.
 
     Raises:
-        NotInRows: one is not as the space says. Who, is for whoever reads it alone to say.
+        NotInRows: a value does not fit the space; reading values one by one tells whose.
     """
     if isinstance(space, DictSpace):
         if any(type(v) is not dict or v.keys() != space.spaces.keys() for v in values):
@@ -151,7 +151,7 @@ def stack(space: Space, values: Sequence[Any], lead: tuple[int, ...]) -> Any:
         return [stack(sub, [v[i] for v in values], lead) for i, sub in enumerate(space.spaces)]
     try:
         rows = np.array(values)
-    except (ValueError, TypeError, RuntimeError):  # ragged, or a tensor elsewhere
+    except (ValueError, TypeError, RuntimeError):  # ragged, or a tensor on a GPU
         raise NotInRows from None
     dtype, shape = leaf_type(space)
     if rows.shape[1:] != shape:
@@ -165,13 +165,13 @@ def stack(space: Space, values: Sequence[Any], lead: tuple[int, ...]) -> Any:
 
 
 def are_rows(kind: Kind, rows: Any, lead: int, most: float) -> bool:
-    """Whether rows conform to a kind's space, all of them: one comparison an array.
+    """Whether all rows conform to a kind's space; compares whole arrays.
 
     Args:
-        kind: of each row.
-        rows: whatever came.
-        lead: how many episodes there should be.
-        most: bound of a number, up or down.
+        kind: the agents of the rows.
+        rows: any value.
+        lead: the expected number of episodes.
+        most: largest absolute value of a number.
     """
     num = len(kind.agents)
     if kind.leaf is not None:
@@ -207,7 +207,7 @@ def _are_leaves(
 
 
 def are_floats(rows: Any, shape: tuple[int, ...], most: float, dtype: type) -> bool:
-    """Whether something is an array of this shape and dtype, of numbers up to `most`."""
+    """Whether a value is an array of this shape and dtype, with absolute values up to `most`."""
     return (
         type(rows) is np.ndarray
         and rows.dtype == dtype
@@ -223,12 +223,12 @@ def row_of(space: Space, rows: Any, index: tuple[int | slice, ...]) -> Any:
     if isinstance(space, TupleSpace):
         return tuple(row_of(s, part, index) for s, part in zip(space.spaces, rows, strict=True))
     found = rows[(*index, ...)]
-    # One that has more dimensions than its space is refused as what it is.
+    # A value with too many dimensions stays an array, to be refused as such.
     return found.item() if isinstance(space, Discrete) and found.ndim == 0 else found
 
 
 def singles(layout: Layout, item: StepRows) -> list[Step]:
-    """Returns what rows say as a step of each episode; the rows are of this layout."""
+    """Returns the rows of an item as a `Step` for each episode."""
     steps = []
     for row, (episode_id, t) in enumerate(zip(item.episode_ids, item.t.tolist(), strict=True)):
         observations = {}
@@ -250,7 +250,7 @@ def singles(layout: Layout, item: StepRows) -> list[Step]:
 
 
 def rows_of(kinds: Sequence[Kind], values: Mapping[str, Any]) -> list[Any]:
-    """Returns conforming values of one episode, by agent, as rows of each kind."""
+    """Returns the conforming values of one episode, given by agent, as rows of each kind."""
     found = []
     for kind in kinds:
         own, leaf = [values[a] for a in kind.agents], kind.leaf
@@ -267,9 +267,9 @@ def rows_of(kinds: Sequence[Kind], values: Mapping[str, Any]) -> list[Any]:
 
 
 def answers_of(layout: Layout, item: StepRows, reply: ActionRows) -> list[Actions | Refused]:
-    """Returns the answer to each step of an item."""
+    """Returns a reply to an item as an answer to each of its steps."""
     known: list[Any] = [()] * len(item.t) if reply.log_probs is None else reply.log_probs.tolist()
-    log_probs = (zip(layout.agents, row, strict=False) for row in known)  # () of none
+    log_probs = (zip(layout.agents, row, strict=False) for row in known)  # () if there are none
     return reply.replies or [
         Actions(
             episode_id,
@@ -285,7 +285,7 @@ def answers_of(layout: Layout, item: StepRows, reply: ActionRows) -> list[Action
 
 
 def actions_of(layout: Layout, rows: Sequence[Any], row: int) -> dict[str, Any]:
-    """Returns the actions of one episode in the rows of many."""
+    """Returns the actions of one episode by agent, out of rows of each kind."""
     actions: dict[str, Any] = {}
     for kind, own in zip(layout.acted, rows, strict=True):
         if type(kind.space) is Discrete:
@@ -297,7 +297,7 @@ def actions_of(layout: Layout, rows: Sequence[Any], row: int) -> dict[str, Any]:
 
 
 def empty(space: Space, lead: tuple[int, ...]) -> Any:
-    """Returns rows of a space that are to be written."""
+    """Returns uninitialised rows of a space."""
     if isinstance(space, DictSpace):
         return {key: empty(sub, lead) for key, sub in space.spaces.items()}
     if isinstance(space, TupleSpace):
@@ -307,7 +307,7 @@ def empty(space: Space, lead: tuple[int, ...]) -> Any:
 
 
 def leaves(space: Space, rows: Any) -> list[Any]:
-    """Returns the arrays that rows of a space are made of; None for what has other parts."""
+    """Returns the arrays that make up rows of a space; None in place of rows with wrong parts."""
     if parts_of(space) is None:
         return [rows]
     parts = _parts(space, rows)
@@ -315,7 +315,7 @@ def leaves(space: Space, rows: Any) -> list[Any]:
 
 
 def _parts(space: Space, rows: Any) -> list[tuple[Space, Any]] | None:
-    """Returns the sub-spaces of a Dict or Tuple, each with its rows; None: these are others."""
+    """Returns the sub-spaces of a Dict or Tuple, each with its rows; None if the parts differ."""
     if isinstance(space, DictSpace):
         if not isinstance(rows, dict) or rows.keys() != space.spaces.keys():
             return None
@@ -329,9 +329,14 @@ def _parts(space: Space, rows: Any) -> list[tuple[Space, Any]] | None:
 def columns_by_kind(
     names: Sequence[str | None], kinds: Sequence[Kind]
 ) -> Iterator[tuple[int, Index, Index]]:
-    """Yields for each kind that has some of `names` its number, their columns, and which of them.
+    """Yields where agents are among the kinds, for each kind that has any of them.
 
-    None among the names is nobody.
+    Each item is the index of the kind, the columns of its agents in the kind's rows, and the places
+    of these agents in `names`.
+
+    Args:
+        names: agents; None is skipped.
+        kinds: of a layout.
     """
     for number, kind in enumerate(kinds):
         column_of = {agent_id: column for column, agent_id in enumerate(kind.agents)}
@@ -342,7 +347,7 @@ def columns_by_kind(
 
 
 def index_of(places: Sequence[int]) -> Index:
-    """Returns what takes these places out of an array: a slice, if they follow each other."""
+    """Returns the index of these places in an array: a slice, if they are consecutive."""
     first = places[0] if places else 0
     if len(places) == 1:
         return slice(first, first + 1)
@@ -352,28 +357,28 @@ def index_of(places: Sequence[int]) -> Index:
 
 
 def grid(rows: Index, columns: Index) -> Any:
-    """Returns the index of all these columns of all these rows."""
+    """Returns the index of the block of these rows and columns."""
     if isinstance(rows, slice) or isinstance(columns, slice):
         return rows, columns
     return rows[:, None], columns
 
 
 def pick_columns(rows: Any, columns: slice | np.ndarray) -> Any:
-    """Returns some columns of the rows of a kind."""
+    """Returns some agents' columns of the rows of a kind."""
     return pick(rows, (slice(None), columns))
 
 
 def pick(rows: Any, index: Any) -> Any:
-    """Returns ``rows[index]`` of each array, None of None."""
+    """Returns ``rows[index]`` of each array; None stays None."""
     if type(rows) is np.ndarray:  # nearly always
         return rows[index]
     return each_array(lambda array: array[index], rows)
 
 
 def each_array(make: Callable[[Any], Any], rows: Any) -> Any:
-    """Returns what `make` makes of each array, in the same dicts, lists and tuples; None of None.
+    """Applies `make` to each array within dicts, lists and tuples; None stays None.
 
-    What is neither of these counts as an array.
+    Any other value counts as an array.
     """
     if isinstance(rows, np.ndarray):
         return make(rows)
@@ -386,7 +391,7 @@ def each_array(make: Callable[[Any], Any], rows: Any) -> Any:
 
 
 def put(into: Any, index: Any, rows: Any) -> None:
-    """Writes rows into ``into[index]`` of each array."""
+    """Assigns rows to ``into[index]``, in each array."""
     if isinstance(into, dict):
         for key, part in into.items():
             put(part, index, rows[key])
@@ -398,7 +403,7 @@ def put(into: Any, index: Any, rows: Any) -> None:
 
 
 def grown(rows: Any, num: int) -> Any:
-    """Returns arrays with more rows, which are 0."""
+    """Returns arrays extended by rows of 0, up to `num` rows."""
     return each_array(
         lambda one: np.concatenate([one, np.zeros((num - len(one), *one.shape[1:]), one.dtype)]),
         rows,

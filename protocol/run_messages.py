@@ -1,7 +1,7 @@
-"""What a run asks of a server that is a process of its own: ``POST /v1/run/NAME``, in JSON.
+"""Requests of a run to a server in a separate process: ``POST /v1/run/NAME``, in JSON.
 
-A server says in the ``offers`` of its spec which of these it answers; the run goes on without the
-others.
+The ``offers`` of a server's spec say which of these requests it answers; the run goes on without
+the others.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from msgspec import Meta
 from muxrl.protocol.messages import ServerSpec, Status
 
 ADDRESS, TOKEN = "MUXRL_ADDRESS", "MUXRL_TOKEN"
-"""Environment variables of what `servers.X.command` starts: where to listen, and what to ask for.
-Of muxrl itself, TOKEN is that of an address for which the config, as a finished run's, has none."""
+"""Environment variables of the program that `servers.X.command` starts: the address to listen at,
+and the token to ask for. muxrl itself reads TOKEN for an address without a token in the config,
+as in that of a finished run."""
 
 UNTRAINED = "untrained"
-"""What a server ``offers`` that keeps its first weights, for the `StartEpisode` that names it."""
+"""The name in ``offers`` of servers that keep their first weights; see `StartEpisode.untrained`."""
 
 PARAMETERS = "parameters"
-"""What the gateway of a run ``offers`` that gives each episode some; see `Started`."""
+"""The name in ``offers`` of a run's gateway that gives episodes parameters; see `Started`."""
 
 
 class BeginRun(msgspec.Struct):
@@ -108,4 +109,4 @@ RUN_REQUESTS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "finish": (FinishRequest, RunReport),
     "abort": (AbortRequest, Aborting),
 }
-"""By name what is sent, and what is answered."""
+"""By request name: the types of the request and of its answer."""

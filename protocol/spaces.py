@@ -1,8 +1,8 @@
-"""Observation and action spaces as plain data, and from Gymnasium's.
+"""Observation and action spaces as plain data, and their conversion from Gymnasium's spaces.
 
 The classes mirror Gymnasium's spaces (https://gymnasium.farama.org/api/spaces/) without
-importing it, so that a simulation's machine needs numpy alone. They travel as JSON in a
-server's spec.
+importing it, so that a simulation's machine needs only numpy. They travel as JSON in a server's
+spec.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 ACTION_MASK_KEY = "action_mask"
-"""Key of a Dict observation that says which Discrete actions are available, as in PettingZoo."""
+"""Key in a Dict observation of the mask of available Discrete actions, as in PettingZoo."""
 STATE_KEY = "state"
-"""Key of a Dict observation that has the global state, for a team's mixer or critic."""
+"""Key in a Dict observation of the global state, for a team's mixer or critic."""
 
 Bound = float | list[Any] | None
-"""One number for all elements, or nested lists of one each; None for no bound."""
+"""One number for all elements, or nested lists with one for each; None for no bound."""
 
 
 class Box(msgspec.Struct, frozen=True, tag="box", tag_field="type", omit_defaults=True):
@@ -86,7 +86,7 @@ Space = Box | Discrete | MultiDiscrete | MultiBinary | DictSpace | TupleSpace
 
 
 def parts_of(space: Space) -> list[tuple[Any, Space]] | None:
-    """Returns the sub-spaces of a Dict or Tuple by key or place; None: it has none."""
+    """Returns the sub-spaces of a Dict or Tuple, by key or index; None for another space."""
     if isinstance(space, DictSpace):
         return list(space.spaces.items())
     return list(enumerate(space.spaces)) if isinstance(space, TupleSpace) else None
@@ -113,13 +113,13 @@ def bounds(space: Box) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def typed_bounds(space: Box) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Does what `bounds` does, in the space's own dtype; integers end where that ends."""
+    """Returns `bounds` in the space's own dtype; unbounded integers are bounded by their dtype."""
     dtype = np.dtype(space.dtype)
     low, high = bounds(space)
     if dtype.kind not in "iub":
         return low.astype(dtype), high.astype(dtype)
     first, last = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    # Chosen, not clipped: float64 cannot hold the ends of the 64-bit integers.
+    # Selected rather than clipped: float64 cannot hold the limits of 64-bit integers.
     with np.errstate(invalid="ignore"):
         return (
             np.where(low <= first, first, low.astype(dtype)).astype(dtype),
@@ -128,7 +128,7 @@ def typed_bounds(space: Box) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def box_within(low: NDArray[Any], high: NDArray[Any]) -> Box:
-    """Returns the Box between two arrays of its shape and dtype."""
+    """Returns the Box between two arrays, with their shape and dtype."""
     return Box(low.shape, low.dtype.name, _plain_bound(low), _plain_bound(high))
 
 
@@ -136,23 +136,23 @@ _KINDS = frozenset({"Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "
 
 
 def kind_of(space: Any) -> str:
-    """Returns which of Gymnasium's kinds a space is, by the names of its classes: "Box", "Dict".
+    """Returns which of Gymnasium's kinds a space is ("Box", "Dict"), by the names of its classes.
 
-    Simulators bring subclasses of them. One of no kind that is known has its own class's name.
+    Simulators bring subclasses of these. For any other space it is the name of its class.
     """
     names = [base.__name__ for base in type(space).__mro__]
     return next((name for name in names if name in _KINDS), names[0])
 
 
 MAX_CHOICES = 1_024
-"""The most values of an integer in a Box for which it is a choice among them."""
+"""An integer in a Box counts as a choice if it has at most so many values."""
 
 
 def choices(space: Space) -> tuple[tuple[int, int], ...]:
-    """Returns the lowest value and the number of values of each choice that an action makes.
+    """Returns the lowest value and the number of values for each choice that an action makes.
 
-    () where it makes none: a Box of real numbers, one of integers with more than `MAX_CHOICES`
-    values, and what has such a part.
+    It is () for a Box of anything but integers, or of integers with more than `MAX_CHOICES` values,
+    for a Dict, and for a Tuple with other parts than Discrete.
     """
     if isinstance(space, Discrete):
         return ((space.start, space.n),)

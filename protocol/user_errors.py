@@ -1,4 +1,4 @@
-"""Exceptions of users' own code, told in one line: what it was, and where."""
+"""Describes exceptions from users' own code in one line: what was raised, and where."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _OWN = tuple(
     os.path.join(os.path.abspath(__file__).rpartition("protocol")[0], room, "")
     for room in ("client", "orchestrator", "protocol")
 )
-"""Folders of muxrl's code that calls users'."""
+"""Folders of muxrl's code that calls users' code."""
 _INSTALLED = ("<", *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
 def one_line(error: BaseException) -> str:
-    """Returns an exception in one line, with the file and line of the user's code it came from."""
+    """Returns an exception in one line, with file and line of the user's code that raised it."""
     frame = user_frame(error)
     text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     if frame is None:
@@ -32,8 +32,10 @@ def one_line(error: BaseException) -> str:
 
 
 def user_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """Returns where an exception came from in code that is not muxrl's: the innermost line that is
-    not of an installed package, if there is one. None: it is all muxrl's."""
+    """Returns the line outside muxrl's code from which an exception came, None if there is none.
+
+    It is the innermost line outside installed packages, if there is one.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     others = [frame for frame in frames if not frame.filename.startswith(_OWN)]
     written = [frame for frame in others if not frame.filename.startswith(_INSTALLED)]

@@ -1,8 +1,7 @@
-"""Values of a space: checked when they come from outside, and drawn at random.
+"""Checks values that come from outside against spaces, and draws random ones.
 
-`conform` is the only place where a value from outside becomes an array, and `number` where one
-becomes a number; whichever way it came, through an adapter, a client or JSON, they judge it by what
-it means.
+Only `conform` turns a value from outside into an array, and only `number` turns one into a number.
+They judge a value by its meaning, whether it came through an adapter, a client or JSON.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from muxrl.protocol.spaces import (
 
 _MAX_KEYS = 20
 _MAX_KEY_CHARS = 40
-"""Of a Dict that does not fit, in a message."""
+"""Bounds of the shown keys of a Dict that does not fit, in an error's text."""
 _MAX_VALUE_CHARS = 80
-"""Of another value: enough for why a tensor is no array."""
+"""Bound of another shown value: enough to say why a tensor is no array."""
 
 
 class Mismatch(ValueError):
@@ -56,24 +55,24 @@ class Mismatch(ValueError):
 
 
 class Unsound(Mismatch):
-    """A value fits a space, but for a number that is not finite, or beyond a limit."""
+    """A value would fit a space, but a number in it is not finite, or beyond a limit."""
 
 
 def conform(space: Space, value: Any, where: str = "", most: float = math.inf) -> Any:
     """Returns `value` as the array, integer, dict or tuple that `space` describes.
 
-    Numbers, nested lists, arrays and tensors (whatever has `__array__`) become arrays of the
-    space's dtype if that loses no meaning: whole numbers for integers, any real ones for floats.
-    One number is one, in brackets or not. No copy is made of an array that fits as it is.
+    Numbers, nested lists, arrays and tensors (all objects with `__array__`) become arrays of the
+    space's dtype if no meaning is lost: integers from whole numbers, floats from any real numbers.
+    Brackets around a single number do not matter. An array that fits is returned without a copy.
 
     Args:
-        space: what was declared.
-        value: what came: array, tensor, number, nested list, dict.
-        where: path so far, for the message.
-        most: largest real number in a Box, up or down.
+        space: the declared space.
+        value: an array, tensor, number, nested list or dict.
+        where: path of the value so far, for the error's text.
+        most: largest absolute value of a real number in a Box.
 
     Raises:
-        Mismatch: wrong type, shape or keys; NaN; infinity; a fraction where integers are meant; a
+        Mismatch: wrong type, shape or keys; NaN; infinity; a fraction instead of an integer; a
             number out of range. The bounds of a Box are not checked: simulations overstep them by
             rounding.
     """
@@ -87,7 +86,7 @@ def conform(space: Space, value: Any, where: str = "", most: float = math.inf) -
         if not isinstance(value, dict):
             raise Mismatch(str(space), _kind(value), where)
         if value.keys() != space.spaces.keys() and len(value) == len(space.spaces):
-            value = {str(key): part for key, part in value.items()}  # as JSON has them
+            value = {str(key): part for key, part in value.items()}  # JSON keys are text
         if value.keys() != space.spaces.keys():
             raise Mismatch(f"keys {sorted(space.spaces)}", f"keys {_shown_keys(value)}", where)
         return {
@@ -107,10 +106,10 @@ _array = functools.lru_cache(maxsize=64)(np.array)
 
 
 def number(value: Any) -> float:
-    """Returns the one finite number that a value is: a reward, or a metric.
+    """Returns a value, such as a reward or a metric, as one finite number.
 
     Raises:
-        Mismatch: it is none: null, a text, several numbers, NaN or infinity.
+        Mismatch: the value is null, text, several numbers, NaN or infinity.
     """
     bare = _bare(value)
     if isinstance(bare, int | float):
@@ -124,11 +123,11 @@ def as_array(value: Any) -> NDArray[Any]:
     """Returns a number or a tensor as an array.
 
     Raises:
-        Mismatch: there is none: a tensor is on a GPU, say, or has a gradient.
+        Mismatch: it cannot become an array: a tensor is on a GPU, say, or has a gradient.
     """
     try:
         return np.asarray(value)
-    except Exception as error:  # noqa: BLE001 - of whichever library the tensor is
+    except Exception as error:  # noqa: BLE001 - depends on the tensor's library
         raise Mismatch("an array", f"{type(value).__name__}: {error}") from None
 
 
@@ -140,7 +139,7 @@ def _conform_array(
     where: str,
     most: float = math.inf,
 ) -> NDArray[Any]:
-    """Returns an array of this dtype and shape."""
+    """Returns a value as an array of this dtype and shape."""
     if isinstance(value, np.ndarray):
         array = value
     elif math.prod(shape) == 1:  # a number in any brackets
@@ -159,11 +158,11 @@ def _conform_array(
 
 
 def within(array: NDArray[Any], most: float) -> bool:
-    """Whether all numbers of an array are finite, and at most so large, up or down."""
+    """Whether all numbers of an array are finite, with absolute values of at most `most`."""
     if array.dtype.kind != "f":
         return True
-    # One pass over the data: no element is larger than the root of the sum of squares, and that is
-    # finite only if all are.
+    # One pass over the data: no element is larger than the root of the sum of squares, which is
+    # finite only if all elements are.
     flat = array if array.ndim == 1 else array.reshape(-1)
     if float(flat.dot(flat)) < most * most:
         return True
@@ -171,13 +170,13 @@ def within(array: NDArray[Any], most: float) -> bool:
 
 
 def _cast(array: NDArray[Any], dtype: np.dtype[Any], space: Space, where: str) -> NDArray[Any]:
-    """Returns an array in another dtype, if its numbers stay what they are, but for rounding."""
+    """Returns an array in another dtype, if its numbers stay the same apart from rounding."""
     if array.dtype.kind == "O":
         array = _array_of(array.tolist(), dtype, array.shape, space, where)
     if array.dtype.kind not in "fiub":
         raise Mismatch(f"dtype {dtype}", f"dtype {array.dtype}", where)
     if dtype.kind == "f":
-        with np.errstate(over="ignore"):  # becomes infinite, which `_conform_array` refuses
+        with np.errstate(over="ignore"):  # `_conform_array` refuses the infinity
             return array.astype(dtype)
     if array.size and not np.can_cast(array.dtype, dtype):
         if array.dtype.kind == "f":
@@ -185,7 +184,7 @@ def _cast(array: NDArray[Any], dtype: np.dtype[Any], space: Space, where: str) -
             if (array != np.trunc(array)).any():
                 raise Mismatch(f"dtype {dtype}", "fractional numbers", where)
         least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-        # Compared as Python's integers: numpy's do not compare with all of them.
+        # Compared as Python's integers, since numpy's cannot be compared with all of these.
         if int(array.min()) < least or int(array.max()) > most:
             raise Mismatch(f"dtype {dtype}", f"numbers beyond {least}..{most}", where)
     return array.astype(dtype)
@@ -213,11 +212,11 @@ def _array_of(
     where: str,
     index: tuple[int, ...] = (),
 ) -> NDArray[Any]:
-    """Returns what is no array as one, of any dtype of numbers.
+    """Returns a value that is no array as one, of any dtype of numbers.
 
-    Lengths and kinds are compared before numpy sees them. Of a long list of short ones it would
-    make a large array first; of a text among numbers, an array with room for that text in every
-    place.
+    Lengths and types are checked before numpy gets the value. Numpy would first make a large array
+    from a long list of wrong length, and from numbers with a text among them an array with room for
+    that text in every element.
     """
     at = f" at index {list(index)}" if index else ""
     flat = _flat(value, shape)
@@ -247,7 +246,7 @@ def _array_of(
 
 
 def _flat(value: Any, shape: tuple[int, ...]) -> list[Any] | None:
-    """Returns what is in nested lists of these lengths; None: they are of others."""
+    """Returns the elements of nested lists of these lengths; None if they have other lengths."""
     row = [value]
     for size in shape:
         if not _LISTS.issuperset(map(type, row)) or not {size}.issuperset(map(len, row)):
@@ -257,7 +256,7 @@ def _flat(value: Any, shape: tuple[int, ...]) -> list[Any] | None:
 
 
 def _numbers(row: list[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """Returns a list of numbers as an array; None if there is anything else among them."""
+    """Returns a list of numbers as an array; None if it has anything else in it."""
     if row and not isinstance(row[0], np.ndarray):
         code = "q" if dtype.kind != "f" else "f" if dtype.char == "f" else "d"
         with contextlib.suppress(TypeError, OverflowError):
@@ -267,7 +266,7 @@ def _numbers(row: list[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
 
 
 def _bare(value: Any) -> Any:
-    """Returns what is in brackets around one number, a tensor's too; else the value as it is."""
+    """Returns the number in a list or tensor of one element; any other value is unchanged."""
     while _is_list(value) and len(value) == 1:
         value = value[0]
     if hasattr(value, "__array__"):
@@ -303,7 +302,7 @@ def _conform_integers(
 ) -> NDArray[np.int64]:
     nvec = (2,) * space.n if isinstance(space, MultiBinary) else space.nvec
     array = _conform_array(space, _dtype("int64"), (len(nvec),), value, where)
-    # Without a sign, negative numbers are large.
+    # Read as unsigned, negative numbers are large.
     if (array.view(np.uint64) >= _array(nvec, np.uint64)).any():
         raise Mismatch(str(space), str(array.tolist()), where)
     return array
@@ -330,7 +329,7 @@ def _kind(value: Any) -> str:
 def sample(space: Space, rng: np.random.Generator) -> Any:
     """Draws a uniform random value of `space`; unbounded numbers of a Box are standard normal.
 
-    Integers without a bound end where their dtype ends.
+    Integers without a bound are bounded by their dtype.
     """
     if isinstance(space, Box):
         dtype = _dtype(space.dtype)
@@ -356,15 +355,16 @@ def sample(space: Space, rng: np.random.Generator) -> Any:
 def available_actions(space: Space, observation: Any) -> list[NDArray[np.int64]] | None:
     """Returns the actions that an observation's action mask allows, for each choice of `space`.
 
-    None without a mask.
+    Returns None without a mask.
 
     Args:
         space: of the actions.
-        observation: a conforming one. Its mask has a number for each action of the first choice,
-            above 0 for an available one, then of the next; or it is a Tuple of one mask for each.
+        observation: a conforming observation. Its mask has a number for each action of the first
+            choice, above 0 if the action is available, then for the next choice; or it is a Tuple
+            with a mask for each choice.
 
     Raises:
-        Mismatch: the mask leaves no action, or has another length.
+        Mismatch: the mask allows no action, or has the wrong length.
     """
     mask = observation.get(ACTION_MASK_KEY) if isinstance(observation, dict) else None
     if mask is None or not (parts := choices(space)):
@@ -382,7 +382,7 @@ def available_actions(space: Space, observation: Any) -> list[NDArray[np.int64]]
 def check_available(space: Space, observation: Any, action: Any) -> None:
     """Raises `Mismatch` if an observation's mask forbids a conforming action."""
     allowed = available_actions(space, observation)
-    if allowed is None:  # of spaces, too, whose values have parts of several shapes
+    if allowed is None:  # also for spaces whose values are no single array
         return
     for chosen, available in zip(np.ravel(action), allowed, strict=False):
         if chosen not in available:

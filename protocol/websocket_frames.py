@@ -1,9 +1,9 @@
-"""WebSocket frames of the step path: whole binary messages, written and read without a parser.
+"""Writes and reads WebSocket frames that are whole binary messages, without a parser.
 
-Nearly every frame is one whole binary message. `websockets`' parser, which waits for each part of
-a header in a generator of its own, takes longer over it than the codec over what is in it. So such
-frames are taken out of the stream here, and all others (text, fragments, pings, closes, errors) are
-left to `websockets`, one by one, so that its parser is always between two frames.
+Nearly every frame is one whole binary message. The parser of `websockets`, which uses a generator
+for each part of a header, takes longer for such a frame than the codec takes for its content. So
+these frames are cut out of the stream here. All others (text, fragments, pings, closes, errors) are
+left to `websockets` one by one, so that its parser is always between two frames.
 
 Source: RFC 6455, section 5.2.
 """
@@ -24,10 +24,10 @@ except ImportError:  # installed without its C extension
 
 _DATA = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)
 _WHOLE_BINARY = 0x82
-"""First byte of a frame that is a message: FIN, no extension, opcode 2."""
+"""First byte of a frame that is a whole binary message: FIN, no extension, opcode 2."""
 _WHOLE_TEXT = 0x81
 _SMALL_BYTES = 4096
-"""Of a part of a frame: so small ones are put together, since each object has 33 bytes more."""
+"""Smaller parts of a frame are joined, since each bytes object takes another 33 bytes."""
 _MASKED = 0x80
 _FIN = 0x80
 _OPCODE = 0x0F
@@ -38,7 +38,7 @@ _LONG_HEADER = struct.Struct("!BBQ")
 
 
 class Unparsed(NamedTuple):
-    """Bytes for `websockets` to parse: a frame of another kind, or what it is to refuse."""
+    """Bytes for `websockets` to parse: a frame of another kind, or one that it should refuse."""
 
     data: bytes
 
@@ -49,7 +49,7 @@ def is_whole_text(frame: bytes) -> bool:
 
 
 def binary_frame(message: bytes, *, is_masked: bool) -> bytes:
-    """Returns the frame of a binary message; a client's is masked, a server's is not."""
+    """Returns the frame of a binary message; clients mask their frames, servers do not."""
     mask_bit = _MASKED if is_masked else 0
     length = len(message)
     if length < 126:
@@ -70,7 +70,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks either
 
 
 def _new_mask() -> bytes:
-    """Returns random bytes that nobody can foresee; the system is asked for many at once."""
+    """Returns unpredictable random bytes; draws many masks from the system at once."""
     try:
         return _masks.pop()
     except IndexError:
@@ -81,17 +81,17 @@ def _new_mask() -> bytes:
 
 
 class Fragments:
-    """Messages of the frames that `websockets` has parsed."""
+    """Joins the frames that `websockets` has parsed into messages."""
 
     def __init__(self) -> None:
-        self._partial = bytearray()  # a list would grow by frames that are empty
+        self._partial = bytearray()  # a list would grow with empty frames
         self._is_text = False
 
     def add(self, frame: object) -> bytes | str | None:
-        """Returns the message that ends with a frame; None: none does.
+        """Returns the message that ends with a frame; None if none does.
 
         Raises:
-            UnicodeDecodeError: it is text that is not UTF-8.
+            UnicodeDecodeError: a text message is not UTF-8.
         """
         if not isinstance(frame, Frame) or frame.opcode not in _DATA:
             return None
@@ -105,11 +105,11 @@ class Fragments:
 
 
 class FrameCutter:
-    """Cuts what comes over a connection into frames, after the handshake.
+    """Cuts the received bytes of a connection into frames, after the handshake.
 
     Args:
-        is_masked: whether the other side is a client.
-        max_bytes: of a message; a longer one is left to `websockets`, which refuses it.
+        is_masked: whether the other side is a client, whose frames are masked.
+        max_bytes: longest message; a longer one is left to `websockets`, which refuses it.
     """
 
     def __init__(self, *, is_masked: bool, max_bytes: int) -> None:
@@ -124,7 +124,7 @@ class FrameCutter:
 
     @property
     def is_amid(self) -> bool:
-        """Whether a message has begun whose end has not come."""
+        """Whether the end of a message that has begun is missing."""
         return self._is_fragmented or bool(self._parts)
 
     def cut(self, data: bytes) -> list[bytes | Unparsed]:
@@ -162,8 +162,8 @@ class FrameCutter:
     def _span(self, data: bytes, at: int) -> tuple[int, int]:
         """Returns where the payload of the frame at `at` begins and ends.
 
-        The beginning is 0 if that is not known: more of the header is needed, up to the end that
-        is returned, or `websockets` is to refuse it, with all that comes after it.
+        The beginning is 0 if it is not known: either more of the header is needed, up to the
+        returned end, or `websockets` has to refuse the frame, with everything after it.
         """
         if self._is_broken:
             return 0, len(data)

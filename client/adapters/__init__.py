@@ -5,8 +5,8 @@
     observations, infos = simulation.reset(seed=1)
     result = simulation.step({agent: ... for agent in observations})
 
-Importing this package loads numpy and the standard library alone; Gymnasium, PettingZoo or
-Ray come in with the environment that needs them.
+Importing this package loads only numpy and the standard library; Gymnasium, PettingZoo or Ray are
+loaded by an environment that needs them.
 """
 
 from muxrl.client.adapters.factory import (

@@ -14,7 +14,7 @@ from muxrl.protocol.spaces import Space, from_gymnasium
 
 
 class NotYet(SimulationError):
-    """The environment does not say who its agents are, or what they see; maybe after a reset."""
+    """The environment does not know its agents or their spaces; maybe it does after a reset."""
 
 
 class Names(dict[Hashable, str]):
@@ -29,16 +29,16 @@ class Names(dict[Hashable, str]):
 
 
 class AgentSpaces:
-    """Who acts in an environment, and how its values and those of the protocol become each other.
+    """An environment's agents, with their spaces and the conversion of their values.
 
     Args:
         ids: the environment's own agent ids, in its order.
-        observation_space: the Gymnasium space of an id.
-        action_space: the Gymnasium space of an id.
+        observation_space: returns the Gymnasium observation space of an id.
+        action_space: returns the Gymnasium action space of an id.
 
     Attributes:
-        names: by the environment's id.
-        readers: by id; see `env_values.reader`.
+        names: by the environment's id: the agent's name.
+        readers: by the environment's id; see `env_values.reader`.
 
     Raises:
         SimulationError: there are no agents, two ids have the same name, or a space is missing
@@ -76,20 +76,20 @@ class AgentSpaces:
             self._writers[agent] = writer(space)
 
     def read(self, given: Mapping[Any, Any]) -> dict[str, Any]:
-        """Returns the environment's observations plain, by agent name."""
+        """Returns the environment's observations as plain data, by agent name."""
         names, readers = self.names, self.readers
         seen: dict[str, Any] = {}
-        for agent, value in given.items():  # faster than a comprehension where agents are few
+        for agent, value in given.items():  # faster than a comprehension with few agents
             seen[names[agent]] = readers[agent](value)
         return seen
 
     def write(
         self, acting: Mapping[str, Hashable], actions: Mapping[str, Any]
     ) -> dict[Hashable, Any]:
-        """Returns plain actions as the environment takes them, by its own ids.
+        """Converts plain actions for the environment; returns them by its own ids.
 
         Raises:
-            SimulationError: they are not of exactly the agents to act.
+            SimulationError: the actions are not those of exactly the acting agents.
         """
         if not acting or actions.keys() != acting.keys():
             raise wrong_actions(acting, actions)
@@ -101,11 +101,11 @@ class AgentSpaces:
 
 
 def space_lookups(env: Any, prefix: str = "") -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Returns functions that ask `env` for an agent's spaces: by its methods, else its dicts.
+    """Returns functions that get an agent's spaces from the environment's methods, or its dicts.
 
     Args:
-        env: whose agents they are of.
-        prefix: with which the methods' names begin.
+        env: the environment.
+        prefix: the beginning of the methods' names.
     """
 
     def lookup(kind: str, agent: Any) -> Any:
@@ -120,11 +120,11 @@ def space_lookups(env: Any, prefix: str = "") -> tuple[Callable[[Any], Any], Cal
 
 
 def _plain(space_of: Callable[[Any], Any], agent: Hashable, kind: str) -> tuple[Any, Space]:
-    """Returns an agent's space, and the same as plain data."""
+    """Returns an agent's Gymnasium space, and the same space as plain data."""
     cause: Exception | None = None
     try:
         space = space_of(agent)
-    # What an environment without such a space raises depends on its framework.
+    # The exception for a missing space depends on the framework.
     except (AttributeError, KeyError, TypeError, NotImplementedError) as error:
         space, cause = None, error
     if space is None:

@@ -1,4 +1,4 @@
-"""A simulation around another one: what swaps sides, records or films changes one thing of it."""
+"""Base of simulations that wrap another one: to swap sides, to record or to film it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 
 class Around:
-    """A simulation, ordinary or in arrays, with another one inside, which does all the rest."""
+    """A simulation, ordinary or vectorised, that forwards to the one inside by default."""
 
     def __init__(self, simulation: Any) -> None:
         self._inside = simulation
 
     def __getattr__(self, name: str) -> Any:
-        """Returns what this one does not do itself, and what not every simulation has."""
+        """Returns an attribute of the simulation inside, which not every simulation need have."""
         return getattr(self._inside, name)

@@ -1,13 +1,13 @@
-"""Gymnasium's vector environments, and those like them with dicts by agent.
+"""Adapts Gymnasium's vector environments, and similar ones with dicts by agent.
 
 https://gymnasium.farama.org/api/vector/
 
-How a copy begins its next episode is said by ``metadata["autoreset_mode"]``, as in Gymnasium:
+``metadata["autoreset_mode"]`` says how a copy begins its next episode, as in Gymnasium:
 
 ==========  ==================================================================================
-SameStep    ``step`` returns the next episode's observation; the last one is in the infos, under
-            ``final_obs``, and with a ``state()`` the last one of that, under ``final_state``
-NextStep    ``step`` returns the last observation, and the call after it the next episode's
+SameStep    ``step`` returns the next episode's observation; the final observation is in the infos
+            as ``final_obs``, and if there is a ``state()``, its final value as ``final_state``
+NextStep    ``step`` returns the final observation, and the call after it the next episode's
 Disabled    the copies whose episode is over are reset with ``options={"reset_mask": bool [N]}``
 ==========  ==================================================================================
 """
@@ -37,29 +37,29 @@ _MODES = ("SameStep", "NextStep", "Disabled")
 
 
 class AutoresetEnv:
-    """A batched environment as a `VectorSimulation`.
+    """A vector environment as a `VectorSimulation`.
 
-    All agents are there when an episode begins; one whose flag is set before the others' is there
-    no more, or comes back, as `respawn` says: with "same_id" where its flag is not set any more,
-    with "same_step" at once. An episode is over once all are done. Masks in infos are arrays with a
-    row for each copy; see `InfoMasks`.
+    All agents are present when an episode begins. An agent that is done before the others leaves,
+    or comes back if `respawn` allows it: with "same_id" in a step in which its flag is not set any
+    more, with "same_step" at once. An episode is over once all agents are done. Masks in infos are
+    arrays with a row for each copy; see `InfoMasks`.
 
     Args:
         env: a ``gymnasium.vector.VectorEnv``, whose one agent is 'agent'; or an object with
-            ``num_envs``, ``possible_agents`` and the methods of PettingZoo's ``ParallelEnv``, whose
-            values are arrays with a row for each copy; ``autoreset_mode`` "Disabled" if it says
-            none.
+            ``num_envs``, ``possible_agents`` and the methods of PettingZoo's ``ParallelEnv``, with
+            arrays that have a row for each copy. The ``autoreset_mode`` of the latter is "Disabled"
+            by default.
         respawn: how agents come back after their end; not "new_ids".
 
     Raises:
-        SimulationError: its agents, spaces or ``autoreset_mode`` are none.
+        SimulationError: its agents, spaces or ``autoreset_mode`` are missing or invalid.
     """
 
     def __init__(self, env: Any, respawn: Respawn = "refuse") -> None:
         self._env = env
         self._may_return, self._returns_at_once = respawn != "refuse", respawn == "same_step"
         self._before: Mapping[str, Rows] = {}
-        """What was observed before the last step, if agents come back at once."""
+        """The observations before the last step, if agents come back at once."""
         self.num_copies = int(env.num_envs)
         self._has_dicts = hasattr(env, "possible_agents")
         if self._has_dicts:
@@ -75,7 +75,7 @@ class AutoresetEnv:
         self.observation_spaces, self.action_spaces = agents.observed, agents.acted
         self._mode = self._autoreset_mode()
         self._ended = self._flags({}, "")
-        """Agents that are done, in episodes that are not over."""
+        """``[N, A]``: agents that are done, in episodes that are not over."""
         self._waiting = np.zeros(self.num_copies, bool)
         self._options_of: Callable[[int], Mapping[str, float]] | None = None
         self._is_closed = self._has_reset_some = False
@@ -103,14 +103,14 @@ class AutoresetEnv:
         self._waiting[:] = self._ended[:] = False
         if self._options_of is None:
             return self._began(self._env.reset(seed=seed))
-        # All at once first: some have nothing to show of copies that were never reset.
+        # All copies are reset first: some environments cannot observe copies that never were.
         begun = self._began(self._env.reset(seed=seed, options=dict(self._options_of(0))))
         others = np.arange(self.num_copies) > 0
         # With no seed: the same again would give all the same episode.
         return self.reset_some(others, begun) if others.any() else begun
 
     def begin(self, copy: int, seed: int | None, options: Mapping[str, float]) -> None:
-        """Does nothing: copies begin by themselves."""
+        """Does nothing: copies begin episodes by themselves."""
 
     def _began(self, given: Any) -> dict[str, Rows]:
         seen, infos = read_reset(given, is_by_agent=self._has_dicts)
@@ -141,20 +141,20 @@ class AutoresetEnv:
 
     @property
     def resets_on_request(self) -> bool:
-        """Whether copies begin again by `reset_some`, and not by themselves."""
+        """Whether copies are reset by `reset_some`, and do not reset themselves."""
         return self._mode == "Disabled"
 
     def reset_some(
         self, is_over: NDArray[np.bool_], observations: Mapping[str, Rows]
     ) -> dict[str, Rows]:
-        """Resets some copies, those with the same parameters in one call, and no others.
+        """Resets some copies and leaves the others; copies with equal parameters share a call.
 
         Args:
-            is_over: bool ``[N]``: which.
-            observations: of all copies before; those of the others are to stay.
+            is_over: bool ``[N]``: the copies to reset.
+            observations: of all copies before the reset; those of the other copies have to stay.
 
         Raises:
-            SimulationError: they have not stayed, as is seen the first time.
+            SimulationError: observations of other copies changed; checked once for each copy.
         """
         stay = np.flatnonzero(~is_over & ~self._has_reset_some).tolist()
         before = [copied(row(seen, i)) for seen in observations.values() for i in stay]
@@ -200,7 +200,7 @@ class AutoresetEnv:
         if self._may_return:
             self._ended = done & ~self._waiting[:, None]
         if done.any():
-            if was_ended.any() or self._waiting.any():  # are done already
+            if was_ended.any() or self._waiting.any():  # leaves out agents that were done before
                 done &= ~(was_ended | self._waiting[:, None])
                 terminated &= done
             if not self._may_return:
@@ -216,7 +216,7 @@ class AutoresetEnv:
             self._ended &= ~is_over[:, None]
             if (states := self._final_states(infos)) is not None:
                 final_states = {copy: states[copy] for copy in over}
-            if self.resets_on_request:  # the reset may write into what the step returned
+            if self.resets_on_request:  # the reset may overwrite the step's arrays
                 rewards, by_agent, final_observations, final_states = copied(
                     (rewards, by_agent, final_observations, final_states)
                 )
@@ -258,7 +258,7 @@ class AutoresetEnv:
         return np.asarray(states, np.float32).reshape(expected)
 
     def render(self) -> Any:
-        """Returns what the environment shows."""
+        """Returns the environment's picture."""
         return self._env.render()
 
     def close(self) -> None:
@@ -308,7 +308,7 @@ class AutoresetEnv:
 
     def _flags(self, given: Any, what: str) -> NDArray[np.bool_]:
         """Returns flags by copy and agent, bool ``[N, A]``."""
-        if not isinstance(given, Mapping):  # the same of all agents
+        if not isinstance(given, Mapping):  # the same for all agents
             given = dict.fromkeys(self.possible_agents, given)
         named = {str(agent): one for agent, one in given.items()}
         if unknown := [agent for agent in named if agent not in self._ids]:
@@ -317,7 +317,7 @@ class AutoresetEnv:
             )
         unset = np.zeros(self.num_copies, bool)
         flags = [self._vector(named.get(a, unset), what, a) for a in self.possible_agents]
-        # So laid out, it is faster to ask of each copy about all of its agents.
+        # This memory layout makes `all` and `any` over the agents of each copy faster.
         return np.array(flags, bool).T
 
     def _finals(
@@ -329,11 +329,11 @@ class AutoresetEnv:
         infos: Mapping[str, Any],
         by_agent: Mapping[str, Any],
     ) -> dict[int, dict[str, Any]]:
-        """Returns the last observations of those who are done now, by copy."""
+        """Returns by copy, then by agent, the final observations of agents that are done now."""
         finals: dict[int, dict[str, Any]] = {}
         for copy in np.flatnonzero(done.any(1)).tolist():
             agents = list(itertools.compress(self.possible_agents, done[copy].tolist()))
-            if self._returns_at_once and not is_over[copy]:  # what is observed is the next life's
+            if self._returns_at_once and not is_over[copy]:  # observations are of the next life
                 finals[copy] = self._last_of_lives(copy, agents, cut[copy], by_agent)
                 continue
             if self._mode != "SameStep" or not is_over[copy]:
@@ -359,8 +359,10 @@ class AutoresetEnv:
         cut: NDArray[np.bool_],
         by_agent: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Returns what agents that are back at once observed last: as infos say, or, of those that
-        were truncated, before the step."""
+        """Returns final observations of agents that are back at once.
+
+        They come from infos; for a truncated agent without one, from before the step.
+        """
         finals = {}
         for agent in agents:
             info = info_of(by_agent.get(agent, {}), copy)
@@ -388,13 +390,13 @@ def _is_same(before: Any, after: Any) -> bool:
 
 
 def as_rows(value: Any) -> Rows:
-    """Returns values as arrays of the processor's memory, in the same dicts and tuples."""
+    """Returns values as numpy arrays, in the same dicts and tuples; tensors come to the CPU."""
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, Mapping):
         return {str(key): as_rows(part) for key, part in value.items()}
     if isinstance(value, tuple):
         return tuple(map(as_rows, value))
-    with contextlib.suppress(AttributeError):  # a tensor of torch, wherever it is
+    with contextlib.suppress(AttributeError):  # a tensor of torch, on any device
         return value.detach().cpu().numpy()
     return np.asarray(value)

@@ -1,7 +1,7 @@
-"""The one adapter of environments that step their agents in dicts, or that can be read so.
+"""The common adapter of environments whose resets and steps can be read as dicts by agent.
 
-What is particular to a kind of environment is how its reset and step become dicts by agent; see the
-subclasses. Who acts, who has ended, what is copied and what is refused is the same for all.
+It finds out who acts and who has ended, copies values, and refuses wrong ones. Subclasses say how
+resets and steps of their kind of environment become dicts by agent.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from muxrl.protocol.user_errors import one_line
 logger = logging.getLogger(__name__)
 
 Respawn = Literal["refuse", "same_id", "same_step", "new_ids"]
-"""How agents come back in an episode after their end: not at all; in a later step under their id;
-so, and an observation that comes with an agent's end is the first one of its next life; or under
-ids that the environment has not declared."""
+"""How agents may come back in an episode after their end. "refuse": not at all. "same_id": in a
+later step under their id. "same_step": likewise, and an observation that comes with an agent's end
+is the first one of its next life. "new_ids": under ids that the environment has not declared."""
 
 MAX_IDLE_STEPS = 10_000
 """Maximum number of steps in a row in which no agent is observed. RLlib allows such steps; a
-simulation with more of them is taken to be stuck, and ends with an error instead of hanging."""
+simulation with more of them counts as stuck, and raises instead of hanging."""
 
 
 class DictEnv:
-    """An environment seen as a `Simulation`, in RLlib's form: who is observed acts next.
+    """An environment as a `Simulation`, by RLlib's rule: agents that are observed act next.
 
     Agent ids of any type become strings; `__all__` becomes one flag for each agent. A step in which
-    nobody is observed is followed by further ones with no action, until somebody acts or the
-    episode is over; their rewards are summed.
+    nobody is observed is followed by steps without actions, until somebody acts or the episode is
+    over; their rewards are summed.
 
     Args:
         env: the environment.
-        ids: its own agent ids, in its order; None: its `possible_agents`.
-        spaces: the Gymnasium spaces of what an id observes and does; None: asked for as
-            PettingZoo's are.
+        ids: the environment's own agent ids, in its order; None: its `possible_agents`.
+        spaces: functions that return the Gymnasium observation space and action space of an id;
+            None: the environment is asked in PettingZoo's way.
         has_state: whether its method `state()`, if there is one, gives a global state.
         respawn: how agents come back after their end.
 
@@ -54,11 +54,12 @@ class DictEnv:
     """
 
     is_by_agent: ClassVar[bool] = True
-    """Whether what it returns from reset and step are dicts by agent."""
+    """Whether the environment's reset and step return dicts by agent."""
     lists_agents: ClassVar[bool] = False
-    """Whether it says in `agents` who is there: nobody else is, and an episode ends with them."""
+    """Whether its `agents` lists who is there: nobody else is, and the episode ends once it is
+    empty."""
     skips_none = False
-    """Whether an agent that observes None is not there, or has nothing to decide."""
+    """Whether None as an observation means that an agent is absent, or need not decide."""
 
     def __init__(
         self,
@@ -71,53 +72,53 @@ class DictEnv:
     ) -> None:
         self._env = env
         self.notes: list[str] = []
-        """What of the environment is not as it should be, and was taken all the same."""
+        """Sentences on faults of the environment that were tolerated."""
         self.takes_seed = True
-        """Whether its reset does, as far as is known."""
+        """Whether its reset takes a seed; True until it has refused one."""
         self._agents = AgentSpaces(
             getattr(env, "possible_agents", ()) if ids is None else ids,
             *(spaces or space_lookups(env)),
         )
         self._name_of = {**self._agents.names, COMMON: COMMON}
-        """Names in infos, by the environment's."""
+        """By the environment's key of infos: the agent's name, or `COMMON`."""
         self.possible_agents = self._agents.possible_agents
         self.observation_spaces, self.action_spaces = self._agents.observed, self._agents.acted
         self._may_return = respawn != "refuse"
         self._returns_at_once = respawn in ("same_step", "new_ids")
         self._places = Places(list(self._agents.names)) if respawn == "new_ids" else None
         self._live: dict[Hashable, str] = {}
-        """Agents that were observed in this episode and have not ended."""
+        """By the environment's id: names of agents that were observed and have not ended."""
         self._finished: set[Hashable] = set()
         self._acting: dict[str, Hashable] = {}
-        """Agents that were observed last and are to act, in the environment's order."""
+        """By name, in the environment's order: ids of the agents that act next."""
         self._last_known: dict[str, Any] = {}
-        """What agents observed last in this episode, before those that act now did."""
+        """By name: what agents observed last in this episode, before the current observations."""
         self._observed: dict[str, Any] = {}
-        """What those observe who are to act."""
+        """The current observations of the agents that act next."""
         self._before: StepResult | None = None
-        """What happened before anybody was observed; the first step joins it."""
+        """The result of steps before anybody was observed, which the first step is joined to."""
         self._has_warned = self._is_closed = False
         self._masks = InfoMasks(
             self.observation_spaces, self.action_spaces, lambda: self._begin()[1]
         )
         self.state_size: int | None = None
         self.state_problem = ""
-        """Why there is no state to be had from an environment with a `state()`; "" if there is."""
+        """Why an environment with a method `state()` gives no state; "" if nothing is wrong."""
         if has_state:
             self.state_size, self.state_problem = find_state_size(env, self._reset_env)
 
-    # --- what is particular to a kind of environment ------------------------------------
+    # --- for subclasses -----------------------------------------------------------------
 
     def _read_reset(self, seen: Any, infos: Any) -> tuple[Mapping[Any, Any], Mapping[Any, Any]]:
         """Returns observations and infos of a reset as dicts by agent."""
         return seen, infos
 
     def _read_step(self, step: Five, live: Mapping[Hashable, Any]) -> Five:
-        """Returns what a step gave as five dicts by agent.
+        """Returns the values of a step as five dicts by agent.
 
         Args:
             step: the environment's observations, rewards, terminations, truncations and infos.
-            live: the environment's ids of the agents in the episode.
+            live: by the environment's id: the agents in the episode.
         """
         return step
 
@@ -190,7 +191,7 @@ class DictEnv:
         return result
 
     def _until_observed(self, result: StepResult) -> StepResult:
-        """Steps on without actions until somebody acts or the episode is over."""
+        """Steps without actions until somebody acts or the episode is over."""
         num_idle_steps = 0
         while not (result.observations or result.is_over):
             num_idle_steps += 1
@@ -222,7 +223,7 @@ class DictEnv:
         if not are_the_same:
             self._last_known.update(self._observed)
         if seen and (are_the_same or (not is_anybody_done and seen.keys() <= live.keys())):
-            observations = self._agents.read(seen)  # usual, and quick
+            observations = self._agents.read(seen)  # the usual, quick case
             result = StepResult(observations, earned, {}, {}, {}, plain_infos, False)
         else:
             done, is_over = self._find_done(step)
@@ -240,9 +241,9 @@ class DictEnv:
         return result
 
     def _find_done(self, step: Five) -> tuple[dict[Hashable, bool], bool]:
-        """Returns who is done, with whether it has terminated; and whether all are, by `__all__`.
+        """Returns by id of agents that are done whether they terminated; and whether all are done.
 
-        Whoever is observed for the first time is in the episode from now on.
+        An agent that is observed for the first time is in the episode from now on.
         """
         seen, _, terminateds, truncateds, _ = step
         live, finished = self._live, self._finished
@@ -265,10 +266,10 @@ class DictEnv:
     def _sort(
         self, step: Five, done: Collection[Hashable], is_over: bool
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns what those observe who act next, and last observations.
+        """Returns the observations of agents that act next, and final observations.
 
         Raises:
-            SimulationError: an agent acts again which is done, or nobody acts of those who live.
+            SimulationError: an agent that is done is observed again, or no live agent is observed.
         """
         seen, _, terminateds, truncateds, _ = step
         names, readers, finished = self._agents.names, self._agents.readers, self._finished
@@ -280,8 +281,8 @@ class DictEnv:
                 finals[names[agent]] = readers[agent](value)
                 continue
             if agent in finished and agent not in done:
-                # Those that are only said to be done once more, or by a list of agents that they
-                # are there, are not asked again.
+                # An agent that is only flagged as done again, or still listed in `agents`, does not
+                # act again.
                 if is_over or terminateds.get(agent, is_strict) or truncateds.get(agent, is_strict):
                     continue
                 if not self._may_return:  # as in RLlib's own episodes
@@ -304,7 +305,7 @@ class DictEnv:
     def _remove_actions(
         self, done: Mapping[Hashable, bool], actions: Collection[Hashable], result: StepResult
     ) -> StepResult:
-        """Takes those that are done out of the episode; adds that, and what they observed last."""
+        """Removes agents that are done, and adds their flags and final observations."""
         names, finals = self._agents.names, result.final_observations
         for agent, is_terminated in done.items():
             name = names[agent]
@@ -335,9 +336,9 @@ class DictEnv:
             )
 
     def _plain_infos(self, infos: Mapping[Any, Any]) -> dict[str, dict[str, Any]]:
-        """Returns the infos by agent name or `COMMON`, without other keys ('common').
+        """Returns copies of the infos by agent name or `COMMON`, without other keys ('common').
 
-        Copied: an environment may fill the same dict in its next step.
+        An environment may fill the same dict again in its next step.
 
         Raises:
             SimulationError: see `InfoMasks.refuse`.
@@ -359,11 +360,11 @@ class DictEnv:
         return None if self.state_size is None else read_state(self._env, self.state_size)
 
     def render(self) -> Any:
-        """Returns what the environment shows of itself, by the render mode it was made with."""
+        """Returns the environment's picture, in the render mode with which it was made."""
         return self._env.render()
 
     def close(self) -> None:
-        """See `Simulation.close`; what the environment raises meanwhile is logged, as a note."""
+        """See `Simulation.close`; an exception of the environment is only logged, and noted."""
         close = getattr(self._env, "close", None)
         if self._is_closed or close is None:
             return

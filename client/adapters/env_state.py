@@ -1,4 +1,4 @@
-"""The global state that an environment's method `state()` gives, flat."""
+"""Reads the global state from an environment's method `state()`, as a flat array."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muxrl.protocol.user_errors import one_line
 
 
 def find_state_size(env: Any, reset: Callable[[], Any]) -> tuple[int | None, str]:
-    """Returns the length of `env.state()` flattened, None if there is none; and why, if it failed.
+    """Returns the length of the flattened `env.state()`, None without one; and why it failed.
 
     An environment that does not declare a `state_space` is reset once to look at its state.
     """
@@ -30,9 +30,9 @@ def find_state_size(env: Any, reset: Callable[[], Any]) -> tuple[int | None, str
     reset()
     try:
         return read_state(env).size, ""
-    except NotImplementedError:  # another stub, or a wrapper's
+    except NotImplementedError:  # another stub, or that of a wrapper
         return None, ""
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # nobody may want to read it
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # maybe no server reads it
         return None, raised_by("state()", error)
 
 
@@ -46,7 +46,7 @@ def read_state(env: Any, size: int | None = None) -> NDArray[np.float32]:
     given = env.state()
     try:
         state = np.array(given, dtype=np.float32).reshape(-1)
-    except (TypeError, ValueError, RuntimeError):  # a dict, ragged, a tensor elsewhere
+    except (TypeError, ValueError, RuntimeError):  # a dict, ragged, or a tensor on a GPU
         raise SimulationError(
             f"the environment's state() returned a {type(given).__name__} that makes no array "
             f"of numbers: {given!r:.80}"
@@ -60,5 +60,5 @@ def read_state(env: Any, size: int | None = None) -> NDArray[np.float32]:
 
 
 def raised_by(where: str, error: BaseException) -> str:
-    """Returns in one line what became of a call of one of the environment's methods."""
+    """Returns one line on the exception that one of the environment's methods raised."""
     return str(error) if isinstance(error, SimulationError) else f"{where} raised {one_line(error)}"

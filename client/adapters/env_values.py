@@ -1,4 +1,4 @@
-"""An environment's values and those of the protocol: a reader and a writer for each space."""
+"""Converts values between an environment and the protocol: a reader and a writer by space."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import numpy as np
 from muxrl.protocol.spaces import kind_of
 
 Reader = Callable[[Any], Any]
-"""Makes an environment's observation a plain one."""
+"""Converts an environment's observation to plain data."""
 Writer = Callable[[Any], Any]
-"""Makes a plain action one that the environment accepts."""
+"""Converts a plain action to one that the environment accepts."""
 
 
 def as_it_is(value: Any) -> Any:
-    """A reader, or a writer, of what is plain already."""
+    """A reader or writer for values that are plain already."""
     return value
 
 
 def reader(space: Any) -> Reader:
-    """Returns the function that makes an observation in Gymnasium's `space` plain.
+    """Returns the function that converts an observation in Gymnasium's `space` to plain data.
 
     Arrays are copied, since many environments write each step into the same buffer, and float
-    arrays get the declared width. Anything else that is wrong stays as it is: the server refuses
+    arrays get the declared width. Anything else that is wrong is left unchanged: the server refuses
     it and names the agent.
     """
     kind = kind_of(space)
@@ -37,7 +37,7 @@ def reader(space: Any) -> Reader:
                 return value.copy()
             is_float = isinstance(value, np.ndarray) and value.dtype.kind == "f"
             if is_float and value.dtype != dtype:
-                with np.errstate(over="ignore"):  # becomes infinite, which is refused by name
+                with np.errstate(over="ignore"):  # infinities are refused by servers
                     return value.astype(dtype)
             return _read_array(value)
 
@@ -86,7 +86,7 @@ def _read_array(value: Any) -> Any:
 
 
 def writer(space: Any) -> Writer:
-    """Returns the function that makes a plain action one of Gymnasium's `space`.
+    """Returns the function that converts a plain action to one of Gymnasium's `space`.
 
     An array is copied in the space's dtype: Gymnasium's `contains` refuses a wider dtype, and
     arrays from the network are read-only, which an environment may not expect.

@@ -1,7 +1,7 @@
-"""Makes a `Simulation` from 'package.module:callable', or a library's name for an environment.
+"""Makes a `Simulation` from 'package.module:callable', or from a library's id of an environment.
 
-The named code is the user's: whatever it raises while it is imported or called becomes a
-`SimulationError` of one sentence, with the exception as its cause.
+The named code is the user's. Any exception from importing or calling it becomes a `SimulationError`
+of one sentence, with the exception as its cause.
 """
 
 from __future__ import annotations
@@ -47,19 +47,20 @@ _INDEX = re.compile(r"\{(?:(\d+) *\+ *)?(?:(\d+) *\* *)?index\}")
 
 @dataclass(frozen=True)
 class Copy:
-    """Which of a run's copies of an environment is made, as its arguments may say; see `fill_in`.
+    """Which of a run's copies of an environment is made; arguments may contain it, see `fill_in`.
 
-    RLlib's environments find the other numbers on the config that they are made with.
+    RLlib's environments find the other numbers as attributes of their config.
     """
 
     index: int = 0
-    """From 0, over all processes of the run: those that train first, then the evaluation."""
+    """Index among the copies of all processes of the run, from 0; training copies come first, then
+    those of the evaluation."""
     worker_index: int = 0
-    """Of its process, from 1; 0: made to be looked at, with nothing beside it."""
+    """Index of its process, from 1; 0: a copy made only to be looked at."""
     vector_index: int = 0
-    """Among the copies of its process, from 0."""
+    """Index among the copies of its process, from 0."""
     num_workers: int = 0
-    """Processes that train."""
+    """Number of processes that train."""
 
 
 THE_FIRST = Copy()
@@ -75,9 +76,9 @@ class EnvContext(dict[str, Any]):
 
 
 def fill_in(value: Any, index: int) -> Any:
-    """Returns arguments with a number in place of each ``{index}``, ``{5000 + 2*index}``.
+    """Returns arguments with ``{index}``, ``{5000 + 2*index}`` and the like replaced by numbers.
 
-    A text that is nothing else becomes an integer, as a port has to be. Other braces stay.
+    A text that consists of one alone becomes an integer, as a port has to be. Other braces stay.
     """
     if isinstance(value, str):
         if whole := _INDEX.fullmatch(value):
@@ -107,18 +108,18 @@ def make_simulation(
         env: 'package.module:callable', where the callable is a PettingZoo parallel or AEC
             factory, a Gymnasium environment class or factory, or an RLlib MultiAgentEnv
             class; or 'gymnasium:ENV_ID', an id registered with Gymnasium, or
-            'gymnasium:package:ENV_ID' where importing the package registers it; or
-            'pettingzoo:ENV_ID', an id registered with PettingZoo (1.27 or newer), whose parallel
-            form is taken where there is one; or 'open_spiel:GAME', see `OpenSpielGame`.
+            'gymnasium:package:ENV_ID' if importing the package registers it; or
+            'pettingzoo:ENV_ID', an id registered with PettingZoo (1.27 or newer), in its parallel
+            form if there is one; or 'open_spiel:GAME', see `OpenSpielGame`.
         kwargs: arguments of the callable; an RLlib class gets them as its config dict.
-        copy: which one of several it is, for ``{index}`` in the kwargs.
+        copy: which copy it is, for ``{index}`` in the kwargs.
         respawn: see `adapt`.
-        vector_env: whether it is one of several copies, of which one is asked for; see
-            `make_vector_simulation`.
+        vector_env: whether `env` makes an environment of several copies, see
+            `make_vector_simulation`; it is made with one copy.
 
     Raises:
-        SimulationError: nothing has that name, the callable failed, or it made no environment, or
-            one that failed when it was asked for its agents and spaces.
+        SimulationError: nothing has that name, the callable failed or made no environment, or the
+            environment failed when its agents and spaces were read.
     """
     if vector_env:
         return OnlyCopy(make_vector_simulation(env, kwargs, 1, copy, respawn))
@@ -126,7 +127,7 @@ def make_simulation(
     module_name, attribute = _parts(env)
     with naming(env, _READING):
         if module_name == "gymnasium":
-            # Gymnasium's checker expects one agent and one reward, and servers check what they get.
+            # Gymnasium's checker expects a single agent and reward; servers check values anyway.
             kwargs = {"disable_env_checker": True, **kwargs, "id": attribute}
             attribute = "make"
         elif module_name == "pettingzoo" and "/" in attribute:
@@ -135,7 +136,7 @@ def make_simulation(
                 form = "parallel"
             except SimulationError as error:
                 raise SimulationError("ids need PettingZoo 1.27 or newer") from error
-            except Exception:  # noqa: BLE001  # its own errors, of a turn-based or unknown one
+            except Exception:  # noqa: BLE001  # PettingZoo's error: a turn-based or unknown id
                 form = "aec"
             kwargs, attribute = {**kwargs, "env_type": form, "id": attribute}, "make"
         elif module_name == "open_spiel":
@@ -150,17 +151,17 @@ def make_vector_simulation(
     copy: Copy = THE_FIRST,
     respawn: Respawn = "refuse",
 ) -> AutoresetEnv:
-    """Makes one environment of many copies of a simulation.
+    """Makes an environment that steps many copies of itself.
 
     Args:
-        env: 'package.module:callable' of what `adapt_vector` takes, or 'gymnasium:ENV_ID', which
-            ``gymnasium.make_vec`` makes.
+        env: 'package.module:callable', which makes what `adapt_vector` takes, or
+            'gymnasium:ENV_ID', which ``gymnasium.make_vec`` makes.
         kwargs: arguments of the callable.
-        num_copies: another of them, as ``num_envs``.
+        num_copies: how many copies; the callable gets it as the argument ``num_envs``.
         copy, respawn: see `make_simulation`.
 
     Raises:
-        SimulationError: as `make_simulation`; or it has another number of copies.
+        SimulationError: as `make_simulation`; or the environment has another number of copies.
     """
     given = {**fill_in(kwargs, copy.index), "num_envs": num_copies}
     module_name, attribute = _parts(env)
@@ -188,10 +189,14 @@ _READING = "reading its agents and spaces"
 
 @contextlib.contextmanager
 def naming(env: str, doing: str) -> Iterator[None]:
-    """Names the simulation in what goes wrong with it.
+    """Adds the simulation's name to errors.
+
+    Args:
+        env: the simulation's name.
+        doing: what is done inside the context, for the text of the error.
 
     Raises:
-        SimulationError: so did what is done here, or it raised anything else.
+        SimulationError: the code inside the context raised this, or any other exception.
     """
     try:
         yield
@@ -212,7 +217,7 @@ def adapt_vector(env: Any, respawn: Respawn = "refuse") -> AutoresetEnv:
         respawn: see `AutoresetEnv`.
 
     Raises:
-        SimulationError: it is none of these, or its agents or spaces cannot be read.
+        SimulationError: `env` is none of these, or its agents or spaces cannot be read.
     """
     if any(base.__name__ == "VectorMultiAgentEnv" for base in type(env).__mro__):
         raise SimulationError(OF_LISTS)
@@ -238,10 +243,9 @@ def _parts(env: str) -> tuple[str, str]:
 def adapt(env: Any, respawn: Respawn = "refuse") -> Simulation:
     """Returns an environment as a `Simulation`.
 
-    A Gymnasium environment has several agents if its spaces are two Tuples with as many parts, or
-    two Dicts with the same keys. Of
-    RLlib's `with_agent_groups` the environment inside is taken, with its agents: groups are formed
-    by servers. One that knows its agents or spaces only then is reset first.
+    A Gymnasium environment has several agents if its spaces are two Tuples with equally many parts,
+    or two Dicts with the same keys. RLlib's `with_agent_groups` is taken off, as servers form the
+    groups. An environment that knows its agents or spaces only after a reset is reset first.
 
     Args:
         env: a PettingZoo ParallelEnv or AECEnv, a Gymnasium Env, or RLlib's MultiAgentEnv.
@@ -255,7 +259,7 @@ def adapt(env: Any, respawn: Respawn = "refuse") -> Simulation:
     except NotYet as error:
         try:
             env.reset()
-        except Exception:  # noqa: BLE001  # what is missing is said better by the first error
+        except Exception:  # noqa: BLE001  # the first error says better what is missing
             raise error from None
         made = _adapt(env, respawn)
     if respawn != "refuse" and not isinstance(made, RLlibMultiAgent | PettingZooParallel):
@@ -274,9 +278,9 @@ def _adapt(env: Any, respawn: Respawn) -> Simulation:
         return env
     if "MultiAgentEnv" in bases:
         return RLlibMultiAgent(env, respawn)
-    if hasattr(env, "agent_iter"):  # `agent_selection` itself often appears at reset() only
+    if hasattr(env, "agent_iter"):  # `agent_selection` often exists only after reset()
         return PettingZooAEC(env)
-    # `possible_agents` may be a property that is there after the first reset.
+    # `possible_agents` may be a property that fails before the first reset.
     has_agents = hasattr(env, "possible_agents") or hasattr(type(env), "possible_agents")
     if "ParallelEnv" in bases or (has_agents and hasattr(env, "step")):
         return PettingZooParallel(env, respawn)
@@ -307,10 +311,10 @@ def _adapt(env: Any, respawn: Respawn) -> Simulation:
 
 
 def _adapt_ungrouped(env: Any) -> Simulation:
-    """Returns what is inside RLlib's GroupAgentsWrapper, which has spaces for groups alone.
+    """Adapts the environment inside RLlib's GroupAgentsWrapper, which has spaces only for groups.
 
     Raises:
-        SimulationError: that has no agents or spaces of its own.
+        SimulationError: the environment inside has no agents or spaces.
     """
     try:
         return adapt(env.env)
@@ -390,7 +394,7 @@ def _binds(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
 
 
 def _is_config_named(factory: Callable[..., Any]) -> bool:
-    # RLlib's creator functions take one config dict too, and only the name tells.
+    # RLlib's creator functions take a config dict, too; only the parameter's name tells.
     first = _first_parameter(factory).lower()
     return any(word in first for word in ("config", "cfg", "context", "ctx"))
 

@@ -1,10 +1,10 @@
-"""Gymnasium environments as a `Simulation`: of one agent, or of several whose spaces are Tuples.
+"""Adapts Gymnasium environments with one agent, or with several agents in Tuple spaces.
 
 https://gymnasium.farama.org/api/env/
 
 Gymnasium itself has one agent. The multi-robot warehouse (rware), level-based foraging
-(lbforaging) and highway-env step theirs together; their convention, and that of EPyMARL
-(Papoudakis et al. 2021, arXiv 2006.07869), is that everything comes in the agents' order.
+(lbforaging) and highway-env step several agents together. By their convention, which is also
+EPyMARL's (Papoudakis et al. 2021, arXiv 2006.07869), all values come in the order of the agents.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ AGENT = "agent"
 
 
 class GymnasiumEnv(DictEnv):
-    """A step is the one agent's action; there is no global state beyond what the agent sees.
+    """A `gymnasium.Env` with one agent; there is no global state beyond what the agent observes.
 
     Args:
-        env: a `gymnasium.Env`, or whatever behaves like one.
+        env: a `gymnasium.Env`, or an object that behaves like one.
     """
 
     is_by_agent = False
@@ -47,10 +47,10 @@ class GymnasiumEnv(DictEnv):
 
 
 def has_a_part_for_each_agent(env: Any) -> bool:
-    """Whether an environment's spaces are two Tuples (or lists) of as many parts.
+    """Whether an environment's spaces are two Tuples (or lists) with equally many parts.
 
-    One agent that observes and acts in Tuples of the same length looks the same; it has to make
-    one of them a Dict.
+    A single agent that observes and acts in Tuples of the same length looks the same; such an
+    environment has to make one of them a Dict.
     """
     observed, acted = (
         _parts(getattr(env, name, None)) for name in ("observation_space", "action_space")
@@ -59,16 +59,16 @@ def has_a_part_for_each_agent(env: Any) -> bool:
 
 
 class GymnasiumMultiAgent(DictEnv):
-    """A step is one action of every agent; agents are 'agent_0', 'agent_1', ... in their order.
+    """A `gymnasium.Env` with several agents, called 'agent_0', 'agent_1', ... in their order.
 
-    Rewards are a sequence with one number for each agent, or one number that each of them gets.
-    So are `terminated` and `truncated`. An agent that is done before the others does not act any
-    more; such an environment still takes a whole tuple of actions, in which that agent's last one
-    stays. `info` is a dict of the whole episode (`COMMON`), whose `action_mask` may have a row for
-    each agent, or a sequence of one dict for each.
+    Each step takes an action of every agent. Rewards are a sequence with one number for each agent,
+    or one number that each of them gets; so are `terminated` and `truncated`. An agent that is done
+    before the others does not act any more; the environment still takes a whole tuple of actions,
+    in which that agent's last action is repeated. `info` is a dict of the whole episode (`COMMON`),
+    whose `action_mask` may have a row for each agent, or a sequence with a dict for each agent.
 
     Args:
-        env: a `gymnasium.Env` of which `has_a_part_for_each_agent` is true.
+        env: a `gymnasium.Env` for which `has_a_part_for_each_agent` is true.
     """
 
     is_by_agent = False
@@ -110,10 +110,15 @@ class GymnasiumMultiAgent(DictEnv):
         return infos
 
     def _by_agent(self, what: str, given: Any, *, or_one: bool = False) -> dict[str, Any]:
-        """Returns what came in the agents' order, or maybe as one of all, by agent.
+        """Returns values given in the order of the agents by agent.
+
+        Args:
+            what: the values' name, for the error.
+            given: the values.
+            or_one: whether it may be a single value for all agents.
 
         Raises:
-            SimulationError: it is no sequence of one for each.
+            SimulationError: there is not one value for each agent.
         """
         if or_one and np.ndim(given) == 0 and not isinstance(given, Mapping):
             return dict.fromkeys(self._ids, given)
@@ -128,7 +133,7 @@ class GymnasiumMultiAgent(DictEnv):
 
 
 def _parts(space: Any) -> Sequence[Any]:
-    """Returns the parts of a Tuple, or of a list of spaces as older environments have it."""
+    """Returns the parts of a Tuple, or of the list of spaces that older environments have."""
     if kind_of(space) == "Tuple":
         return tuple(space.spaces)
     return space if isinstance(space, list | tuple) else ()

@@ -1,4 +1,4 @@
-"""Action masks that an environment puts into its infos, as newer ones do: part of observations."""
+"""Moves action masks from an environment's infos, where newer ones have them, to observations."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, DictSpace, Discrete, Spa
 
 
 class InfoMasks:
-    """Whose masks are read from infos.
+    """Adds masks in infos to the observations of agents with Discrete actions.
 
-    Where no mask is in the observations of agents with Discrete actions, the environment is reset
-    once to see whether one is in its infos, under ``action_mask``. If any is, all such agents
-    observe a Dict with a mask, all ones where an agent's info has none.
+    If observations of such agents have no mask, the environment is reset once to see whether any
+    info has one, under ``action_mask``. If so, all these agents observe a Dict with a mask, which
+    is all ones if an agent's info has none.
 
     Args:
-        observed: the observation spaces by agent; those of agents with a mask get it.
-        acted: their action spaces.
-        first_infos: resets the environment; returns its infos by agent.
+        observed: by agent: the observation space, to which a mask is added in place.
+        acted: by agent: the action space.
+        first_infos: resets the environment, and returns its infos by agent.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class InfoMasks:
         }
         is_read = bool(sizes) and any(map(has_mask, first_infos().values()))
         self.sizes = sizes if is_read else {}
-        """Number of actions of those with a mask in their infos."""
+        """By agent whose mask is read from infos: its number of actions."""
         self.unread: frozenset[str] = frozenset() if is_read else frozenset(sizes)
-        """Agents of which no mask is read, and whose infos could have one."""
+        """Agents whose infos could have a mask, and had none at the first reset: it is not read."""
         for name, num_actions in self.sizes.items():
             space = observed[name]
             parts = space.spaces if isinstance(space, DictSpace) else {"observation": space}
@@ -53,16 +53,16 @@ class InfoMasks:
         observations: dict[str, Any],
         lead: tuple[int, ...] = (),
     ) -> None:
-        """Puts the masks of infos into plain observations, in place.
+        """Adds the masks of infos to plain observations, in place.
 
         Args:
             infos: by agent.
-            observations: by agent; values, or rows of them.
-            lead: the first dimensions of rows. Where infos have an array "_action_mask", it says
-                which of them have a mask.
+            observations: by agent; values, or rows of values.
+            lead: the first dimensions of rows. If infos have an array "_action_mask", it says which
+                rows have a mask.
 
         Raises:
-            SimulationError: a mask is not of one number for each action.
+            SimulationError: a mask does not have a number for each action.
         """
         for name, value in observations.items():
             if name not in self.sizes:
@@ -86,7 +86,7 @@ class InfoMasks:
         """Refuses a mask in the infos of an agent whose first infos had none.
 
         Raises:
-            SimulationError: the agent is such a one.
+            SimulationError: the agent is in `unread`.
         """
         if name in self.unread:
             raise SimulationError(
@@ -99,6 +99,6 @@ class InfoMasks:
 
 def has_mask(info: Any) -> bool:
     """Whether an agent's info has an action mask."""
-    if type(info) is not dict and not isinstance(info, Mapping):  # the former is found out faster
+    if type(info) is not dict and not isinstance(info, Mapping):  # the first check is faster
         return False
     return info.get(ACTION_MASK_KEY) is not None

@@ -1,4 +1,4 @@
-"""OpenSpiel's games: whoever is to act acts, alone or at once, and chance is drawn by the seed.
+"""Adapts OpenSpiel's games: in turns or simultaneous, with chance drawn from the seed.
 
 https://github.com/google-deepmind/open_spiel
 """
@@ -20,12 +20,13 @@ from muxrl.protocol.suggestions import did_you_mean
 class OpenSpielGame:
     """A game of OpenSpiel as a `Simulation`, with the agents ``player_0``, ``player_1``, ...
 
-    An agent observes a Dict: its information state, or where the game has none its observation,
-    float32 ``[n]``, and the mask of its legal actions. Rewards are the changes of its return.
+    An agent observes a Dict: its information state, or its observation if the game has no
+    information states, float32 ``[n]``, and the mask of its legal actions. A reward is the change
+    of the agent's return.
 
     Args:
-        name: as in OpenSpiel, maybe with parameters: ``leduc_poker(players=3)``.
-        parameters: of the game, in place of those in its name.
+        name: the game's name in OpenSpiel, maybe with parameters: ``leduc_poker(players=3)``.
+        parameters: of the game, instead of parameters in its name.
 
     Raises:
         SimulationError: there is no such game, its parameters are wrong, or it has no tensors.
@@ -61,7 +62,7 @@ class OpenSpielGame:
                 "nobody can learn it"
             )
         self.notes: list[str] = []
-        """What of the game is not as it should be, and was taken all the same."""
+        """Sentences on faults of the game that were tolerated."""
         if kind.chance_mode == kind.ChanceMode.SAMPLED_STOCHASTIC:
             self.notes.append("it draws chance itself, so its episodes are others in every run")
         agents = self.possible_agents = tuple(
@@ -75,7 +76,7 @@ class OpenSpielGame:
         self.observation_spaces: dict[str, Space] = dict.fromkeys(agents, DictSpace(observed))
         self.action_spaces: dict[str, Space] = dict.fromkeys(agents, Discrete(num_actions))
         self._acting: dict[str, int] = {}
-        """Seats of the agents that were observed last."""
+        """By agent that was observed last: its index in OpenSpiel."""
 
     def reset(
         self, seed: int | None = None, options: Mapping[str, float] | None = None
@@ -97,7 +98,7 @@ class OpenSpielGame:
         state, acting = self._state, self._acting
         if not acting or actions.keys() != acting.keys():
             raise wrong_actions(acting, actions)
-        chosen = [0] * len(self.possible_agents)  # of those without a choice
+        chosen = [0] * len(self.possible_agents)  # 0 for agents without a choice
         for agent, seat in acting.items():
             chosen[seat], legal = int(actions[agent]), state.legal_actions(seat)
             if chosen[seat] not in legal:
@@ -122,7 +123,7 @@ class OpenSpielGame:
         return StepResult(observations, rewards, ended, {}, {}, {}, is_over)
 
     def _until_an_agent_acts(self) -> dict[str, Any]:
-        """Draws what chance does; returns what those observe who act next."""
+        """Draws chance moves; returns the observations of the agents that act next."""
         state = self._state
         while state.is_chance_node():
             outcomes, weights = zip(*state.chance_outcomes(), strict=True)
@@ -137,7 +138,7 @@ class OpenSpielGame:
         return {agent: self.observe(state, seat) for agent, seat in self._acting.items()}
 
     def observe(self, state: Any, seat: int) -> dict[str, Any]:
-        """Returns what an agent in a seat observes in a `pyspiel.State`."""
+        """Returns the observation of a player in a `pyspiel.State`."""
         return {
             "observation": np.array(getattr(state, f"{self._tensor}_tensor")(seat), np.float32),
             ACTION_MASK_KEY: np.array(state.legal_actions_mask(seat), np.int8),

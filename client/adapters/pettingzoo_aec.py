@@ -1,4 +1,4 @@
-"""A PettingZoo AECEnv as a `Simulation`: one agent acts at a time.
+"""Adapts PettingZoo's AECEnv: one agent acts at a time.
 
 https://pettingzoo.farama.org/api/aec/
 """
@@ -15,13 +15,14 @@ from muxrl.client.adapters.simulation import SimulationError
 
 
 class PettingZooAEC(DictEnv):
-    """A step is one agent's action, and continues until another live agent is to act.
+    """An AECEnv as a `Simulation`; a step is one agent's action, up to the next live agent's turn.
 
-    Done agents, which PettingZoo wants stepped with None, are stepped here. An agent's reward is
-    that of `env.last()`: the sum since it last acted, given at its turn or when it is done.
+    Agents that are done, which PettingZoo wants to be stepped with None, are stepped here. An
+    agent's reward is that of `env.last()`: the sum since it last acted, given at its turn or when
+    it is done.
 
     Args:
-        env: a `pettingzoo.AECEnv`, or whatever behaves like one.
+        env: a `pettingzoo.AECEnv`, or an object that behaves like one.
     """
 
     def _reset_env(
@@ -51,7 +52,7 @@ class PettingZooAEC(DictEnv):
             agent = env.agent_selection
             there[agent] = None
             observation, reward, is_terminated, is_truncated, info = env.last()
-            # Before its first action an agent has a reward only if another's move gave it one.
+            # Before its first action an agent has a reward only if another agent's move gave one.
             if reward or agent in self._have_acted:
                 rewards[agent] = reward
             if not (is_terminated or is_truncated):
@@ -77,7 +78,7 @@ class PettingZooAEC(DictEnv):
             is_truncated = env.truncations.get(agent, False)
             is_terminated = env.terminations.get(agent, False) or not is_truncated
             (terminations if is_terminated else truncations)[agent] = True
-            if not is_terminated:  # its value is bootstrapped from what it would see next
+            if not is_terminated:  # its value is bootstrapped from this observation
                 seen[agent] = env.observe(agent)
         self._there = {}
         terminations[ALL] = True

@@ -1,4 +1,4 @@
-"""A PettingZoo ParallelEnv as a `Simulation`: all live agents act at once.
+"""Adapts PettingZoo's ParallelEnv: all live agents act at once.
 
 https://pettingzoo.farama.org/api/parallel/
 """
@@ -15,13 +15,13 @@ from muxrl.client.adapters.simulation import SimulationError
 
 
 class PettingZooParallel(DictEnv):
-    """A step is one action of every live agent.
+    """A ParallelEnv as a `Simulation`; a step takes one action of every live agent.
 
-    Whoever is dropped from `agents` without a flag has terminated, since nothing follows; those
-    that the environment forgets to drop are done by their flags.
+    An agent that disappears from `agents` without a flag has terminated, since nothing follows. An
+    agent with a flag is done even if the environment leaves it in `agents`.
 
     Args:
-        env: a `pettingzoo.ParallelEnv`, or whatever behaves like one.
+        env: a `pettingzoo.ParallelEnv`, or an object that behaves like one.
         respawn: how agents come back after their end.
     """
 
@@ -49,6 +49,6 @@ class PettingZooParallel(DictEnv):
             return step
         left = set(agents)
         gone = {agent: True for agent in live if agent not in left and not truncateds.get(agent)}
-        known = seen if self._may_return else self._agents.names  # others are refused by name
+        known = seen if self._may_return else self._agents.names  # unknown ones are refused by name
         seen = {a: v for a, v in seen.items() if a in left or a in live or a not in known}
         return seen, rewards, {**terminateds, **gone, ALL: not left}, truncateds, infos

@@ -1,7 +1,7 @@
-"""Agents that come back after their end under new ids, without bound: each takes a place.
+"""Gives places to agents that come back under new ids, of which there may be any number.
 
-The places are the agents that the environment declares, which are as many as live at a time. An id
-that is not among them takes one of its kind (``car_17`` that of a ``car_``) whose agent has ended.
+The places are the agents that the environment declares, as many as live at a time. An agent with
+another id takes a place of its kind (``car_17`` that of a ``car_``) whose agent has ended.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ from muxrl.client.adapters.simulation import COMMON, SimulationError
 logger = logging.getLogger(__name__)
 
 _MAX_FORMER = 1_000
-"""Agents that may be paid after their end. An episode may continue for ever, under ever new ids."""
+"""Most ended agents to remember, as they may still get rewards: an episode may go on for ever
+under ever new ids."""
 ALL = "__all__"
 LAST = "final_observation"
-"""In the infos of an agent that ends and is observed again in one step: what it observed last."""
+"""Key of the final observation in the infos of an agent that ends and is back in one step."""
 
 
 class Places:
     """Which agents of an environment are in which places.
 
     Args:
-        places: its declared agents.
+        places: the agents that the environment declares.
     """
 
     def __init__(self, places: Sequence[Hashable]) -> None:
         self._places = tuple(places)
         self.taken: dict[Hashable, Hashable] = {}
-        """Places of the agents that live, by the environment's id."""
+        """By the environment's id of each live agent: its place."""
         self._former_place: dict[Hashable, Hashable] = {}
-        """Of the newest that have ended."""
+        """By the environment's id of the newest agents that have ended: their place."""
         self._has_warned = False
 
     def begin(
@@ -46,12 +47,12 @@ class Places:
         return seen, self._placed(infos)
 
     def env_actions(self, actions: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-        """Returns actions by place as those of the agents in them."""
+        """Returns actions that are given by place by the environment's ids."""
         lives = {place: agent for agent, place in self.taken.items()}
         return {lives[place]: action for place, action in actions.items()}
 
     def placed(self, step: Five) -> Five:
-        """Returns what a step gave by place; a last observation is in the infos, under `LAST`."""
+        """Returns the values of a step by place; final observations go to the infos, as `LAST`."""
         given, rewards, terminateds, truncateds, infos = step
         lives = set(self.taken.values())
         is_over = terminateds.get(ALL) or truncateds.get(ALL)
@@ -64,11 +65,11 @@ class Places:
             for agent, reward in rewards.items()
             if agent not in self.taken and agent not in (ALL, COMMON)
         }
-        if is_over:  # all observations are last ones, and nobody new begins
+        if is_over:  # all observations are final, and no new agent begins
             seen = self._placed(given)
         else:
             for agent in done:
-                self._former_place.pop(agent, None)  # else it would not be among the newest
+                self._former_place.pop(agent, None)  # so that it is added as the newest
                 place = self._former_place[agent] = self.taken.pop(agent)
                 if len(self._former_place) > max(_MAX_FORMER, 2 * len(self._places)):
                     del self._former_place[next(iter(self._former_place))]
@@ -85,10 +86,10 @@ class Places:
         earned: dict[Hashable, Any],
         lives: Collection[Hashable],
     ) -> None:
-        """Adds rewards of agents that did not live in the step: of new ones, and after an end.
+        """Adds rewards of agents that did not live in the step: new agents, and ended ones.
 
-        They count in the return of a place in which nobody acted; in another they would be taken
-        for what its agent has earned.
+        Such a reward counts in the return of its place only if nobody acted there; otherwise it
+        would be taken for the acting agent's.
         """
         for agent, reward in rewards.items():
             place = self.taken.get(agent, self._former_place.get(agent))
@@ -104,18 +105,18 @@ class Places:
                 )
 
     def _placed(self, values: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-        """Returns what is said of agents that live, by place, and of all."""
+        """Returns the values of live agents by place, with those under `ALL` and `COMMON`."""
         kept = {a: v for a, v in values.items() if a in (ALL, COMMON)}
         return kept | {self.taken[a]: v for a, v in values.items() if a in self.taken}
 
     def _find(self, agent: Hashable, left: Collection[Hashable] = ()) -> Hashable:
-        """Returns the place of an agent; a new one takes its own, or a free one of its kind.
+        """Returns the place of an agent; a new agent takes its own, or a free one of its kind.
 
-        Rather not one that was left in this step: what it is paid now would be taken for what the
-        one before has earned.
+        A place that was left in this step is taken last: the new agent's reward would be taken for
+        the former one's.
 
         Raises:
-            SimulationError: there is none.
+            SimulationError: no place is free.
         """
         if agent in self.taken:
             return self.taken[agent]

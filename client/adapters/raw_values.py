@@ -1,4 +1,4 @@
-"""What an environment's reset and step returned, held to the form that they should have."""
+"""Checks the form of what an environment's reset and step return."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _DICTS = {dict}
 
 
 def read_reset(given: Any, *, is_by_agent: bool) -> tuple[Any, Any]:
-    """Returns the observations and infos of a reset, if need be none of the latter.
+    """Returns the observations and infos of a reset; the infos are {} if it returned none.
 
     Raises:
-        SimulationError: it returned nothing, or observations that are not by agent.
+        SimulationError: the reset returned None, or observations that are no dict by agent.
     """
     if given is None:
         raise SimulationError(
@@ -38,17 +38,17 @@ def read_reset(given: Any, *, is_by_agent: bool) -> tuple[Any, Any]:
 
 
 def _are_infos(given: Any) -> bool:
-    """Whether it is a dict, or one for each agent, or None; else it is an agent's observation."""
+    """Whether a value is infos: a dict, a sequence of dicts, or None; else it is an observation."""
     if isinstance(given, list | tuple):
         return all(isinstance(one, Mapping) for one in given)
     return given is None or isinstance(given, Mapping)
 
 
 def read_step(given: Any, *, is_by_agent: bool) -> Five:
-    """Returns the five parts of a step; its infos may have been None.
+    """Returns the five parts of a step; infos that are None become {}.
 
     Raises:
-        SimulationError: there are not five, or they are not by agent.
+        SimulationError: there are not five parts, or they are no dicts by agent.
     """
     num = len(given) if hasattr(given, "__len__") else None
     if num != 5:
@@ -75,10 +75,10 @@ def read_step(given: Any, *, is_by_agent: bool) -> Five:
 
 
 def plain_reward(agent: Hashable, reward: Any) -> float:
-    """Returns the reward of an agent; an array has to be of one element.
+    """Returns an agent's reward as a float; an array must have one element.
 
     Raises:
-        SimulationError: it is of several, or no number.
+        SimulationError: the reward has several elements, or is no number.
     """
     try:
         if not isinstance(reward, str | bytes):  # a text is no number
@@ -92,7 +92,7 @@ def plain_reward(agent: Hashable, reward: Any) -> float:
 
 
 def wrong_actions(expected: Iterable[str], got: Iterable[str]) -> SimulationError:
-    """Returns the error for actions that are not those of the agents to act."""
+    """Returns the error for actions that are not those of the acting agents."""
     expected, got = sorted(expected), sorted(got)
     if not expected:
         return SimulationError(

@@ -1,4 +1,4 @@
-"""An RLlib MultiAgentEnv as a `Simulation`: agents that are observed act next.
+"""Adapts RLlib's MultiAgentEnv: agents that are observed act next.
 
 https://docs.ray.io/en/latest/rllib/multi-agent-envs.html
 """
@@ -14,12 +14,14 @@ from muxrl.protocol.spaces import kind_of
 
 
 class RLlibMultiAgent(DictEnv):
-    """Nobody need be observed at first, and an observation of None is none.
+    """A MultiAgentEnv as a `Simulation`.
+
+    No agent need be observed at first; an observation of None counts as no observation.
 
     Args:
-        env: a `ray.rllib.env.multi_agent_env.MultiAgentEnv`, or a `gymnasium.Env` of which
-            `has_dicts_by_agent` is true. Where it has a method `state()`, as PettingZoo's have,
-            that is the global state.
+        env: a `ray.rllib.env.multi_agent_env.MultiAgentEnv`, or a `gymnasium.Env` for which
+            `has_dicts_by_agent` is true. A method `state()`, as in PettingZoo, gives the global
+            state.
         respawn: how agents come back after their end.
     """
 
@@ -36,10 +38,11 @@ class RLlibMultiAgent(DictEnv):
 
 
 def has_dicts_by_agent(env: Any) -> bool:
-    """Whether a Gymnasium environment's spaces are two Dicts with the same keys: its agents.
+    """Whether a Gymnasium environment's spaces are two Dicts with the same keys, its agents.
 
-    So MetaDrive and mobile-env step their agents together, in dicts as RLlib's. One agent whose
-    observation and action have the same parts looks the same; it has to name one of them otherwise.
+    MetaDrive and mobile-env step their agents together in this way, in dicts like RLlib's. A single
+    agent whose observation and action have parts of the same names looks the same; such an
+    environment has to rename one part.
     """
     if "MultiAgentEnv" in {base.__name__ for base in type(env).__mro__}:
         return False
@@ -50,7 +53,7 @@ def has_dicts_by_agent(env: Any) -> bool:
 
 
 def _agent_ids(env: Any) -> list[Hashable]:
-    """Returns all agents; older RLlib environments name them in other attributes."""
+    """Returns the ids of all agents; older RLlib environments have them in other attributes."""
     for name in ("possible_agents", "agents", "_agent_ids", "observation_spaces"):
         ids = getattr(env, name, None)
         if ids:

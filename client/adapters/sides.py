@@ -1,7 +1,7 @@
-"""Sides that swap: in an episode each side's agents may act in place of another one's.
+"""Swaps the sides of a game: in an episode the agents of a side may act in another side's place.
 
-Agents at the same place of all sides swap with each other. An episode's parameter says by how many
-sides each one moves on.
+The first agents of all sides swap with each other, and so do the second ones, and so on. A
+parameter of the episode says by how many sides each one moves on.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Swap = tuple[str, ...]
 
 
 def with_sides(simulation: Any, parameters: Mapping[str, Any], *, is_vector: bool = False) -> Any:
-    """Returns a simulation with the sides that episodes' parameters name.
+    """Returns a simulation whose sides swap, if parameters name sides.
 
     Args:
-        simulation: what is played.
+        simulation: the simulation to play.
         parameters: see `muxrl.client.episode_parameters.draw`.
-        is_vector: whether it is a `VectorSimulation`, rather than an ordinary one.
+        is_vector: whether it is a `VectorSimulation` rather than an ordinary one.
 
     Raises:
-        SimulationError: they cannot swap.
+        SimulationError: the sides cannot swap.
     """
     sides = {name: given["sides"] for name, given in parameters.items() if _has_sides(given)}
     has_more = len(sides) < len(parameters)
@@ -57,10 +57,10 @@ def _has_sides(given: Any) -> bool:
 def _find_swaps(
     simulation: Simulation | VectorSimulation, sides: Sequence[str | Sequence[str]]
 ) -> list[Swap]:
-    """Returns who swaps, of sides that are agents, or patterns.
+    """Returns the agents that swap with each other; sides are given as agents or patterns.
 
     Raises:
-        SimulationError: sides overlap, name nobody, or differ in number or in their spaces.
+        SimulationError: sides overlap, match no agent, or differ in number or in their spaces.
     """
     names = simulation.possible_agents
     found = [match([side] if isinstance(side, str) else side, names) for side in sides]
@@ -84,19 +84,20 @@ def _find_swaps(
 
 
 def _agents_in(swaps: Iterable[Swap], by: int) -> dict[str, str]:
-    """Returns who acts in each place, if all sides move on by so many."""
+    """Returns by place the agent that acts there, if all sides move on by `by` sides."""
     return {swap[(i + by) % len(swap)]: agent for swap in swaps for i, agent in enumerate(swap)}
 
 
 class Swapped(Around):
-    """A simulation whose sides change places: an agent acts in place of one of another side.
+    """A simulation whose sides swap places: an agent acts in the place of one of another side.
 
-    The global state stays as the environment has it.
+    The global state stays as the environment gives it.
 
     Args:
-        simulation: what is played.
-        parameter: of the episode: by how many sides each one moves on; it has none: 0.
-        swaps: who swaps.
+        simulation: the simulation to play.
+        parameter: name of the parameter that says by how many sides each one moves on; 0 if an
+            episode does not have it.
+        swaps: agents that swap with each other.
     """
 
     def __init__(self, simulation: Simulation, parameter: str, swaps: Sequence[Swap]) -> None:
@@ -130,11 +131,11 @@ class Swapped(Around):
 
 
 class SwappedVector(Around):
-    """The copies of a `VectorSimulation`, whose sides change places in each as its episode says.
+    """A `VectorSimulation` whose sides swap places, in each copy as its episode's parameter says.
 
     Args:
         simulation, parameter, swaps: see `Swapped`.
-        has_more: whether episodes have other parameters, too, for the simulation inside.
+        has_more: whether episodes have more parameters, for the simulation inside.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class SwappedVector(Around):
         super().__init__(simulation)
         self._parameter, self._swaps, self._has_more = parameter, swaps, has_more
         self._by = np.zeros(simulation.num_copies, np.int64)
-        """``[N]``: by how many sides each has moved on."""
+        """``[N]``: by how many sides each one has moved on in the copy."""
         self._given: Mapping[str, Rows] = {}
         self._seen: dict[str, Rows] = {}
 
@@ -198,10 +199,10 @@ class SwappedVector(Around):
         return np.stack([*self._moved(by_place, self._by).values()], axis=1)
 
     def _moved(self, given: Mapping[str, Rows], by: NDArray[np.int64]) -> dict[str, Rows]:
-        """Returns rows of who is so many sides further, in each copy."""
+        """Returns by agent the rows of the agent that is `by` sides further, in each copy."""
         moved = dict(given)
         if by.any():
-            nothing = np.zeros(len(by))  # of a reward that is left out
+            nothing = np.zeros(len(by))  # for a reward that is left out
             for swap in self._swaps:
                 rows = [given.get(agent, nothing) for agent in swap]
                 for i, agent in enumerate(swap):
@@ -209,7 +210,7 @@ class SwappedVector(Around):
         return moved
 
     def _infos(self, infos: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-        """Returns infos by agent; where several places share an agent's copies, row by row."""
+        """Returns infos by agent: in each copy those of the place in which the agent acts."""
         moved = dict(infos)
         for swap in self._swaps:
             for i, agent in enumerate(swap):
@@ -221,7 +222,7 @@ class SwappedVector(Around):
 
 
 def _picked(rows: Sequence[Rows], which: NDArray[np.int64]) -> Rows:
-    """Returns the rows of each copy from one of several; `which` says from which."""
+    """Returns rows made of several: `which` says out of which each copy's row is taken."""
     first = rows[0]
     if isinstance(first, Mapping):
         return {key: _picked([one[key] for one in rows], which) for key in first}
@@ -231,7 +232,7 @@ def _picked(rows: Sequence[Rows], which: NDArray[np.int64]) -> Rows:
 
 
 def _merge(into: dict[str, Any], info: Mapping[str, Any], there: NDArray[np.bool_]) -> None:
-    """Takes the rows of some copies over into an info in arrays."""
+    """Copies the rows of some copies into an info in arrays."""
     for name, values in info.items():
         if isinstance(values, Mapping):
             _merge(into.setdefault(name, {}), values, there)

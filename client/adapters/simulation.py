@@ -1,4 +1,4 @@
-"""What the client asks of a simulation: the interface that every adapter implements."""
+"""The interface through which a client plays a simulation; every adapter implements it."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from numpy.typing import NDArray
 from muxrl.protocol.spaces import Space
 
 COMMON = "__common__"
-"""In infos, RLlib's key for what is of no one agent."""
+"""RLlib's key in infos for what belongs to no single agent."""
 
 
 class SimulationError(Exception):
     """A simulation could not be made or broke its own rules; the message says which and why.
 
-    An exception raised by the environment's own `step` or `reset` is not wrapped: its
-    traceback is what its author needs.
+    Exceptions from the environment's own `step` or `reset` are not wrapped: their author needs the
+    traceback.
     """
 
 
 class StepResult(NamedTuple):
     """The result of one step, in dicts by agent id.
 
-    An agent is done once in an episode, in `terminations` or in `truncations`, never in both:
-    where an environment sets both, it is terminated, since there is nothing to bootstrap from.
-    In a turn-based game an agent can be done without ever having acted.
+    An agent is done once in an episode, in `terminations` or in `truncations`, never in both. If an
+    environment sets both, the agent is terminated, since there is nothing to bootstrap from. In a
+    turn-based game an agent can be done without ever having acted.
     """
 
     observations: dict[str, Any]
-    """Of the agents that act next, and of no other."""
+    """Of the agents that act next, and of no others."""
     rewards: dict[str, float]
-    """Of any agent that got a reward now, done agents included; each reward is given once."""
+    """Of every agent that got a reward now, also of agents that are done; each is given once."""
     terminations: dict[str, bool]
     """Only True entries."""
     truncations: dict[str, bool]
     """Only True entries."""
     final_observations: dict[str, Any]
-    """Of agents done in this step, where the environment gives one."""
+    """Of agents that are done in this step, if the environment gives one."""
     infos: dict[str, dict[str, Any]]
     """By agent id or `COMMON`."""
     is_over: bool
-    """Nobody acts any more."""
+    """Whether the episode is over: nobody acts any more."""
     earlier_infos: tuple[dict[str, dict[str, Any]], ...] = ()
-    """Where this step joins several of the environment's, which all count as env steps: the infos
-    of those before the last."""
+    """If this result joins several steps of the environment, which all count as env steps: the
+    infos of the steps before the last."""
 
 
 class Simulation(Protocol):
@@ -68,15 +68,15 @@ class Simulation(Protocol):
         """Starts an episode; returns the observations of the agents that act first, and infos.
 
         Args:
-            seed: None: the environment's own choice.
-            options: parameters of the episode, see `muxrl.client.episode_parameters`.
+            seed: None: the environment chooses.
+            options: parameters of the episode; see `muxrl.client.episode_parameters`.
 
         Raises:
             SimulationError: there are options, and the environment takes none.
         """
 
     def step(self, actions: dict[str, Any]) -> StepResult:
-        """Takes one action of every agent that was observed last, and of no other.
+        """Makes a step with one action of every agent that was observed last, and of no other.
 
         Raises:
             SimulationError: the actions are of other agents, or the environment breaks its API.

@@ -1,4 +1,4 @@
-"""A simulation that steps many copies of itself at once, and one copy of it as a `Simulation`."""
+"""The interface of simulations that step many copies of themselves at once, in arrays."""
 
 from __future__ import annotations
 
@@ -15,43 +15,44 @@ from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import Space
 
 Rows = Any
-"""Values of a space, one for each of the ``N`` copies: an array ``[N, ...]``; of a Dict a dict of
-such arrays, of a Tuple a tuple."""
+"""A value of a space for each of the ``N`` copies: an array ``[N, ...]``; for a Dict a dict of such
+arrays, for a Tuple a tuple of them."""
 
 
 class VectorStep(NamedTuple):
-    """What followed from the actions of all copies; agents are named by their ids.
+    """The result of one step of all copies, by agent id.
 
-    Arrays ``[N, A]`` have the agents in the order of `possible_agents`. Rows of agents that are not
-    there, and of copies without an episode, may hold anything.
+    Arrays ``[N, A]`` have the agents in the order of `possible_agents`. Rows of absent agents, and
+    of copies without an episode, may hold anything.
     """
 
     observations: dict[str, Rows]
-    """What agents act on next. It stays as it is until the next step, but for copies that begin."""
+    """What agents act on next. Unchanged until the next step, except in copies that begin."""
     rewards: dict[str, NDArray[Any]]
-    """``[N]``; an agent that is left out has 0."""
+    """``[N]``; an agent that is left out gets 0."""
     present: NDArray[np.bool_]
-    """``[N, A]``: who acts next; nobody in a copy that has yet to begin its next episode."""
+    """``[N, A]``: who acts next; no agent in a copy that has yet to begin its next episode."""
     terminated: NDArray[np.bool_]
-    """``[N, A]``: whose part in an episode has ended in this step."""
+    """``[N, A]``: agents that have terminated in this step."""
     truncated: NDArray[np.bool_]
-    """``[N, A]``: whose part was cut off."""
+    """``[N, A]``: agents that were truncated in this step."""
     is_over: NDArray[np.bool_]
-    """``[N]``: copies whose episode is over: nobody acts in it any more."""
+    """``[N]``: copies whose episode is over, so that nobody acts in it any more."""
     final_observations: dict[int, dict[str, Any]]
-    """By copy: the last observations of agents that are done, by agent."""
+    """By copy, then by agent: the final observations of agents that are done."""
     infos: Mapping[str, Mapping[str, Any]]
-    """By agent id or `COMMON`: names to arrays ``[N]``; an array "_name" says whose there are."""
+    """By agent id or `COMMON`, then by name: an array ``[N]``; an array "_name" says which copies
+    have a value, if not all."""
     final_states: dict[int, NDArray[np.float32]]
-    """Of the copies whose episode is over: the global state then, if there is one."""
+    """By copy whose episode is over: the global state at its end, if there is one."""
 
     def of_copy(self, copy: int, agents: Sequence[str], acted: Collection[str]) -> StepResult:
-        """Returns what followed in one copy.
+        """Returns the result of one copy.
 
         Args:
-            copy: which.
-            agents: of the simulation.
-            acted: those who were there.
+            copy: index of the copy.
+            agents: all agents of the simulation.
+            acted: agents that acted in the copy.
         """
         is_over = bool(self.is_over[copy])
         acting, terminated, truncated = (
@@ -70,36 +71,36 @@ class VectorStep(NamedTuple):
 
 
 class VectorSimulation(Protocol):
-    """``N`` copies of a simulation."""
+    """``N`` copies of a simulation that are stepped together, in arrays."""
 
     num_copies: int
     possible_agents: tuple[str, ...]
     observation_spaces: dict[str, Space]
-    """Of an agent in one copy."""
+    """By agent: its space in a single copy."""
     action_spaces: dict[str, Space]
     state_size: int | None
 
     @property
     def present(self) -> NDArray[np.bool_]:
-        """``[N, A]``: who acts now, see `VectorStep`."""
+        """``[N, A]``: who acts now; see `VectorStep`."""
 
     def reset(self, seed: int | None = None) -> dict[str, Rows]:
-        """Begins an episode in every copy; returns what agents observe."""
+        """Begins an episode in every copy; returns the observations."""
 
     def begin(self, copy: int, seed: int | None, options: Mapping[str, float]) -> None:
-        """Hears that an episode is played from where a copy stands, at the first step of one.
+        """Is called when an episode starts in a copy, which stands at the first step of one.
 
         Args:
-            copy: which.
+            copy: index of the copy.
             seed: of the episode; the copy has not been reset with it.
             options: parameters of the episode.
         """
 
     def ask_options(self, options_of: Callable[[int], Mapping[str, float]]) -> None:
-        """Has a function be asked for the parameters of a copy's episode before it begins.
+        """Sets the function that gives the parameters of a copy's next episode.
 
         Raises:
-            SimulationError: copies begin their episodes without being told anything.
+            SimulationError: copies begin their episodes without taking parameters.
         """
 
     def step(self, actions: Mapping[str, Rows]) -> VectorStep:
@@ -110,7 +111,7 @@ class VectorSimulation(Protocol):
         """
 
     def leave_out_state(self) -> None:
-        """Hears that nobody asks for the global state, so that it need not be read at ends."""
+        """Leaves out the global state from now on: no server reads it, so ends need none either."""
 
     def state(self) -> NDArray[np.float32] | None:
         """Returns the global states, float32 ``[N, state_size]``, or None if there is none."""
@@ -120,10 +121,10 @@ class VectorSimulation(Protocol):
 
 
 class OnlyCopy(Around):
-    """The one copy of a `VectorSimulation` as an ordinary `Simulation`: to look at, to evaluate.
+    """A `VectorSimulation` with one copy as an ordinary `Simulation`: for looks and evaluations.
 
     Args:
-        vector: of one copy.
+        vector: a simulation with one copy.
     """
 
     def __init__(self, vector: VectorSimulation) -> None:
@@ -131,12 +132,12 @@ class OnlyCopy(Around):
         self._last_state: NDArray[np.float32] | None = None
         self._options: Mapping[str, float] = {}
         self._actions: dict[str, Rows] = {}
-        """The last one of every agent: those that have ended are still given one."""
+        """The last action of every agent; agents that have ended still need one."""
 
     def reset(
         self, seed: int | None = None, options: Mapping[str, float] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """See `Simulation.reset`; infos are not asked for."""
+        """See `Simulation.reset`; infos are left out."""
         self._last_state = None
         self._options = options or {}
         if options:
@@ -158,7 +159,7 @@ class OnlyCopy(Around):
         return None if states is None else states[0].copy()
 
     def render(self) -> Any:
-        """Returns what the environment shows, a picture or a list of them."""
+        """Returns the picture of the copy."""
         shown = self._inside.render()
         return shown[0] if isinstance(shown, list | tuple) and shown else shown
 
@@ -174,12 +175,12 @@ def row(rows: Rows, copy: int) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """Returns a value that does not change with the environment's buffers."""
+    """Returns a copy of a value, as the environment may overwrite its arrays."""
     return each_array(lambda one: one.copy() if isinstance(one, np.ndarray) else one, value)
 
 
 def info_of(info: Mapping[str, Any], copy: int) -> dict[str, Any]:
-    """Returns what infos in arrays say of one copy."""
+    """Returns the infos of one copy out of infos in arrays."""
     found: dict[str, Any] = {}
     for name, values in info.items():
         if isinstance(values, np.ndarray) and len(values) > copy:

@@ -1,4 +1,4 @@
-"""VMAS, and simulators built like it: a batched step over torch tensors, agents in a list.
+"""Adapts VMAS, and simulators like it: steps of torch tensors, with agents in a list.
 
 https://github.com/proroklab/VectorizedMultiAgentSimulator
 """
@@ -14,7 +14,7 @@ from muxrl.client.adapters.simulation import SimulationError
 
 
 class VmasEnv:
-    """A VMAS environment in the form that `AutoresetEnv` takes; an agent's id is its name.
+    """A VMAS environment in the form that `AutoresetEnv` expects; an agent's id is its name.
 
     Args:
         env: what ``vmas.make_env`` returns without a wrapper.
@@ -27,10 +27,10 @@ class VmasEnv:
         self.observation_spaces = self._named(env.observation_space)
         self.action_spaces = self._named(env.action_space)
         if hasattr(env, "terminated_truncated"):
-            env.terminated_truncated = True  # one flag for both would have no value to bootstrap
+            env.terminated_truncated = True  # one flag for both hides what to bootstrap
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        """Resets all copies, or those that are True in ``options["reset_mask"]``."""
+        """Resets all copies, or those for which ``options["reset_mask"]`` is True."""
         options = dict(options or {})
         some = options.pop("reset_mask", None)
         if options:
@@ -48,7 +48,7 @@ class VmasEnv:
 
     def step(self, actions: Mapping[str, Any]) -> Any:
         """Steps all copies, with a row of actions for each."""
-        import torch  # it is there: the environment is made of it
+        import torch  # installed, as the environment needs it
 
         device = getattr(self._env, "device", "cpu")
         given = self._env.step(
@@ -64,7 +64,7 @@ class VmasEnv:
         return self._named(seen), self._named(rewards), terminated, truncated, named
 
     def render(self) -> Any:
-        """Returns a picture of the first copy."""
+        """Returns the picture of the first copy."""
         return self._env.render(mode="rgb_array")
 
     def _named(self, given: Any) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """A client of a muxrl server or gateway in one file: copy it to where your simulation runs.
 
-Python 3.8 or newer; the standard library only. Observations are numbers, nested lists, arrays,
-tensors or dicts of them; actions are ints, or lists of numbers. Ids may be numbers or UUIDs: their
-texts count. The verbs and errors are those of ``muxrl.PolicyClient``. Whatever answer is lost is
-asked for again, which records nothing twice.
+It needs Python 3.8 or newer, and the standard library only. Observations are numbers, nested lists,
+arrays, tensors or dicts of them; actions are ints, or lists of numbers. Ids may be numbers or
+UUIDs, which are used as text. The methods and errors are those of ``muxrl.PolicyClient``. If an
+answer is lost, the client sends its request again; the server records nothing twice.
 
     with PolicyClient("127.0.0.1:9900") as client:
         episode_id = client.start_episode()
@@ -35,7 +35,7 @@ class ClientError(Exception):
 
 
 class EpisodeMisuse(ClientError):
-    """Fix the code: a verb, an episode or a thread that makes no sense now; nothing was sent."""
+    """Fix the code: a method, an episode or a thread is not allowed now; nothing was sent."""
 
 
 class EpisodeAborted(ClientError):
@@ -47,7 +47,7 @@ class EpisodeAborted(ClientError):
 
 
 class EpisodeLost(EpisodeAborted):
-    """The server does not know the episode (any more): it was started again, say."""
+    """The server does not know the episode (any more): the server was restarted, say."""
 
 
 class RunIsOver(EpisodeAborted):
@@ -79,13 +79,13 @@ class PolicyClient:
     Args:
         address: "host:port", "http://host:port" or "https://host:port".
         token: bearer token, "" for none.
-        patience_s: how long the server may be away, refusing, cutting or ignoring what is sent;
-            None: 30 s, and 300 s for a server that is to be started.
-        update_timeout_s: how long it may hold an answer back while it learns.
+        patience_s: how long the server may be lost (it refuses or cuts connections, or is silent);
+            None: 30 s, and 300 s until its first answer.
+        update_timeout_s: how long the server may hold an answer back while it learns.
 
     Raises:
-        ServerUnavailable: it cannot be reached, or does not let this client in.
-        ValueError: `address` is none.
+        ServerUnavailable: the server cannot be reached, or does not let this client in.
+        ValueError: `address` is no address.
     """
 
     def __init__(
@@ -108,15 +108,15 @@ class PolicyClient:
         self._connection: http.client.HTTPConnection | None = None
         self._episodes: dict[str, _Episode] = {}
         self.parameters: dict[str, float] = {}
-        """With which the episode that was started last is to be played, where a run gives any."""
+        """Parameters, if a run gives any, for the episode that was started last."""
         self.is_evaluation = False
-        """Whether a run plays that episode as an evaluation: log no action then."""
+        """Whether a run plays that episode as an evaluation; then no action may be logged."""
         self._process_id = os.getpid()
         self._lock = threading.Lock()
         self._user = ""
         try:
             self.spec = self._fetch_spec()
-            """Of the server: its agents with their spaces, its limits; see docs/protocol.md."""
+            """The server's spec: its agents with their spaces, its limits; see docs/protocol.md."""
             self._patience_s = 30.0 if patience_s is None else patience_s
         except BaseException:
             self._drop()
@@ -128,11 +128,11 @@ class PolicyClient:
         training_enabled: bool = True,
         should_explore: bool | None = None,
     ) -> str:
-        """Opens an episode and returns its id; waits for a server that is away.
+        """Opens an episode and returns its id; waits for a server that is lost.
 
         Args:
             episode_id: unique; None makes one.
-            training_enabled: False: the episode is measured, and never trained on.
+            training_enabled: False: the episode is only measured; no server learns from it.
             should_explore: None: explore if training is enabled.
         """
         is_given = episode_id is not None and episode_id != ""
@@ -149,12 +149,12 @@ class PolicyClient:
     def get_action(
         self, episode_id: str, observations: Mapping[str, Any], state: Any = None
     ) -> dict[str, Any]:
-        """Returns the actions of exactly the agents that observe.
+        """Returns the actions of exactly the agents in `observations`.
 
         Args:
-            episode_id: which.
+            episode_id: of the episode.
             observations: by agent id.
-            state: the global state, a list of numbers, if ``spec["state_size"]`` asks for it.
+            state: the global state, a list of numbers, if ``spec["state_size"]`` is set.
         """
         named = _by_agent("observations", observations)
         if len(named) < len(observations):
@@ -170,9 +170,10 @@ class PolicyClient:
         log_probs: Mapping[str, float] | None = None,
         state: Any = None,
     ) -> None:
-        """Records an action of each agent that observes, chosen elsewhere, to learn from.
+        """Records actions of the agents in `observations`, chosen elsewhere, to learn from.
 
-        `log_probs`: logarithms of the probabilities (Box: densities) with which they were chosen.
+        `log_probs` are logarithms of the probabilities (Box: densities) with which the actions were
+        chosen.
         """
         observations = _by_agent("observations", observations)
         actions = _by_agent("actions", actions)
@@ -193,7 +194,7 @@ class PolicyClient:
         truncations: Mapping[str, bool] | None = None,
         final_observations: Mapping[str, Any] | None = None,
     ) -> None:
-        """Keeps what followed from the last actions; it is sent with the next message.
+        """Keeps rewards and ends that followed from the last actions, for the next message.
 
         Rewards add up until then. A truncated agent needs a final observation. `infos` is ignored.
         """
@@ -206,7 +207,7 @@ class PolicyClient:
         for name, ends in (("terminations", terminations), ("truncations", truncations)):
             flags = _by_agent(name, ends).items()
             results[name].update({a: True for a, is_set in flags if is_set and a != "__all__"})
-        # Kept until the next message, and a simulation may use its arrays again.
+        # Until the next message the simulation may overwrite its arrays.
         finals = copy.deepcopy(_by_agent("final observations", final_observations))
         results["final_observations"].update(finals)
 
@@ -221,12 +222,13 @@ class PolicyClient:
         """Closes an episode; returns the server's counts, "num_steps" and "returns" by agent.
 
         Args:
-            episode_id: which.
-            observations: the last ones, of agents that are not done yet.
-            truncated: whether those were truncated (a time limit, say) rather than terminated.
+            episode_id: of the episode.
+            observations: final observations of the agents that have not ended yet.
+            truncated: whether these agents were truncated (a time limit, say) rather than
+                terminated.
             state: as for `get_action`.
-            metrics: what only the simulation knows of the episode, {"win": 1}, or by agent,
-                {"travel_s": {"driver_0": 310}}; the gateway of a run records it.
+            metrics: numbers that only the simulation knows, {"win": 1}, or by agent,
+                {"travel_s": {"driver_0": 310}}; the gateway of a run records them.
         """
         episode = self._find(episode_id)
         last = _by_agent("last observations", observations)
@@ -235,7 +237,7 @@ class PolicyClient:
         fields["metrics"] = _by_agent("metrics", metrics)
         reply = self._send("end", episode_id, {**fields, **episode.results})
         del self._episodes[str(episode_id)]
-        if reply["type"] != "ended":  # it was aborted before
+        if reply["type"] != "ended":  # the server had aborted it
             raise EpisodeLost(
                 f"the server had closed episode {episode_id} before its end came, so its last "
                 "steps are not recorded; was it silent for limits.episode_timeout_s, or is "
@@ -245,14 +247,14 @@ class PolicyClient:
         return {"num_steps": reply["num_steps"], "returns": reply.get("returns", {})}
 
     def abort_episode(self, episode_id: str, reason: str = "") -> None:
-        """Closes an episode early; what was recorded counts as truncated."""
+        """Closes an episode early; its recorded part counts as truncated."""
         self._find(episode_id)
         self._send("abort", episode_id, {"reason": reason})
         del self._episodes[str(episode_id)]
 
     def close(self) -> None:
         """Aborts open episodes, and closes the connection; raises nothing."""
-        if os.getpid() != self._process_id:  # a fork: they are its parent's
+        if os.getpid() != self._process_id:  # in a fork: they belong to its parent
             return
         self._patience_s = min(self._patience_s, 5.0)
         try:
@@ -289,17 +291,17 @@ class PolicyClient:
         return actions
 
     def _send(self, kind: str, episode_id: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the reply to one item; if there is none, or a refusal, the episode is over."""
+        """Sends an item and returns the reply; a refusal, or no reply at all, ends the episode."""
         self._check_user()
         episode_id = str(episode_id)
         item = {"type": kind, "episode_id": episode_id, **fields}
         try:
             body = json.dumps({"items": [item]}, default=_plain, allow_nan=False).encode()
-        except (TypeError, ValueError):  # a number that is not finite, or a key that is no text
+        except (TypeError, ValueError):  # a number is not finite, or a key is no text
             body = json.dumps({"items": [_readable(item)]}).encode()
         limit = self.spec.get("max_message_bytes", 0)
         try:
-            if 0 < limit < len(body):  # the server would close the connection on it
+            if 0 < limit < len(body):  # the server would close the connection
                 detail = f"{kind} of episode {episode_id}: {len(body)} bytes are over the limit of "
                 detail += f"{limit} bytes (limits.max_message_bytes)"
                 reply: dict[str, Any] = {"type": "refused", "code": 413, "message": detail}
@@ -344,7 +346,7 @@ class PolicyClient:
     def _exchange(
         self, method: str, path: str, body: bytes = b"", is_start: bool = False
     ) -> dict[str, Any]:
-        """Sends a request until it is answered; raises `ServerUnavailable` if it never is."""
+        """Repeats a request until it is answered; raises `ServerUnavailable` if it never is."""
         if not self._lock.acquire(blocking=False):
             raise self._is_in_use()
         self._user = threading.current_thread().name
@@ -380,7 +382,7 @@ class PolicyClient:
                     self._connection = self._connect()
                 answer = self._request(self._connection, method, path, body)
                 if is_start and answer.get("replies", [{}])[0].get("code") == 503:
-                    raise OSError(answer["replies"][0]["message"])  # it stops; another may follow
+                    raise OSError(answer["replies"][0]["message"])  # another server may follow
                 return answer
             except (OSError, http.client.HTTPException) as error:
                 self._drop()
@@ -389,7 +391,7 @@ class PolicyClient:
                 received_at = time.monotonic()
                 continue
             away_s = time.monotonic() - received_at
-            if away_s >= self._patience_s and pause_s:  # tried twice at least
+            if away_s >= self._patience_s and pause_s:  # after two attempts at least
                 raise ServerLost(
                     f"server {self._url.netloc} is lost: no answer for {away_s:.1f} s (patience_s "
                     f"is {self._patience_s:g}); {failure!r}; is it running?"
@@ -398,7 +400,7 @@ class PolicyClient:
             pause_s = min(2.0, max(0.05, 2 * pause_s))
 
     def _is_learning(self, began_at: float) -> bool:
-        """Whether a silent server holds its answer back while it learns, as its status says."""
+        """Whether the status of a silent server says that it holds its answer back to learn."""
         connection = self._connect()
         try:
             status = self._request(connection, "GET", "/v1/status")
@@ -425,7 +427,7 @@ class PolicyClient:
     def _request(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes = b""
     ) -> dict[str, Any]:
-        """Returns the answer to one request, sent once; OSError: another try may help."""
+        """Sends a request once and returns the answer; after an OSError another try may help."""
         if connection.sock is None:
             connection.connect()
         # A slow link takes a second for a megabyte.
@@ -468,7 +470,7 @@ def _no_results() -> dict[str, dict[str, Any]]:
 
 
 def _by_agent(what: str, value: Any) -> dict[str, Any]:
-    """Returns a dict by name, none for None; RLlib's verbs took one value of one agent, too."""
+    """Returns a dict by agent name; refuses a single agent's value, which RLlib's methods took."""
     if value is None and what not in ("observations", "rewards", "actions"):
         return {}
     if not isinstance(value, Mapping):
@@ -481,7 +483,7 @@ def _by_agent(what: str, value: Any) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    """Returns the one finite number that a value is, None if it is none."""
+    """Returns a value as one finite number; None if it is not one."""
     value = _plain(value) if hasattr(value, "tolist") else value
     while isinstance(value, (list, tuple)) and len(value) == 1:
         value = value[0]
@@ -493,12 +495,12 @@ def _number(value: Any) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    """Returns an array, a tensor or a number as Python's own; else what it is, to be refused."""
+    """Returns an array, tensor or number as Python's types; else its type's name, to be refused."""
     return value.tolist() if hasattr(value, "tolist") else f"a {type(value).__name__}"
 
 
 def _readable(value: Any) -> Any:
-    """Returns what JSON has: null for NaN and infinity, which the server refuses."""
+    """Returns a value that JSON has; NaN and infinities become null, which the server refuses."""
     if isinstance(value, Mapping):
         return {str(key): _readable(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
