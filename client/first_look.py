@@ -13,7 +13,7 @@ import pickle
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from muxrl.client.episode_metrics import MetricCollector
 from muxrl.protocol.own_modules import hidden_file
 from muxrl.protocol.rows import stack
 from muxrl.protocol.spaces import Space
-from muxrl.protocol.suggestions import listed
+from muxrl.protocol.suggestions import listed, similar_or_known
 from muxrl.protocol.values import Mismatch, conform, sample_action
 
 logger = logging.getLogger(__name__)
@@ -81,6 +81,8 @@ class SimulationFacts:
     """Why its `state()` gives no state, although it has that method; "" if nothing is wrong."""
     first_agents: tuple[str, ...] = ()
     """Agents that observe at the beginning of an episode; (): unknown."""
+    absent_metrics: Mapping[str, str] = field(default_factory=dict)
+    """Metrics that were in no info of a whole episode, with the end of a sentence on what was."""
 
 
 def look(
@@ -124,6 +126,7 @@ def look(
         (*getattr(simulation, "notes", ()), *notes),
         first.state_problem,
         tuple(agent for what, agent in first.shown[0] if what == "observation"),
+        first.find_absent(metrics or {}),
     )
 
 
@@ -191,6 +194,7 @@ class _Play:
         self.state_problem: str = getattr(simulation, "state_problem", "")
         self._simulation, self._options = simulation, options
         self._metrics = MetricCollector(metrics)
+        self._names_in_infos: dict[str, None] = {}
         self._rng = np.random.default_rng(0)
         self._is_over, self._has_time = False, True
         self._num_actions: Counter[str] = Counter()
@@ -243,6 +247,8 @@ class _Play:
             shown.update({("truncation", agent): True for agent in result.truncations})
             for infos in (*result.earlier_infos, result.infos):
                 self._metrics.add(infos)
+                for info in infos.values():
+                    self._names_in_infos.update(dict.fromkeys(_names_in(info)))
         self.shown.append(shown)
         actions: dict[str, Any] = {}
         for agent in sorted(seen):
@@ -297,6 +303,13 @@ class _Play:
                 "0; give every agent that has acted one"
             )
 
+    def find_absent(self, metrics: Iterable[str]) -> dict[str, str]:
+        """Returns the metrics that did not come, if the episode ended; see `SimulationFacts`."""
+        if not self._is_over:
+            return {}
+        came, known = self._metrics.result(), self._names_in_infos
+        return {n: similar_or_known(n, known, "its infos have") for n in metrics if n not in came}
+
     def find_difference(self, again: _Play) -> Iterator[str]:
         """Yields a sentence if another episode with the same seed and actions was different."""
         for t, (one, other) in enumerate(zip(self.shown, again.shown, strict=False)):
@@ -316,6 +329,15 @@ class _Play:
                     "generator that reset() makes of its seed, else runs cannot be repeated"
                 )
                 return
+
+
+def _names_in(info: Any, prefix: str = "") -> Iterator[str]:
+    """Yields what of an info can be a metric, by the names that they have in a config."""
+    for key, value in info.items() if isinstance(info, Mapping) else ():
+        if isinstance(value, Mapping):
+            yield from _names_in(value, f"{prefix}{key}/")
+        else:
+            yield f"{prefix}{key}"
 
 
 @contextlib.contextmanager

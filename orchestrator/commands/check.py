@@ -158,6 +158,8 @@ def _print_seats(experiment: Experiment) -> None:
 
 def _describe_gateway(experiment: Experiment) -> Iterator[str]:
     """Yields what a simulation that somebody else starts has to know."""
+    from muxrl.client.episode_metrics import RESERVED_METRICS
+    from muxrl.orchestrator.config.checks import awaited_metrics
     from muxrl.orchestrator.config.resolve import compares_untrained
 
     gateway = experiment.config.simulation.gateway
@@ -174,6 +176,9 @@ def _describe_gateway(experiment: Experiment) -> Iterator[str]:
         sentences.append(f"{num:,} at the end")
     if sentences:
         yield f"evaluations take episodes of theirs: {', '.join(sentences)}"
+    for key, metric in awaited_metrics(experiment.config):
+        if metric not in RESERVED_METRICS:
+            yield f"they have to send the metric {metric!r} with an episode's end, for {key}"
 
 
 def _describe_reading(plan: ServerPlan) -> Iterator[str]:

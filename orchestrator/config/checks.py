@@ -79,6 +79,9 @@ def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[
     if needs_stop:
         problems += _stop_problems(config)
     problems += _best_problems(config)
+    for key, metric in awaited_metrics(config):
+        if needs_stop or not key.startswith("stop."):
+            problems += unknown_metric(key, metric, config)
     problems += [f"trackers: {problem}" for problem in tracker_problems(config.trackers)]
     if config.storage_path is not None and (problem := find_problem(config.storage_path)):
         problems.append(f"storage_path: {problem}")
@@ -95,7 +98,6 @@ def _best_problems(config: ExperimentConfig) -> Iterator[str]:
             "evaluation.interval_env_steps, or leave it out"
         )
     yield from unknown_server("checkpoint.best.of", "name", best.of, config)
-    yield from unknown_metric("checkpoint.best.name", best.name, config)
 
 
 def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
@@ -208,7 +210,6 @@ def _parameter_problems(config: ExperimentConfig) -> Iterator[str]:
         if isinstance(rule, Mapping):
             at = f"simulation.parameters.{name}.next_when"
             yield from unknown_server(f"{at}.of", "metric", rule.get("of", TOTAL), config)
-            yield from unknown_metric(f"{at}.metric", rule.get("metric", RETURN), config)
 
 
 def _algorithm_problems(server_id: str, server: ServerConfig) -> Iterator[str]:
@@ -330,13 +331,24 @@ def _stop_problems(config: ExperimentConfig) -> Iterator[str]:
             "episode_return, metric_at_least, metric_at_most"
         )
     yield from _unknown_servers("stop.episode_return", stop.episode_return, config)
+
+
+def awaited_metrics(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
+    """Yields each key of which nothing comes without a metric, and the metric's name."""
+    for name, given in config.simulation.parameters.items():
+        rule = given.get("next_when") if parameters.has_lessons(given) else None
+        if isinstance(rule, Mapping):
+            yield f"simulation.parameters.{name}.next_when.metric", str(rule.get("metric", RETURN))
     for key in ("metric_at_least", "metric_at_most"):
-        for name in getattr(stop, key):
-            yield from unknown_metric(f"stop.{key}", name, config)
+        for metric in getattr(config.stop, key):
+            yield f"stop.{key}", metric
+    if config.checkpoint.best is not None:
+        yield "checkpoint.best.name", config.checkpoint.best.name
 
 
 def unknown_metric(where: str, name: str, config: ExperimentConfig) -> Iterator[str]:
-    """Yields a sentence if no episode will have a metric; who sends any from outside, may.
+    """Yields a sentence if no episode will have a metric; who sends them from outside may send any
+    that a simulation can name.
 
     Args:
         where: the key; of a condition to stop, the return is another key's.
@@ -346,11 +358,15 @@ def unknown_metric(where: str, name: str, config: ExperimentConfig) -> Iterator[
     known = [*config.simulation.metrics, *OWN_METRICS]
     if not where.startswith("stop."):
         known.append(RETURN)
-    if name in known or config.simulation.env == EXTERNAL:
+    if name in known:
         return
     hint = similar_or_known(name, known, "simulation.metrics and muxrl's own are")
     if name == RETURN:
         hint = "; stop.episode_return is for that"
+    elif config.simulation.env == EXTERNAL:
+        if is_metric_name(name):
+            return
+        hint = f"; simulations send those that are named by {METRIC_NAMES}"
     yield f"{where}: there is no metric {name!r}{hint}"
 
 

@@ -16,11 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from muxrl.client.episode_metrics import OWN_METRICS
+from muxrl.orchestrator.config.checks import awaited_metrics
 from muxrl.orchestrator.config.experiment import Experiment
 from muxrl.orchestrator.config.memory import find_overflow, find_replays
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.protocol.spaces import Box
-from muxrl.protocol.suggestions import listed
+from muxrl.protocol.suggestions import did_you_mean, listed
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.lookup import find
 from muxrl.servers.trainers.algorithm import Algorithm
@@ -78,6 +80,7 @@ def warned(experiment: Experiment) -> Experiment:
 def find_warnings(experiment: Experiment) -> Iterator[str]:
     """Yields a sentence for each thing that whoever believes the results has to know before."""
     yield from (f"simulation.env: {note}" for note in experiment.facts.notes)
+    yield from _find_absent_metrics(experiment)
     yield from _find_teams_of_one(experiment)
     yield from _find_idle_bounds(experiment)
     if experiment.is_external:
@@ -106,6 +109,25 @@ def find_warnings(experiment: Experiment) -> Iterator[str]:
                 continue  # it explores nothing
             if text := _cut_short(schedule, budget):
                 yield f"{learner.who}: {text}"
+
+
+def _find_absent_metrics(experiment: Experiment) -> Iterator[str]:
+    """Yields a sentence for each metric that seems to be misspelt: it may never come."""
+    waiting: dict[str, list[str]] = {}
+    for key, metric in awaited_metrics(experiment.config):
+        waiting.setdefault(metric, []).append(key)
+    for metric, hint in experiment.facts.absent_metrics.items():
+        keys = f", which {listed(waiting[metric])} waits for," if metric in waiting else ""
+        yield (
+            f"simulation.metrics: {metric!r}{keys} was in no info of the episode of random actions "
+            f"that was played{hint}"
+        )
+    for metric, keys in waiting.items() if experiment.is_external else ():
+        if metric not in OWN_METRICS and (hint := did_you_mean(metric, OWN_METRICS)):
+            yield (
+                f"{listed(keys)}: waits for the metric {metric!r}, which simulations have to "
+                f"send{hint}"
+            )
 
 
 def _find_idle_intervals(config: ExperimentConfig, budget: int) -> Iterator[str]:

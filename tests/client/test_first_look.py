@@ -91,6 +91,17 @@ def test_a_whole_episode_refuses_what_a_run_would(env: type, metrics: Any, refus
         look(adapt(env()), metrics=metrics, is_whole=True)
 
 
+def test_a_whole_episode_says_which_metrics_no_info_had() -> None:
+    env = gives(infos=lambda self: {"a": {"wins": 1, "time": {"late": 2.0}}} if self.t > 1 else {})
+    found = look(adapt(env()), metrics=dict.fromkeys(("wins", "win", "hit"), "last"), is_whole=True)
+    assert found.absent_metrics == {
+        "win": "; did you mean 'wins'?",
+        "hit": "; its infos have wins, time/late",
+    }
+    assert look(adapt(env()), metrics={"win": "last"}).absent_metrics == {}, "of one step"
+    assert look(adapt(Endless()), metrics={"win": "last"}, is_whole=True).absent_metrics == {}
+
+
 class Slow(Endless):
     def step(self, actions: Any) -> Any:
         time.sleep(0.02)

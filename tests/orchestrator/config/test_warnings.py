@@ -198,6 +198,25 @@ def test_check_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert last.startswith("warning: server 'ppo': its first update needs ")
 
 
+def test_check_says_which_metrics_may_never_come(capsys: pytest.CaptureFixture[str]) -> None:
+    changes = ["simulation.metrics={win: last, hit: sum}", "stop.metric_at_least={win: 0.9}"]
+    best = ["checkpoint.best.name=win", "evaluation.interval_env_steps=1000"]
+    assert main(["check", "cartpole_ppo", *changes, *best]) == 0
+    *_, win, hit = capsys.readouterr().out.splitlines()
+    absent = "was in no info of the episode of random actions that was played; its infos have none"
+    keys = "stop.metric_at_least, checkpoint.best.name"
+    assert win == f"warning: simulation.metrics: 'win', which {keys} waits for, {absent}"
+    assert hit == f"warning: simulation.metrics: 'hit' {absent}"
+    assert main(["check", "twenty_lines", "stop.metric_at_most={late: 3, truncate: 0}"]) == 0
+    out = capsys.readouterr().out
+    sent = "they have to send the metric 'late' with an episode's end, for stop.metric_at_most\n"
+    assert sent in out
+    assert out.endswith(
+        "warning: stop.metric_at_most: waits for the metric 'truncate', which simulations have to "
+        "send; did you mean 'truncated'?\n"
+    )
+
+
 # --- many simulations for a batch -----------------------------------------------------------
 
 
