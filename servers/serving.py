@@ -172,8 +172,8 @@ class Serving:
         plan = self._entry.seating.with_groups(plan)
         if not self._entry.asks_for_state:
             plan = replace(plan, state_size=None)
-        if plan.while_learning == "auto":
-            plan = replace(plan, while_learning=self._entry.default_while_learning)
+        while_learning = self._entry.find_while_learning(plan.while_learning)
+        plan = replace(plan, while_learning=while_learning)
         problems = [*self._entry.find_config_problems(plan)]
         if plan.callbacks:
             problems += find_callback_problems(plan.callbacks)

@@ -191,11 +191,10 @@ class ServerResolver:
             "settings": algorithm.complete_settings(config),
             "seed": derive_seed(seed, "server", self.server_id),
             "samples_actions": algorithm.samples_actions,
+            "while_learning": algorithm.find_while_learning(config.while_learning),
             "scale_observations": "none",
             "initialize_from": "",
         }
-        if config.while_learning == "auto":
-            resolved["while_learning"] = algorithm.default_while_learning
         # All else has the same name in both.
         named = {f.name for f in fields(ServerPlan)}
         alike = {f.name: getattr(config, f.name) for f in fields(config) if f.name in named}

@@ -83,6 +83,7 @@ def find_warnings(experiment: Experiment) -> Iterator[str]:
     yield from _find_absent_metrics(experiment)
     yield from _find_teams_of_one(experiment)
     yield from _find_idle_bounds(experiment)
+    yield from _find_idle_serving(experiment)
     if experiment.is_external:
         yield from _find_idle_keys(experiment.config)
     yield from _find_lag(experiment)
@@ -188,6 +189,16 @@ def _find_idle_bounds(experiment: Experiment) -> Iterator[str]:
             yield (
                 f"server {server_id!r}: action_bounds {given} change nothing: they are for a Box, "
                 f"and its agents act {listed(acts)}"
+            )
+
+
+def _find_idle_serving(experiment: Experiment) -> Iterator[str]:
+    for server_id, plan in experiment.learning.items():
+        if experiment.config.servers[server_id].while_learning == "serve" != plan.while_learning:
+            yield (
+                f"server {server_id!r}: while_learning: serve changes nothing: {plan.algorithm} "
+                "has no copies that act while it learns (acts_while_learning), so simulations wait "
+                "for each update"
             )
 
 

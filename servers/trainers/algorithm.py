@@ -61,9 +61,17 @@ class Algorithm(ABC):
             """The spaces that it can learn in; None: nobody has said."""
 
     @property
-    def default_while_learning(self) -> WhileLearning:
-        """Whether simulations wait for an update: stale samples would bias an on-policy one."""
-        return "wait" if self.learns_from == "newest" else "serve"
+    def acts_while_learning(self) -> bool:
+        """Whether it has copies that act while it learns."""
+        return True
+
+    def find_while_learning(self, given: WhileLearning) -> WhileLearning:
+        """Returns whether simulations wait for an update, where a config says this.
+
+        By default they wait for an on-policy one, which stale samples would bias.
+        """
+        waits = self.learns_from == "newest" if given == "auto" else given == "wait"
+        return "wait" if waits or not self.acts_while_learning else "serve"
 
     @property
     def asks_for_state(self) -> bool:

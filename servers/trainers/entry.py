@@ -144,6 +144,13 @@ class TrainerEntry(Algorithm):
         return self._declared("learns_from", "newest")
 
     @property
+    def acts_while_learning(self) -> bool:
+        if isinstance(self.source, str):
+            return True
+        # What a function will return nobody knows.
+        return bool(getattr(self.make, "acts_while_learning", not isinstance(self.make, type)))
+
+    @property
     def gives_log_probs(self) -> bool:
         return bool(self._declared("gives_log_probs", False))
 

@@ -114,10 +114,9 @@ class ExternalEntry(TrainerEntry):
     def configured(self, config: ServerConfig | ServerPlan) -> Self:
         return replace(self, has_groups=bool(config.groups))
 
-    @property
-    def default_while_learning(self) -> WhileLearning:
+    def find_while_learning(self, given: WhileLearning) -> WhileLearning:
         """It is for the process to decide."""
-        return "auto"
+        return given
 
     def settings(self) -> dict[str, Any]:
         return {}

@@ -38,7 +38,9 @@ def problems(name: str, **given: Any) -> list[str]:
 @pytest.mark.parametrize("entry", own_algorithms(), ids=lambda entry: entry.name)
 def test_every_algorithm_makes_valid_settings_of_its_defaults(entry: Any) -> None:
     assert find(entry.name.lower()).name == entry.name
-    assert entry.default_while_learning == ("wait" if entry.learns_from == "newest" else "serve")
+    waits = entry.learns_from == "newest"
+    assert entry.find_while_learning("auto") == ("wait" if waits else "serve")
+    assert entry.acts_while_learning == entry.make.acts_while_learning
     defaults = entry.settings()
     assert not [name for name in defaults if name.startswith("_")]
     config = made(entry.name, defaults, entry.model_settings())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,37 @@ def test_check_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "cartpole_ppo", *changes]) == 0
     *_, last = capsys.readouterr().out.splitlines()
     assert last.startswith("warning: server 'ppo': its first update needs ")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "given", "holds", "is_told"),
+    [
+        (OWN, "auto", "wait", False),
+        (OWN, "wait", "wait", False),
+        (OWN, "serve", "wait", True),
+        ("QMIX", "auto", "serve", False),
+        ("PPO", "serve", "serve", False),
+    ],
+)
+def test_who_cannot_act_while_it_learns_is_waited_for(
+    algorithm: str, given: Any, holds: str, is_told: bool
+) -> None:
+    config = experiment(algorithm, None).config
+    config.servers["s"].while_learning = given
+    resolved = resolve(config, FACTS)
+    assert resolved.servers["s"].while_learning == holds
+    told = [f"server 's': while_learning: serve changes nothing: {algorithm} has no copies"]
+    assert [one.partition(" that act")[0] for one in find_warnings(resolved)] == told * is_told
+
+
+def test_check_shows_whether_simulations_wait(capsys: pytest.CaptureFixture[str]) -> None:
+    changes = ["servers.ppo.algorithm=SB3_PPO", "servers.ppo.while_learning=serve"]
+    settings = ["servers.ppo.settings={}", "servers.ppo.settings.total_timesteps=9000"]
+    settings += ["servers.ppo.settings.batch_env_steps=64"]
+    assert main(["check", "cartpole_ppo", *changes, *settings]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r" ppo +SB3_PPO +wait +127", out)
+    assert "warning: server 'ppo': while_learning: serve changes nothing: SB3_PPO has no" in out
 
 
 def test_check_says_which_metrics_may_never_come(capsys: pytest.CaptureFixture[str]) -> None:

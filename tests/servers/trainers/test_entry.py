@@ -44,7 +44,7 @@ def test_settings_are_the_arguments_behind_the_first() -> None:
     entry = entry_of("Counting")
     assert entry.settings() == {"start": 0, "rate": 0.1}
     assert entry.learns_from == "newest"
-    assert entry.default_while_learning == "wait"
+    assert entry.find_while_learning("auto") == "wait"
     assert entry.summary.startswith("Acts the number of updates")
 
 
@@ -53,9 +53,9 @@ def test_a_subclass_of_one_of_ours_is_served_as_that_is(name: str) -> None:
     own = find(name)
     assert isinstance(own, TrainerEntry)
     entry = TrainerEntry("mine:Mine", type("Mine", (own.make,), {}))
-    for what in ("learns_from", "gives_log_probs", "samples_actions", "seating"):
+    same = ("learns_from", "gives_log_probs", "samples_actions", "seating", "acts_while_learning")
+    for what in same:
         assert getattr(entry, what) == getattr(own, what), what
-    assert entry.default_while_learning == own.default_while_learning
     mine = TrainerEntry("mine:Mine", type("Mine", (own.make,), {"learns_from": "recent"}))
     assert mine.learns_from == "recent", "what the class itself says"
 

@@ -412,19 +412,20 @@ class OfNone(AlgorithmConfig):
 
 
 @pytest.mark.parametrize(
-    ("name", "learns_from", "waits"),
+    ("name", "learns_from"),
     [
-        ("RLLIB_PPO", "newest", "wait"),
-        ("rllib_appo", "recent", "serve"),
-        ("RLLIB_IMPALA", "recent", "serve"),
-        ("RLLIB_DQN", "replay", "serve"),
-        ("ray.rllib.algorithms.sac:SACConfig", "replay", "serve"),
-        (f"{__name__}:OfRLlib", "newest", "wait"),
+        ("RLLIB_PPO", "newest"),
+        ("rllib_appo", "recent"),
+        ("RLLIB_IMPALA", "recent"),
+        ("RLLIB_DQN", "replay"),
+        ("ray.rllib.algorithms.sac:SACConfig", "replay"),
+        (f"{__name__}:OfRLlib", "newest"),
     ],
 )
-def test_a_config_is_fed_as_its_kind_is(name: str, learns_from: str, waits: str) -> None:
+def test_a_config_is_fed_as_its_kind_is(name: str, learns_from: str) -> None:
+    """None has copies that act while it learns."""
     entry = entry_of(name)
-    assert (entry.learns_from, entry.default_while_learning) == (learns_from, waits)
+    assert (entry.learns_from, entry.find_while_learning("auto")) == (learns_from, "wait")
     assert entry.samples_actions == ("DQN" not in name)
     if name.endswith("OfRLlib"):
         assert (entry.name, entry.summary) == (name, "A variant of RLlib's.")
