@@ -152,6 +152,8 @@ class EnvLoop(HeldLoop):
         self._outbox = Outbox()
         """The outbox that is being filled."""
         num = self._copies.num
+        self._first_seed: int | None = None
+        """The seed with which all copies are reset together, if they are."""
         self._parameters_of: list[Parameters] = [{}] * num
         self._drawn: dict[int, tuple[int | None, Parameters]] = {}
         """By copy: seed and parameters of the episode that the copy begins next by itself."""
@@ -201,7 +203,7 @@ class EnvLoop(HeldLoop):
     def _play(self, on_episode: OnEpisode, should_stop: Callable[[], bool]) -> None:
         copies, table = self._copies, self._table
         if not copies.begin_on_request:
-            seed = next(self._seeds, None)
+            self._first_seed = seed = next(self._seeds, None)
             copies.reset(seed)
             self._drawn.setdefault(0, (seed, draw(self.parameters, seed)))
         self._begin_free()
@@ -367,16 +369,20 @@ class EnvLoop(HeldLoop):
         else:
             self._is_server_lost = False
             for episode_id, failure in failures.items():
+                origin = self._origin(episode_id, (*asked, *outbox.ended))
                 if self._may_drop(failure):
                     bad.add(episode_id)
                     self.num_bad_episodes += 1
                     self._num_bad_in_a_row += 1
-                    seeds = [e.seed for e in asked if e is not None and e.episode_id == episode_id]
-                    reset = f" (seed {seeds[0]})" if seeds and seeds[0] is not None else ""
-                    logger.warning("an episode%s ends at a bad value: %s", reset, failure)
+                    where = f" ({origin})" if origin else ""
+                    logger.warning("an episode%s ends at a bad value: %s", where, failure)
                 elif self._on_lost == "raise" or not isinstance(failure, EpisodeLost):
+                    text = str(failure)
                     if self._num_bad_in_a_row >= _MOST_BAD:
-                        failure.args = (f"{failure}; {_MOST_BAD} episodes before ended so, too",)
+                        text += f"; {_MOST_BAD} episodes before ended so, too"
+                    if origin and isinstance(failure, RefusedByServer):
+                        text += f"; to play that episode again: {origin}"
+                    failure.args = (text,)
                     raise failure
                 else:
                     logger.warning("an episode begins again: %s", failure)
@@ -387,6 +393,16 @@ class EnvLoop(HeldLoop):
                 self._num_bad_in_a_row = 0
         self.num_lost_episodes += len(lost)
         return lost, bad
+
+    def _origin(self, episode_id: str, episodes: Sequence[Episode | None]) -> str:
+        """Says with which seed one of these was reset; "" if the simulation chose it."""
+        found = (one for one in episodes if one is not None and one.episode_id == episode_id)
+        episode = next(found, None)
+        if episode is None or episode.seed is None:
+            return ""
+        if self._copies.begin_on_request:
+            return f"seed {episode.seed}"
+        return f"copy {episode.slot} of an environment with seed {self._first_seed}"
 
     def _may_drop(self, failure: ClientError) -> bool:
         is_bad = isinstance(failure, RefusedByServer) and failure.is_unsound

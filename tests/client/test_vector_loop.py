@@ -158,8 +158,9 @@ def test_a_copy_with_a_bad_value_is_out_until_its_episode_is_over(
     assert loop.num_env_steps == 12 - 2
     assert world.client.num_mismatches == 0
     stopping = World(kind, unsound(t=1))
-    with pytest.raises(RefusedByServer, match="it is NaN"):
-        stopping.play(copies(3, 3))
+    again = "it is NaN; to play that episode again: copy 0 of an environment with seed 7$"
+    with pytest.raises(RefusedByServer, match=again):
+        stopping.play(copies(3, 3), range(7, 20))
     assert stopping.left.open == stopping.right.open == {}
 
 
