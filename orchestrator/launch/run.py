@@ -94,6 +94,7 @@ class Run:
         """What could not be saved at its end, and why, in a sentence each."""
         self._folder = folder
         self._before = before
+        self._num_before = 0 if before is None else before.env_steps
         self._supervisor = Supervisor(self.config, folder)
         self.servers = Servers(
             experiment,
@@ -366,11 +367,11 @@ class Run:
 
         Where a simulation is lost before that, time passes, too: it may never play.
         """
-        before = 0 if self._before is None else self._before.env_steps
-        if self.is_training and self.tally.env_steps == before and not self._simulations.last_loss:
+        if self.is_training and self._awaited and not self._simulations.last_loss:
             self.tally.begin()
         else:
             self.tally.tick()
+        self._records.note_waiting(self._awaited, self._how_to_join)
 
     def _record(self) -> None:
         servers, alarm = self.servers, self._checkpoints.problem
@@ -479,10 +480,27 @@ class Run:
     @property
     def _awaited(self) -> str:
         """What the first env step waits for, for people; "" once there is one."""
-        if self.tally.has_played:
+        if self.tally.env_steps > self._num_before:
             return ""
         gateway = self._simulations.gateway
         return f"waiting for a simulation at {gateway.address}" if gateway else "simulations start"
+
+    @property
+    def _how_to_join(self) -> str:
+        """What a simulation that muxrl does not start has to do; "": muxrl starts it."""
+        gateway, simulation = self._simulations.gateway, self.config.simulation
+        if gateway is None:
+            return ""
+        at, token = gateway.address, ", with the gateway's token" * bool(simulation.gateway.token)
+        remedy = (
+            f"have one connect to http://{at}, in Python by PolicyClient({at!r}){token}; "
+            f"'curl http://{at}/v1/spec' shows what it sends"
+        )
+        if simulation.command:
+            remedy = f"simulation.command plays nothing; see {self._folder.log('simulation-0')}"
+        if self.config.stop.time_s is not None:
+            remedy += "; stop.time_s begins with the first env step"
+        return remedy
 
     # --- its end ------------------------------------------------------------------------
 

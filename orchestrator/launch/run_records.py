@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from muxrl.orchestrator.config import Experiment
@@ -24,6 +25,10 @@ from muxrl.servers.episodes.warnings import Warnings
 
 _MIN_EPISODES = 20
 """By then it is known how long episodes are, more or less."""
+_SILENCE_S = 30.0
+"""After so long it is said that nobody plays, and again after twice as long, and so on,"""
+_MOST_SILENCE_S = 600.0
+"""but as often as this at least."""
 
 
 class RunRecords:
@@ -70,6 +75,8 @@ class RunRecords:
         self.servers = ServerReports(experiment, self.metrics, self.tally)
         self._recorded_s: float | None = None
         """The clock in the newest row."""
+        self._waits_since: float | None = None
+        self._silence_s = _SILENCE_S
         self._is_warned_late = not experiment.may_be_warned_late
         self.warn(experiment.warnings)
 
@@ -102,6 +109,21 @@ class RunRecords:
         """Notes that a process was lost and is started again."""
         self.tally.restart(name)
         self.status.note_restart(name)
+
+    def note_waiting(self, waiting_for: str, remedy: str) -> None:
+        """Notes what the first env step waits for, and says so now and then.
+
+        Args:
+            waiting_for: "" once there is one.
+            remedy: what can be done; "": it comes by itself.
+        """
+        self.status.note_waiting(waiting_for)
+        if self._waits_since is None:
+            self._waits_since = time.monotonic()
+        waited_s = time.monotonic() - self._waits_since
+        if waiting_for and remedy and waited_s >= self._silence_s:
+            self._silence_s = waited_s + min(waited_s, _MOST_SILENCE_S)
+            self._on_warned(f"{waiting_for} for {waited_s:.0f} s: {remedy}")
 
     def warn(self, sentences: Iterable[str]) -> None:
         """Notes what the run as a whole is warned of."""

@@ -5,6 +5,7 @@
     state       starting, running, evaluating; done, failed, interrupted
     cause       why it failed or was interrupted, in a sentence; "" otherwise
     stopped_by  the stop condition that has ended training, such as "win ≥ 0.9"; "": none has
+    waiting_for what the first env step waits for, such as a simulation; "" once there is one
     started_at  ISO 8601, UTC
     ended_at    the same; null while it runs
     host, pid   the process that watches over the run
@@ -72,6 +73,7 @@ class RunStatus:
     warnings: Mapping[str, Sequence[ServerWarning]] = field(default_factory=dict)
     checkpoint_problem: str = ""
     stopped_by: str = ""
+    waiting_for: str = ""
 
     @property
     def process(self) -> Process:
@@ -141,6 +143,12 @@ class StatusFile:
         """Says which stop condition has ended training; the next state is written with it."""
         self._status = replace(self._status, stopped_by=stopped_by)
 
+    def note_waiting(self, waiting_for: str) -> None:
+        """Says what the first env step waits for; "": there is one."""
+        if waiting_for != self._status.waiting_for:
+            self._status = replace(self._status, waiting_for=waiting_for)
+            self._write()
+
     def note_env_steps(self, env_steps: int) -> None:
         """Says how far training is; written with counts of warnings, see `warn`."""
         self._status = replace(self._status, env_steps=env_steps)
@@ -174,7 +182,7 @@ class StatusFile:
         """
         self._status = replace(self._status, state=state, env_steps=env_steps, cause=cause)
         if self._status.has_ended:
-            self._status = replace(self._status, ended_at=_now())
+            self._status = replace(self._status, ended_at=_now(), waiting_for="")
         self._write()
 
     def _write(self) -> None:

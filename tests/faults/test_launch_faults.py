@@ -159,7 +159,7 @@ FAULTS = [
     ("exit", ["simulation-0 died"]),
     ("hang", ["has been in one step of its simulation for", "timeouts.step_s"]),
     ("wrong_shape", ["refused t=51", "'agent_0'", "Box(8,) float32", "shape (9,)"]),
-    ("nan", ["refused t=51", "'agent_0'", "NaN at index [1]"]),
+    ("nan", ["refused t=51", "'agent_0'", "NaN at index [1]", "play that episode again: seed "]),
 ]
 
 
