@@ -159,8 +159,7 @@ def _print_seats(experiment: Experiment) -> None:
 def _describe_gateway(experiment: Experiment) -> Iterator[str]:
     """Yields what a simulation that somebody else starts has to know."""
     from muxrl.client.episode_metrics import RESERVED_METRICS
-    from muxrl.orchestrator.config.checks import awaited_metrics
-    from muxrl.orchestrator.config.resolve import compares_untrained
+    from muxrl.orchestrator.config.checks import awaited_metrics, compares_untrained
 
     gateway = experiment.config.simulation.gateway
     yield f"simulations connect to one gateway, {gateway.host}:{gateway.port or '(any free port)'}"

@@ -50,6 +50,19 @@ def is_label(name: str) -> bool:
     return _FILE_NAME.fullmatch(name) is not None
 
 
+def compares_untrained(config: ExperimentConfig) -> bool:
+    """Whether the final evaluation plays each server's untrained policies in its place, too.
+
+    Not where somebody else plays the episodes, unless it is asked for: they cost what nobody here
+    knows.
+    """
+    evaluation = config.evaluation
+    should_compare = evaluation.should_compare_untrained
+    if should_compare is None:
+        should_compare = config.simulation.env != EXTERNAL
+    return should_compare and evaluation.final_num_episodes > 0
+
+
 def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[str]:
     """Returns one sentence for each thing that is wrong.
 

@@ -14,7 +14,7 @@ from typing import Any
 from muxrl.client.first_look import SimulationFacts
 from muxrl.client.inference_modes import InferenceModes
 from muxrl.client.local_policies import no_local_inference
-from muxrl.orchestrator.config.checks import EXTERNAL, find_problems
+from muxrl.orchestrator.config.checks import find_problems
 from muxrl.orchestrator.config.experiment import Experiment, pool_members
 from muxrl.orchestrator.config.facts import probe
 from muxrl.orchestrator.config.schema import ExperimentConfig
@@ -27,7 +27,6 @@ from muxrl.protocol.patterns import match, similar_pattern
 from muxrl.protocol.suggestions import listed, similar_or_known
 from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.fixed_names import is_fixed
 from muxrl.servers.setting_values import AlgorithmProblem
 
 
@@ -73,35 +72,14 @@ def resolve(
     problems = find_problems(config, needs_stop=needs_stop)
     agents_of = _assign_agents(config, facts, problems)
     config = solved(config, agents_of, problems)
-    plans = {
-        server_id: ServerResolver(
-            server_id,
-            server,
-            agents_of[server_id],
-            agents_of,
-            facts,
-            problems,
-        ).plan(config.seed)
-        for server_id, server in config.servers.items()
-        if server_id in agents_of
+    made = {
+        s: ServerResolver(s, config, agents_of, facts, problems).plan()
+        for s in config.servers
+        if s in agents_of
     }
+    plans = {s: plan for s, plan in made.items() if plan is not None}
     problems += find_learning_problems(config, plans)
-    keep_mib = config.checkpoint.replay_max_mib
-    experiment = Experiment(
-        _with_checkpoints(config, plans),
-        facts,
-        {
-            s: replace(
-                p,
-                keep_replay_mib=keep_mib,
-                agents_return=config.simulation.respawn != "refuse",
-                keeps_untrained=compares_untrained(config) and not is_fixed(p.algorithm),
-                shadow=shadows(config).get(s, ""),
-            )
-            for s, p in plans.items()
-            if p is not None
-        },
-    )
+    experiment = Experiment(_with_checkpoints(config, plans), facts, plans)
     if config.simulation.respawn != "refuse":
         problems += _respawn_problems(experiment)
     for pool, entry, kind, source in pool_members(experiment.servers):
@@ -169,7 +147,7 @@ def _respawn_problems(experiment: Experiment) -> Iterator[str]:
 
 
 def _with_checkpoints(
-    config: ExperimentConfig, plans: Mapping[str, ServerPlan | None]
+    config: ExperimentConfig, plans: Mapping[str, ServerPlan]
 ) -> ExperimentConfig:
     """Returns the config with absolute paths of checkpoints, and of what a link leads to now.
 
@@ -177,12 +155,11 @@ def _with_checkpoints(
     """
     servers = dict(config.servers)
     for server_id, plan in plans.items():
-        if plan is not None:
-            servers[server_id] = replace(
-                servers[server_id],
-                initialize_from=plan.initialize_from,
-                settings=_as_found(servers[server_id].settings, plan.settings),
-            )
+        servers[server_id] = replace(
+            servers[server_id],
+            initialize_from=plan.initialize_from,
+            settings=_as_found(servers[server_id].settings, plan.settings),
+        )
     return replace(config, servers=servers)
 
 
@@ -205,19 +182,6 @@ def local_inference_problems(experiment: Experiment) -> Iterator[str]:
         if modes.is_local(server_id) and (problem := find_local_problem(plan)):
             reason = no_local_inference(server_id, plan.algorithm, problem)
             yield f"simulation.inference_mode: {reason}"
-
-
-def compares_untrained(config: ExperimentConfig) -> bool:
-    """Whether the final evaluation plays each server's untrained policies in its place, too.
-
-    Not where somebody else plays the episodes, unless it is asked for: they cost what nobody here
-    knows.
-    """
-    evaluation = config.evaluation
-    should_compare = evaluation.should_compare_untrained
-    if should_compare is None:
-        should_compare = config.simulation.env != EXTERNAL
-    return should_compare and evaluation.final_num_episodes > 0
 
 
 def reseeded(experiment: Experiment, seed: int) -> Experiment:

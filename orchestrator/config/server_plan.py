@@ -13,23 +13,25 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from muxrl.client.first_look import SimulationFacts
-from muxrl.orchestrator.config.checks import is_file_name
+from muxrl.orchestrator.config.checks import compares_untrained, is_file_name
 from muxrl.orchestrator.config.initial_weights import find_initial_weights
+from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.orchestrator.config.shadows import shadows
 from muxrl.orchestrator.storage.json_files import finite
 from muxrl.protocol.patterns import match, similar_pattern
 from muxrl.protocol.spaces import Box, Space, bounds
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.agents.scaling import Scaling, scales_any
 from muxrl.servers.agents.spaces import has_numbers
-from muxrl.servers.config import EXTERNAL, AgentPlan, ServerConfig, ServerPlan
+from muxrl.servers.config import EXTERNAL, AgentPlan, ServerPlan
 from muxrl.servers.lookup import find, own_algorithms
 from muxrl.servers.trainers.algorithm import Algorithm
 from muxrl.servers.training.callbacks import find_callback_problems
@@ -47,19 +49,30 @@ def default_settings(plan: ServerPlan) -> dict[str, Any]:
     return finite(msgspec.to_builtins(found, str_keys=True, enc_hook=repr))
 
 
-@dataclass(frozen=True)
 class ServerResolver:
-    """Makes one server's plan, adding what is wrong to `problems`."""
+    """Makes one server's plan, adding what is wrong to `problems`.
 
-    server_id: str
-    config: ServerConfig
-    agents: list[str]
-    agents_of: Mapping[str, Sequence[str]]
-    """Of all servers."""
-    facts: SimulationFacts
-    problems: list[str]
+    Args:
+        server_id: which.
+        experiment: whose server it is.
+        agents_of: those of all servers.
+        facts: of the simulation.
+        problems: a sentence for each.
+    """
 
-    def plan(self, seed: int) -> ServerPlan | None:
+    def __init__(
+        self,
+        server_id: str,
+        experiment: ExperimentConfig,
+        agents_of: Mapping[str, list[str]],
+        facts: SimulationFacts,
+        problems: list[str],
+    ) -> None:
+        self.server_id, self.facts, self.problems = server_id, facts, problems
+        self.experiment, self.config = experiment, experiment.servers[server_id]
+        self.agents_of, self.agents = agents_of, agents_of[server_id]
+
+    def plan(self) -> ServerPlan | None:
         """Returns the plan, None if there is no way to make one."""
         config = self.config
         try:
@@ -82,7 +95,7 @@ class ServerResolver:
         if algorithm.learns and algorithm.seating.forms_teams and config.late_members == "refuse":
             self._refuse_late_members(groups)
         # Without policies, and with the state whether it is needed or not.
-        draft = self._draft(algorithm, groups, seed)
+        draft = self._draft(algorithm, groups)
         policies = self._policies(algorithm, draft)
         agents: dict[str, AgentPlan] = {}
         for agent_id, agent in draft.agents.items():
@@ -171,13 +184,8 @@ class ServerResolver:
                     f"({listed(seen)}): what is one-hot stays as it is; leave it out"
                 )
 
-    def _draft(
-        self,
-        algorithm: Algorithm,
-        groups: dict[str, tuple[str, ...]],
-        seed: int,
-    ) -> ServerPlan:
-        config = self.config
+    def _draft(self, algorithm: Algorithm, groups: dict[str, tuple[str, ...]]) -> ServerPlan:
+        config, experiment = self.config, self.experiment
         group_of = {member: group for group, members in groups.items() for member in members}
         resolved: dict[str, Any] = {
             "server_id": self.server_id,
@@ -189,11 +197,15 @@ class ServerResolver:
             "groups": groups,
             "state_size": self.facts.state_size if config.use_global_state else None,
             "settings": algorithm.complete_settings(config),
-            "seed": derive_seed(seed, "server", self.server_id),
+            "seed": derive_seed(experiment.seed, "server", self.server_id),
             "samples_actions": algorithm.samples_actions,
             "while_learning": algorithm.find_while_learning(config.while_learning),
             "scale_observations": "none",
             "initialize_from": "",
+            "keep_replay_mib": experiment.checkpoint.replay_max_mib,
+            "agents_return": experiment.simulation.respawn != "refuse",
+            "keeps_untrained": algorithm.learns and compares_untrained(experiment),
+            "shadow": shadows(experiment).get(self.server_id, ""),
         }
         # All else has the same name in both.
         named = {f.name for f in fields(ServerPlan)}

@@ -80,7 +80,7 @@ def find_problems(config: ExperimentConfig) -> Iterator[str]:
 
 
 def find_learning_problems(
-    config: ExperimentConfig, plans: Mapping[str, ServerPlan | None]
+    config: ExperimentConfig, plans: Mapping[str, ServerPlan]
 ) -> Iterator[str]:
     """Yields a sentence for each shadow that cannot learn from what others chose.
 

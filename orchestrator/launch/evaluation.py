@@ -23,7 +23,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from muxrl.orchestrator.config import Experiment
-from muxrl.orchestrator.config.resolve import compares_untrained
+from muxrl.orchestrator.config.checks import compares_untrained
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.errors import Outdated, ProcessEnded
 from muxrl.orchestrator.measure.sides import find_sides

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -185,10 +184,15 @@ class Life(ABC, Generic[R]):
                     await asyncio.sleep(_PAUSE_S)
 
     async def _start_and_work(self) -> None:
-        start_s = self._timeouts.start_s
-        hint = "(timeouts.start_s sets how long it may take)"
-        async with limited(start_s, Silent(f"did not answer for {start_s:g} s {hint}")):
-            await self._start()
+        limit = asyncio.timeout(self._timeouts.start_s)
+        try:
+            async with limit:
+                await self._start()
+        except TimeoutError:
+            if limit.expired():
+                silence = f"did not answer for {self._timeouts.start_s:g} s"
+                raise Silent(f"{silence} (timeouts.start_s sets how long it may take)") from None
+            raise
         if self._has_listened:
             self._lost_s += time.monotonic() - self._lost_at
         self._has_listened, self._is_starting = True, False
@@ -328,19 +332,6 @@ class Life(ABC, Generic[R]):
         except Exception:  # noqa: BLE001  # there is none
             return
         self._receive(report)
-
-
-@contextlib.asynccontextmanager
-async def limited(timeout_s: float, late: Exception) -> AsyncIterator[None]:
-    """Raises an exception if the ``async with`` block takes longer."""
-    limit = asyncio.timeout(timeout_s)
-    try:
-        async with limit:
-            yield
-    except TimeoutError:
-        if limit.expired():
-            raise late from None
-        raise
 
 
 def failure(who: str, error: Exception, log: Path) -> RunFailed:

@@ -23,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 
 from muxrl.orchestrator.config import Experiment, StopConfig
-from muxrl.orchestrator.config.resolve import compares_untrained
+from muxrl.orchestrator.config.checks import compares_untrained
 from muxrl.orchestrator.doing import doing, silenced
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.launch.run import Run
