@@ -56,10 +56,6 @@ class Checkpoints:
         self._config = config
         self._folder = folder
         self._records, self._tally = records, records.tally
-        self._due_s = math.inf if config.interval_s is None else config.interval_s
-        self._due_env_steps = math.inf
-        self.next_snapshot_at: int | None = None
-        """Env steps of the next multiple of `keep_every_env_steps`."""
         self._newest = before.env_steps if before else None
         self._judged, self._num_judged = judged, num_judged
         best = config.best
@@ -71,14 +67,12 @@ class Checkpoints:
         self._schedule(before.env_steps if before else 0)
 
     def _schedule(self, env_steps: int) -> None:
-        if self._config.interval_s is not None:  # of wall time: a disk that is full may be slow
-            self._due_s = time.monotonic() + self._config.interval_s
-        self._due_env_steps = math.inf
-        if self._config.interval_env_steps is not None:
-            self._due_env_steps = env_steps + self._config.interval_env_steps
-        if (every := self._config.keep_every_env_steps) is not None:
-            self.next_snapshot_at = (env_steps // every + 1) * every
-            self._due_env_steps = min(self._due_env_steps, self.next_snapshot_at)
+        every = self._config.keep_every_env_steps
+        # Of wall time: a disk that is full may be slow.
+        self._due_s = time.monotonic() + (self._config.interval_s or math.inf)
+        self._due_env_steps = env_steps + (self._config.interval_env_steps or math.inf)
+        self.next_snapshot_at = every and (env_steps // every + 1) * every
+        """Env steps of the next multiple of `keep_every_env_steps`."""
 
     def _is_snapshot(self, env_steps: int) -> bool:
         """Whether one of now is the first from a multiple on; see `CheckpointFolder.snapshots`."""
@@ -88,7 +82,8 @@ class Checkpoints:
     @property
     def is_due(self) -> bool:
         """Whether it is time for the next one."""
-        return self._tally.env_steps >= self._due_env_steps or time.monotonic() >= self._due_s
+        due_at = min(self._due_env_steps, self.next_snapshot_at or math.inf)
+        return self._tally.env_steps >= due_at or time.monotonic() >= self._due_s
 
     @property
     def lost(self) -> str:

@@ -51,7 +51,6 @@ class _Evaluator(Life[ProcessReport]):
         supervisor: of the run.
         num_envs: environments that it makes.
         on_report: called with each report.
-        on_restart: see `Evaluations`.
     """
 
     _prefix = ""
@@ -63,7 +62,6 @@ class _Evaluator(Life[ProcessReport]):
         supervisor: Supervisor,
         num_envs: int,
         on_report: Callable[[ProcessReport], None],
-        on_restart: Callable[[str, str], None],
     ) -> None:
         self._config = supervisor.config
         timeouts = self._config.timeouts
@@ -73,8 +71,7 @@ class _Evaluator(Life[ProcessReport]):
             Quota(self._config.simulation.restarts, "simulation.restarts"),
             timeouts.start_s + timeouts.make_env_s * num_envs,
         )
-        self._num_envs = num_envs
-        self._on_report, self._on_restart = on_report, on_restart
+        self._num_envs, self._on_report = num_envs, on_report
 
     @property
     def who(self) -> str:
@@ -93,7 +90,7 @@ class _Evaluator(Life[ProcessReport]):
         self._on_report(report)
 
     def _again(self) -> str:
-        self._on_restart(self.name, self._prefix)
+        self._supervisor.on_restart(self.name, self._prefix)
         return "with what it had not played"
 
     async def stop(self, *, is_idle: bool) -> None:
@@ -111,8 +108,6 @@ class Evaluations:
         experiment: resolved.
         supervisor: of the run.
         metrics: where results go.
-        on_restart: called when the process is lost and started again, with its name and the prefix
-            of the ids of its episodes.
         due_at: env steps of the next one, of a run that is resumed; None: after one interval.
         gateway: the process through which external simulations play, which evaluates beside the
             training; None: a process of its own does.
@@ -125,7 +120,6 @@ class Evaluations:
         experiment: Experiment,
         supervisor: Supervisor,
         metrics: MetricsWriter,
-        on_restart: Callable[[str, str], None],
         due_at: int | None = None,
         gateway: Life[Any] | None = None,
         on_learned: Callable[[EvaluationRow], None] = lambda row: None,
@@ -155,7 +149,7 @@ class Evaluations:
             for s, plan in self._learning.items()
         }
         num_envs = num_evaluation_envs(config.simulation, evaluation, most)
-        self._evaluator = _Evaluator(supervisor, num_envs, self.note, on_restart)
+        self._evaluator = _Evaluator(supervisor, num_envs, self.note)
         self._gateway = gateway
         self._player = self._evaluator if gateway is None else gateway
         self._due_at = interval
@@ -165,8 +159,6 @@ class Evaluations:
         """The evaluation under way, or the last one."""
         self._waiting: list[EvaluationRow] = []
         """Its conditions that are not played yet."""
-        self._num_first = 0
-        """Conditions of every evaluation, not only of the one at the end."""
         self._num_played = (0, 0)
         self._changed = ""
         """The server that has other weights since the condition under way began."""
@@ -306,7 +298,6 @@ class Evaluations:
         )
         others = [_replacing(as_learned, one) for one in first_conditions(self._learning)]
         self._waiting, self._changed = [as_learned, *others], ""
-        self._num_first = len(self._waiting)
         untrained = self._learning.keys() - not_updated if self._compares else ()
         self._task = asyncio.create_task(self._evaluate(untrained))
 
@@ -350,7 +341,7 @@ class Evaluations:
                 self._write(row, one)
             if len(played) < len(asked):
                 self._give_up("no simulation came to play all its episodes, or one was lost in it")
-            elif first.is_final and len(returns) == self._num_first:
+            elif first.is_final and len(returns) == 1 + len(first_conditions(self._learning)):
                 others = final_conditions(returns, self._learning, untrained)
                 self._waiting += [_replacing(first, condition) for condition in others]
 

@@ -2,7 +2,7 @@
 
 ::
 
-    with Progress("pursuit", servers, "100,000 env steps") as progress:
+    with Progress("pursuit", first) as progress:
         progress.update(snapshot)  # as often as there is news, about once a second
 """
 
@@ -74,6 +74,9 @@ class Snapshot:
         """What is said at once."""
         evaluating = "evaluating" if self.evaluating else ""
         return (self.note, evaluating, self.alarm, *(what for what, _ in self.warned))
+
+
+_NOTHING = Snapshot(time_s=0.0)
 
 
 class Display(abc.ABC):
@@ -159,23 +162,21 @@ class Progress(Display):
 
     Args:
         experiment_name: the headline.
-        servers: the rows to show until the first update.
-        stop_text: what ends the run, until the first update.
+        first: what is shown until the first update.
         console: where to; standard output by default.
     """
 
     def __init__(
         self,
         experiment_name: str,
-        servers: Sequence[ServerSnapshot] = (),
-        stop_text: str = "",
+        first: Snapshot = _NOTHING,
         *,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(console or Console(), clock)
         self._experiment_name = experiment_name
-        self._latest = Snapshot(time_s=0.0, stop_text=stop_text, servers=servers)
+        self._latest = first
 
     def update(self, snapshot: Snapshot) -> None:
         """Notes how the run stands."""

@@ -96,6 +96,7 @@ class Run:
         self._before = before
         self._num_before = 0 if before is None else before.env_steps
         self._supervisor = Supervisor(self.config, folder)
+        self._supervisor.on_restart = self._note_players_restart
         self.servers = Servers(
             experiment,
             self._supervisor,
@@ -106,7 +107,6 @@ class Run:
         self._simulations = Simulations(
             self._supervisor,
             self._take_played,
-            self._note_players_restart,
             self.servers.notice_deaths,
             before.num_episodes_begun if before else None,
             self._parameters(),
@@ -115,7 +115,6 @@ class Run:
             experiment,
             self._supervisor,
             self._records.metrics,
-            self._note_players_restart,
             before.evaluation_due_at if before else None,
             self._simulations.gateway,
             self._note_evaluated,

@@ -76,12 +76,11 @@ def run_experiment(
     before = None
     with locked(folder):
         if is_resumed:
-            say = (console or Console(quiet=True)).print
-            print_line = functools.partial(say, soft_wrap=True, highlight=False)
-            experiment, before = resume_at_checkpoint(experiment, folder, print_line)
+            say = printer(console)
+            experiment, before = resume_at_checkpoint(experiment, folder, say)
             write_resumed_config(folder, experiment.config, before.env_steps)
             for key, value in folder.changed_settings().items():
-                print_line(f"{key} was {value}", markup=False)
+                say(f"{key} was {value}")
             folder.note_promoted(experiment)
         return _run(experiment, folder, before, show_progress, console, hidden_metrics)
 
@@ -94,9 +93,8 @@ def _run(
     console: Console | None,
     hidden_metrics: str,
 ) -> RunResult:
-    terminal = console or Console(quiet=True)
-    say = terminal.print
-    say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
+    say = printer(console)
+    say(f"run directory: {folder.path}")
     outcome: EndState = "done"
     problem = ""
     with (
@@ -108,7 +106,7 @@ def _run(
             try:
                 try:
                     workers = cleanup.enter_context(_workers(experiment, folder, say))
-                    _play(run, workers, terminal, show_progress)
+                    _play(run, workers, console, show_progress)
                     problem = run.not_evaluated
                 finally:
                     ignore_signals()
@@ -117,7 +115,7 @@ def _run(
                 say(f"interrupted: {_ending(run)}")
             except (RunFailed, OSError) as error:  # OSError: of the run directory's files
                 outcome, problem = "failed", str(error)
-                say(f"failed: {problem}", soft_wrap=True, highlight=False, markup=False)
+                say(f"failed: {problem}")
             except Exception as error:
                 run.status.enter("failed", run.tally.env_steps, f"{type(error).__name__}: {error}")
                 raise
@@ -130,21 +128,24 @@ def _run(
             print_report(result.report, console, hidden_metrics)
         if run.stopped_by:
             ended = f"training ended after {result.env_steps:,} env steps"
-            say(
-                f"{ended}, by stop: {run.stopped_by}", soft_wrap=True, highlight=False, markup=False
-            )
+            say(f"{ended}, by stop: {run.stopped_by}")
         if result.outcome == "interrupted" and run.has_started:
-            say(how_to_resume(folder, ""), soft_wrap=True, highlight=False)
-        say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
+            say(how_to_resume(folder, ""))
+        say(f"run directory: {folder.path}")
     return result
+
+
+def printer(console: Console | None) -> Callable[..., None]:
+    """Returns what prints a line as it is, however long; nowhere without a console."""
+    where = console or Console(quiet=True)
+    return functools.partial(where.print, soft_wrap=True, highlight=False, markup=False)
 
 
 def warner(console: Console | None) -> Callable[[str], None]:
     """Returns what says a warning: on the console, or in the log if there is none."""
     if console is None:
         return logger.warning
-    say = functools.partial(console.print, soft_wrap=True, highlight=False, markup=False)
-    return lambda sentence: say(f"warning: {sentence}")
+    return lambda sentence: printer(console)(f"warning: {sentence}")
 
 
 def _ending(run: Run) -> str:
@@ -156,7 +157,7 @@ def _ending(run: Run) -> str:
     return "ending its processes, then the report"
 
 
-def _play(run: Run, workers: Workers, console: Console, show_progress: bool) -> None:
+def _play(run: Run, workers: Workers, console: Console | None, show_progress: bool) -> None:
     """Has a run start, learn until it is done, and be evaluated.
 
     Raises:
@@ -164,16 +165,13 @@ def _play(run: Run, workers: Workers, console: Console, show_progress: bool) -> 
     """
     rounds = run.play(workers)
     next(rounds)
-    console.print(f"servers: {run.addresses_text}", soft_wrap=True, highlight=False)
-    with contextlib.ExitStack() as display:
-        if not show_progress:
-            for _ in rounds:
-                pass
-            return
-        first = run.snapshot()
-        # On the same console: what is printed meanwhile stands above it.
-        shown = Progress(run.config.name, first.servers, first.stop_text, console=console)
-        progress = display.enter_context(shown)
+    printer(console)(f"servers: {run.addresses_text}")
+    if console is None or not show_progress:
+        for _ in rounds:
+            pass
+        return
+    # On the same console: what is printed meanwhile stands above it.
+    with Progress(run.config.name, run.snapshot(), console=console) as progress:
         for _ in rounds:
             progress.update(run.snapshot())
         progress.update(run.snapshot())

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -49,6 +49,9 @@ class Supervisor:
         """Where processes go; set before the first one begins."""
         self.may_restart = True
         """Whether one that is lost is started again; else it fails the run."""
+        self.on_restart: Callable[[str, str | None], None] = lambda name, prefix: None
+        """Called when one that plays is lost and started again, with its name and the prefix of the
+        ids of its episodes; None where nobody knows them."""
         self._problem: Exception | None = None
         self._has_failed = asyncio.Event()
 

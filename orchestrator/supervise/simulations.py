@@ -54,6 +54,8 @@ class _Played(Life[SimulationReport]):
         )
         self.running: Future[Any] | None = None
         """Its call of `run`."""
+        self.prefix: str | None = None
+        """Of the ids of its episodes; see `Supervisor.on_restart`."""
 
     async def _run(self) -> None:
         """Has it play until that ends."""
@@ -87,6 +89,10 @@ class _Played(Life[SimulationReport]):
         if not isinstance(error, Silent | ProcessEnded):  # it has raised, and still answers
             await self.receive_last()
 
+    def _again(self) -> str:
+        self._supervisor.on_restart(self.name, self.prefix)
+        return "with the seeds that follow"
+
     async def hold(self, grace_s: float, update_s: float) -> bool:
         """Has it pause; returns whether it has, or is lost."""
         try:
@@ -97,9 +103,6 @@ class _Played(Life[SimulationReport]):
 
 class _Simulation(_Played):
     """A process with environments of the run."""
-
-    prefix = ""
-    """Of the ids of its episodes."""
 
     def _launch(self) -> Caller:
         number = int(self.name.rpartition("-")[2])
@@ -126,10 +129,6 @@ class _Simulation(_Played):
             # What it has begun since its last report nobody knows; no seed is to come twice.
             begun = self._all.num_episodes_begun.get(self.name, 0) + _SKIPPED_SEEDS
             self._all.num_episodes_begun[self.name] = begun
-
-    def _again(self) -> str:
-        self._all.on_restart(self.name, self.prefix)
-        return "with the seeds that follow"
 
     async def stop(self) -> None:
         """Ends it after the step that it is in."""
@@ -187,7 +186,7 @@ class _Gateway(_Played):
         await asyncio.Event().wait()  # it may continue with evaluations
 
     def _again(self) -> str:
-        self._all.on_restart(self.name, "")
+        self._supervisor.on_restart(self.name, "")
         return f"at {self.address}"
 
 
@@ -213,10 +212,6 @@ class _Program(_Played):
             if self._all.num_episodes == before:  # less: another gateway
                 raise Silent("ended by itself, without an episode that it played")
 
-    def _again(self) -> str:
-        self._all.on_restart(self.name, None)
-        return "with the seeds that follow"
-
 
 class Simulations:
     """The simulations of one run; none until `start`. In place of external ones, the gateway.
@@ -226,8 +221,6 @@ class Simulations:
     Args:
         supervisor: of the run.
         on_report: called with each simulation's name and report.
-        on_restart: called when a simulation is lost and started again, with its name and the prefix
-            of the ids of its episodes; None where nobody knows them.
         notice_deaths: looks after servers that have died; see `Servers.notice_deaths`.
         num_episodes_begun: by process, of a run that is resumed.
         parameters: see `set_parameters`.
@@ -237,14 +230,12 @@ class Simulations:
         self,
         supervisor: Supervisor,
         on_report: Callable[[str, SimulationReport], None],
-        on_restart: Callable[[str, str | None], None],
         notice_deaths: Callable[[], Awaitable[None]],
         num_episodes_begun: Mapping[str, int] | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> None:
         self.supervisor, self.config = supervisor, supervisor.config
-        self.on_restart, self.notice_deaths = on_restart, notice_deaths
-        self._on_report = on_report
+        self.notice_deaths, self._on_report = notice_deaths, on_report
         self.num_episodes_begun = dict(num_episodes_begun or {})
         """By process, as of its last report."""
         self.last_loss = ""
@@ -339,12 +330,10 @@ class Simulations:
 
     async def rest(self, time_s: float) -> None:
         """Waits until all have used up what they were allowed, or for some time."""
-        if not self.is_limited:
-            await asyncio.sleep(time_s)
-            return
+        used_up = self.grants.used_up if self.is_limited else asyncio.Event()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(time_s):
-                await self.grants.used_up.wait()
+                await used_up.wait()
 
     async def report(self, wait_s: float) -> None:
         """Receives the reports of all that answer in time."""

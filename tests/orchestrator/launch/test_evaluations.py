@@ -77,7 +77,6 @@ class Evaluated:
             prepare(config),
             Supervisor(config, run),
             self.metrics,
-            pytest.fail,
             gateway=player,
             on_truncated=self.truncated.append,
         )

@@ -63,7 +63,7 @@ def test_who_does_not_learn_has_no_weights_no_lag_and_no_loss() -> None:
     line = plain_line("tag", Snapshot(time_s=1.0, servers=[fixed, ServerSnapshot("team", "QMIX")]))
     assert " | rule ready return – | team starting return – v0 lag – loss –" in line
     console = terminal(100)
-    with Progress("tag", [fixed], console=console):
+    with Progress("tag", Snapshot(0.0, servers=[fixed]), console=console):
         pass
     row = [row for row in written(console).splitlines() if "rule" in row][-1]
     assert row.count("–") == 4  # return, weights, lag, loss
@@ -72,7 +72,8 @@ def test_who_does_not_learn_has_no_weights_no_lag_and_no_loss() -> None:
 def test_without_a_terminal_there_is_a_line_every_ten_seconds() -> None:
     console = plain()
     clock = iter(range(1_000)).__next__  # asked at each update, and after each line
-    with Progress("tag", [PREY], "100,000 env steps", console=console, clock=clock) as progress:
+    first = Snapshot(0.0, servers=[PREY], stop_text="100,000 env steps")
+    with Progress("tag", first, console=console, clock=clock) as progress:
         for time_s in range(26):
             progress.update(snapshot(float(time_s)))
     starts = [line.split(" | ")[0] for line in written(console).splitlines()]
@@ -128,7 +129,7 @@ def test_an_alarm_and_a_new_warning_are_written_at_once_but_not_each_count() -> 
 
 def test_on_a_terminal_there_is_a_table_that_stays() -> None:
     console = terminal(110)
-    with Progress("tag", [PREY], console=console) as progress:
+    with Progress("tag", Snapshot(0.0, servers=[PREY]), console=console) as progress:
         assert "prey" in written(console)  # before the first update
         progress.update(snapshot(1.0, "evaluating"))
         progress.update(Snapshot(2.0, servers=[PREY], alarm="no checkpoint", warned=[("x y", 3)]))

@@ -92,7 +92,7 @@ def test_the_first_report_of_a_simulation_waits_for_each_environment_to_be_made(
         timeouts=TimeoutsConfig(start_s=50.0, make_env_s=700.0),
     )
     nobody: Any = None
-    simulations = Simulations(Supervisor(config, nobody), nobody, nobody, nobody)
+    simulations = Simulations(Supervisor(config, nobody), nobody, nobody)
     assert simulations._simulations[0]._first_s == 50.0 + 3 * 700.0
 
 

@@ -167,9 +167,7 @@ def test_they_stop_at_each_snapshot_without_another_reason_to_stop(
     config = ExperimentConfig("held", simulation=SimulationConfig(env))
     config.checkpoint.keep_every_env_steps = 100
     supervisor = Supervisor(config, RunDirectory(tmp_path))
-    simulations = Simulations(
-        supervisor, lambda name, report: None, lambda name, prefix: None, no_server_has_died
-    )
+    simulations = Simulations(supervisor, lambda name, report: None, no_server_has_died)
     assert simulations.is_limited
 
 
@@ -184,9 +182,8 @@ def made(
     folder.logs.mkdir()
     supervisor = Supervisor(config, folder)
     supervisor.workers = LocalWorkers(config)
-    return Simulations(
-        supervisor, on_report, lambda name, prefix: restarted.append(name), no_server_has_died
-    )
+    supervisor.on_restart = lambda name, prefix: restarted.append(name)
+    return Simulations(supervisor, on_report, no_server_has_died)
 
 
 async def no_server_has_died() -> None:
