@@ -373,8 +373,7 @@ class Run:
         self._records.note_waiting(self._awaited, self._how_to_join)
 
     def _record(self) -> None:
-        servers, alarm = self.servers, self._checkpoints.problem
-        self._records.write(servers.statuses, servers.restarting, servers.lost_s, alarm)
+        self._records.write(self.servers, self._checkpoints.problem)
         self._changed.set()
 
     def _enter(self, state: State) -> None:
@@ -461,18 +460,18 @@ class Run:
 
     def snapshot(self) -> Snapshot:
         """Returns how the run stands; of servers that have not reported, what is known before."""
-        tally, statuses = self.tally, self.servers.statuses
+        tally = self.tally
         return Snapshot(
             tally.time_s,
             tally.env_steps,
             tally.env_steps_per_s,
             tally.num_episodes,
-            self._stop_conditions.time_left_s(tally, statuses),
+            self._stop_conditions.time_left_s(tally, self.servers.statuses),
             self._stop_conditions.text,
-            self._records.servers.snapshots(statuses, self.servers.restarting),
+            [self._records.servers.snapshot(one) for one in self.servers.of.values()],
             "; ".join(filter(None, (self._awaited, tally.restarts_text))),
             self._evaluations.text,
-            warned_of(self._records.all_warnings(statuses)),
+            warned_of(self._records.all_warnings(self.servers)),
             self._checkpoints.problem,
         )
 
@@ -564,7 +563,7 @@ class Run:
             advice: returns what can be done about a failure.
         """
         self.stop(is_meant=outcome != "failed")
-        self._records.write_warnings(self.servers.statuses, self._checkpoints.problem)
+        self._records.write_warnings(self.servers, self._checkpoints.problem)
         lost = self._checkpoints.lost if self.has_started else None
         return self._records.end(outcome, problem, self.unsaved, lost, advice)
 

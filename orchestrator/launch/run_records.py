@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.doing import doing
@@ -18,9 +18,10 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import EndState, StatusFile, read_status
 from muxrl.orchestrator.storage.checkpoints import Manifest
 from muxrl.orchestrator.storage.remote_copy import RemoteCopy
+from muxrl.orchestrator.supervise.servers import Servers
 from muxrl.orchestrator.supervise.signals import are_signals_claimed
 from muxrl.orchestrator.trackers.tracking import Tracking
-from muxrl.protocol.messages import ServerWarning, Status
+from muxrl.protocol.messages import ServerWarning
 from muxrl.servers.episodes.warnings import Warnings
 
 _MIN_EPISODES = 20
@@ -80,30 +81,22 @@ class RunRecords:
         self._is_warned_late = not experiment.may_be_warned_late
         self.warn(experiment.warnings)
 
-    def write(
-        self,
-        statuses: Mapping[str, Status],
-        restarting: Collection[str],
-        lost_s: Mapping[str, float],
-        alarm: str,
-    ) -> None:
+    def write(self, servers: Servers, alarm: str) -> None:
         """Writes how the run stands now.
 
         Args:
-            statuses: the newest of each server that has reported.
-            restarting: servers that were lost and do not listen again yet.
-            lost_s: for how many seconds each was lost.
+            servers: its own.
             alarm: why the last checkpoint was not written; "" if it was.
         """
         if self.tally.time_s != self._recorded_s:  # else nothing is played yet, and a row says so
             self._recorded_s = self.tally.time_s
-            self.metrics.joint(self.tally.next_row(self.servers.states(restarting, lost_s)))
-        self.write_warnings(statuses, alarm)
+            self.metrics.joint(self.tally.next_row(self.servers.states(servers)))
+        self.write_warnings(servers, alarm)
 
-    def write_warnings(self, statuses: Mapping[str, Status], alarm: str) -> None:
+    def write_warnings(self, servers: Servers, alarm: str) -> None:
         """Writes what it is warned of; see `write`."""
         self.status.note_env_steps(self.tally.env_steps)
-        self.status.warn(self.all_warnings(statuses), alarm)
+        self.status.warn(self.all_warnings(servers), alarm)
 
     def note_restart(self, name: str) -> None:
         """Notes that a process was lost and is started again."""
@@ -140,11 +133,10 @@ class RunRecords:
         self._is_warned_late = True
         self.warn(find_late(self._experiment, self.tally.env_steps / self.tally.num_episodes))
 
-    def all_warnings(self, statuses: Mapping[str, Status]) -> dict[str, list[ServerWarning]]:
-        """Returns those of each server, and of the run itself as ""."""
-        return {"": self.warnings.found} | {
-            s: list(status.warnings) for s, status in statuses.items()
-        }
+    def all_warnings(self, servers: Servers) -> dict[str, list[ServerWarning]]:
+        """Returns those of each server that has reported, and of the run itself as ""."""
+        of_servers = {s: list(status.warnings) for s, status in servers.statuses.items()}
+        return {"": self.warnings.found} | of_servers
 
     def end(
         self,

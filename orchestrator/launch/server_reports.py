@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from typing import Any
 
 from msgspec import convert
@@ -14,7 +13,7 @@ from muxrl.orchestrator.launch.tally import LatencyRecords, Tally
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.rows import IterationRow, ServerState
 from muxrl.orchestrator.storage.json_files import finite
-from muxrl.protocol.messages import Status
+from muxrl.orchestrator.supervise.servers import Server, Servers
 from muxrl.protocol.run_messages import RunReport
 
 _UNKNOWN = ServerState()
@@ -60,39 +59,24 @@ class ServerReports:
         self._metrics.cut_back_server(server_id, num_bytes)
         self._latencies.forget(server_id)
 
-    def states(
-        self, restarting: Collection[str], lost_s: Mapping[str, float]
-    ) -> dict[str, ServerState]:
+    def states(self, servers: Servers) -> dict[str, ServerState]:
         """Returns each server's state for a row; those that are being started again are lost."""
-        known = {
-            s: ServerState(is_lost=True)
-            if s in restarting
-            else replace(self._states.get(s, _UNKNOWN), **self._latencies.record(s))
-            for s in self._experiment.servers
-        }
-        return {s: replace(state, lost_s=round(lost_s[s], 3)) for s, state in known.items()}
+        found = {}
+        for s, server in servers.of.items():
+            state = ServerState(is_lost=True)
+            if server.is_up.is_set():
+                state = replace(self._states.get(s, _UNKNOWN), **self._latencies.record(s))
+            found[s] = replace(state, lost_s=round(server.lost_s, 3))
+        return found
 
     def not_updated(self) -> set[str]:
         """Returns the servers that learn and have made no update yet."""
         learning = self._experiment.learning
         return {s for s in learning if not self._states.get(s, _UNKNOWN).weights_seq_no}
 
-    def snapshots(
-        self, statuses: Mapping[str, Status], restarting: Collection[str]
-    ) -> list[ServerSnapshot]:
-        """Returns how each server stands.
-
-        Args:
-            statuses: the newest of those that have reported.
-            restarting: those that are being started again.
-        """
-        servers = self._experiment.servers
-        return [self._snapshot(s, statuses.get(s), is_restarting=s in restarting) for s in servers]
-
-    def _snapshot(
-        self, server_id: str, status: Status | None, *, is_restarting: bool
-    ) -> ServerSnapshot:
-        algorithm = self._experiment.servers[server_id].shown_algorithm
+    def snapshot(self, server: Server) -> ServerSnapshot:
+        """Returns how a server stands."""
+        server_id, algorithm, status = server.name, server.plan.shown_algorithm, server.status
         learns = server_id not in self._experiment.fixed_servers
         if status is None:
             return ServerSnapshot(server_id, algorithm, weights_seq_no=0 if learns else None)
@@ -100,11 +84,11 @@ class ServerReports:
         return ServerSnapshot(
             server_id,
             algorithm,
-            "restarting" if is_restarting else status.phase,
+            status.phase if server.is_up.is_set() else "restarting",
             status.is_waiting_for_learner,
             status.num_env_steps,
             self._tally.server_rate(server_id, status.num_env_steps),
-            None if self._experiment.servers[server_id].shadow else status.episode_return_mean,
+            None if server.plan.shadow else status.episode_return_mean,
             status.weights_seq_no if learns else None,
             iteration.policy_lag_mean if iteration else None,
             iteration.loss if iteration else None,

@@ -356,11 +356,6 @@ class Servers:
         """Those that were lost and do not listen again yet."""
         return [server_id for server_id, server in self.of.items() if not server.is_up.is_set()]
 
-    @property
-    def lost_s(self) -> dict[str, float]:
-        """For how many seconds each was lost."""
-        return {server_id: server.lost_s for server_id, server in self.of.items()}
-
     async def report(self, wait_s: float, *, is_new: bool = True) -> None:
         """Receives the reports of all that answer in time.
 
