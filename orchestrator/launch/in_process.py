@@ -7,9 +7,9 @@ interpreter lock. For training runs use `muxrl.orchestrator.launch.whole_run`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import Simulation
@@ -25,23 +25,14 @@ from muxrl.orchestrator.supervise.episodes import (
 from muxrl.orchestrator.supervise.own_server import OwnServer, with_token
 from muxrl.servers.config import EXTERNAL
 
-if TYPE_CHECKING:
-    from muxrl.servers.server import PolicyServer
-
 
 @dataclass(frozen=True)
 class Served:
     """Servers that are running, and their experiment."""
 
     experiment: Experiment
-    servers: dict[str, PolicyServer]
-    own_servers: dict[str, OwnServer] = field(default_factory=dict)
-    """Those that are processes of their own."""
-
-    @property
-    def everyone(self) -> list[PolicyServer | OwnServer]:
-        """All servers, in this process or not."""
-        return [*self.servers.values(), *self.own_servers.values()]
+    servers: dict[str, Any]
+    """By id, each a `PolicyServer`, or an `OwnServer` that is a process of its own."""
 
     @property
     def addresses(self) -> dict[str, ServerAddress]:
@@ -50,7 +41,7 @@ class Served:
             server.plan.server_id: ServerAddress(
                 server.address, server.plan.token, server.plan.shadow
             )
-            for server in self.everyone
+            for server in self.servers.values()
         }
 
     def simulation(self) -> Simulation:
@@ -68,16 +59,12 @@ class Served:
         replaced: Condition | str | None = None,
         first_seed: int = 10_000,
         should_explore: bool | Mapping[str, bool] = False,
-        simulations: Sequence[Simulation] = (),
     ) -> list[EpisodeResult]:
-        """Plays episodes that never train; see `play_episodes`.
-
-        Without given simulations, it makes as many as train at a time.
-        """
+        """Plays episodes that never train, as many at a time as train; see `play_episodes`."""
         seeds = range(first_seed, first_seed + num_episodes)
         config = self.experiment.config
         num_envs = config.simulation.num_envs_per_process
-        simulations = simulations or [self.simulation() for _ in range(num_envs)]
+        simulations = [self.simulation() for _ in range(num_envs)]
         with self.client(replaced, first_seed) as client:
             return play_episodes(config, client, simulations, seeds, should_explore)
 
@@ -115,18 +102,15 @@ def serve_experiment(experiment: Experiment) -> Iterator[Served]:
     served = Served(experiment, {})
     try:
         for server_id, plan in experiment.servers.items():
-            if plan.algorithm == EXTERNAL:
-                served.own_servers[server_id] = OwnServer(with_token(plan))
-                served.own_servers[server_id].start()
-            else:
-                served.servers[server_id] = PolicyServer(plan)
-                served.servers[server_id].start()
+            is_own = plan.algorithm == EXTERNAL
+            server: Any = OwnServer(with_token(plan)) if is_own else PolicyServer(plan)
+            served.servers[server_id] = server
+            server.start()
         for pool, sources in experiment.pool_sources.items():
             for source in sources:  # as they begin; whoever trains brings newer ones
-                policies: Any = served.servers[source].policies
-                members: Any = served.servers[pool].policies
-                members.sync(source, {}, policies.live())
+                live = served.servers[source].policies.live()
+                served.servers[pool].policies.sync(source, {}, live)
         yield served
     finally:
-        for server in served.everyone:
+        for server in served.servers.values():
             server.stop()

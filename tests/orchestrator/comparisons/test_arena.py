@@ -30,7 +30,7 @@ def test_it_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
         with served.client() as client:
             loop = EnvLoop([served.simulation()], client, seeds=iter(range(100)))
             loop.run(should_stop=lambda: loop.num_env_steps >= 12)
-        own = served.own_servers["own"]
+        own = served.servers["own"]
         own.finish_training(60.0)
         own.save(tmp_path / "saved", 60.0)
         (expected,) = served.evaluate(1, first_seed=7)
