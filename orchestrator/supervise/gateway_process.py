@@ -40,31 +40,27 @@ class GatewayProcess(FollowsServers):
     Args:
         config: of the run.
         servers: behind it.
-        port: where it listens; 0: any free one.
-        num_restarts: how often the run has started it again.
-        is_limited: whether simulations train with no more env steps than `allow` says.
-        parameters: see `set_parameters`.
     """
 
-    def __init__(
-        self,
-        config: ExperimentConfig,
-        servers: Mapping[str, ServerAddress],
-        port: int = 0,
-        num_restarts: int = 0,
-        is_limited: bool = False,
-        parameters: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._config, self._port = config, port
-        self._servers = dict(servers)
-        self._num_restarts = num_restarts
-        self._is_limited = is_limited
-        self._parameters = parameters or {}
+    def __init__(self, config: ExperimentConfig, servers: Mapping[str, ServerAddress]) -> None:
+        self._config, self._servers = config, dict(servers)
         self._should_stop = threading.Event()
 
     @in_own_thread
-    def start(self) -> str:
+    def start(
+        self,
+        parameters: Mapping[str, Any],
+        port: int = 0,
+        num_restarts: int = 0,
+        is_limited: bool = False,
+    ) -> str:
         """Listens from now on; returns "host:port".
+
+        Args:
+            parameters: see `set_parameters`.
+            port: where it listens; 0: any free one.
+            num_restarts: how often the run has started it again.
+            is_limited: whether simulations train with no more env steps than `allow` says.
 
         Raises:
             CannotListen: the port is taken.
@@ -77,17 +73,17 @@ class GatewayProcess(FollowsServers):
         self._served = ServedGateway(
             self._connected,
             host=simulation.gateway.host,
-            port=self._port,
+            port=port,
             token=simulation.gateway.token,
             agents_return=simulation.respawn != "refuse",
         )
         self._gateway = self._served.gateway
-        self._gateway.num_restarts = self._num_restarts
+        self._gateway.num_restarts = num_restarts
         self._gateway.wanted.seed = self._config.seed
-        self.set_parameters(self._parameters)
-        if self._parameters:
+        self.set_parameters(parameters)
+        if parameters:
             self._gateway.spec.offers = [PARAMETERS]
-        if self._is_limited:
+        if is_limited:
             self._gateway.limit(0)
         settle()
         self._cpu_before_s = time.process_time()

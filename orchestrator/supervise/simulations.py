@@ -156,21 +156,14 @@ class _Gateway(_Played):
         return "the gateway"
 
     def _launch(self) -> Caller:
+        return self._start_process(GatewayProcess, self._config, self._all.servers)
+
+    async def _start(self) -> None:
         port = self._config.simulation.gateway.port
         if self.address:  # once more: where simulations look for it
             port = int(self.address.rpartition(":")[2])
-        return self._start_process(
-            GatewayProcess,
-            self._config,
-            self._all.servers,
-            port,
-            self._quota.num_taken,
-            self._all.is_limited,
-            self._all.parameters,
-        )
-
-    async def _start(self) -> None:
-        self.address = await self.call("start")
+        how = self._all.parameters, port, self._quota.num_taken, self._all.is_limited
+        self.address = await self.call("start", *how)
         if self._all.is_training_over:
             self.send("stop")
         elif self._all.is_held:

@@ -146,10 +146,9 @@ def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(servers: Add
     drawn = {"distance": {"low": 1, "high": 3}}
     config = config_of("stairs:Stairs", evaluation, parameters=drawn)
     with serve(config) as served:
-        given = config.simulation.parameters
-        process = GatewayProcess(config, served.addresses, parameters=given)
+        process = GatewayProcess(config, served.addresses)
         results: list[EpisodeResult] = []
-        address = process.start()
+        address = process.start(config.simulation.parameters)
         with PolicyClient(address) as client, standalone.PolicyClient(address) as other:
             loop = EnvLoop([adapt(Stairs()) for _ in range(2)], client)
             loop.run(results.append, should_stop=lambda: len(results) >= 20)

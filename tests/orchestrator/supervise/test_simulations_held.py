@@ -75,9 +75,9 @@ class Waiting(Held):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__()
-        self._num_restarts = arguments[3]
 
-    def start(self) -> str:
+    def start(self, parameters: Any, port: int, num_restarts: int, is_limited: bool) -> str:
+        self._num_restarts = num_restarts
         return "127.0.0.1:9900"
 
     @in_own_thread
