@@ -26,11 +26,17 @@ from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.config.checks import compares_untrained
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.errors import Outdated, ProcessEnded
+from muxrl.orchestrator.launch.run_records import RunRecords
 from muxrl.orchestrator.measure.sides import find_sides
 from muxrl.orchestrator.records.conditions import Condition
-from muxrl.orchestrator.records.metrics import MetricsWriter, last_rows
+from muxrl.orchestrator.records.metrics import last_rows
 from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow
-from muxrl.orchestrator.supervise.episodes import Played, ServerAddress, num_evaluation_envs
+from muxrl.orchestrator.supervise.episodes import (
+    Played,
+    ServerAddress,
+    num_evaluation_envs,
+    truncated_text,
+)
 from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
 from muxrl.orchestrator.supervise.life import Life, Supervisor
 from muxrl.orchestrator.supervise.process import ProcessReport
@@ -107,23 +113,21 @@ class Evaluations:
     Args:
         experiment: resolved.
         supervisor: of the run.
-        metrics: where results go.
+        records: of the run, where results go.
         due_at: env steps of the next one, of a run that is resumed; None: after one interval.
         gateway: the process through which external simulations play, which evaluates beside the
             training; None: a process of its own does.
         on_learned: called with each row with all agents as learned.
-        on_truncated: called with how many episodes were longer than they may be.
     """
 
     def __init__(
         self,
         experiment: Experiment,
         supervisor: Supervisor,
-        metrics: MetricsWriter,
+        records: RunRecords,
         due_at: int | None = None,
         gateway: Life[Any] | None = None,
         on_learned: Callable[[EvaluationRow], None] = lambda row: None,
-        on_truncated: Callable[[int], None] = lambda num: None,
     ) -> None:
         config = experiment.config
         evaluation = config.evaluation
@@ -137,9 +141,8 @@ class Evaluations:
         """Length of the file of evaluations before the one under way."""
         self.given_up = ""
         """Why the evaluation at the end is not whole; "" if it is."""
-        self._on_learned, self._on_truncated = on_learned, on_truncated
+        self._on_learned, self._records = on_learned, records
         self._config, self._evaluation = config, evaluation
-        self._metrics = metrics
         self._first_seed = evaluation_seed(config)
         self._learning = experiment.learning
         self._compares = compares_untrained(config)
@@ -284,7 +287,7 @@ class Evaluations:
         if self._gateway is None and self._evaluator.caller is None:
             self._evaluator.begin()
         config = self._evaluation
-        self.bytes_before = self._metrics.length("evaluation")
+        self.bytes_before = self._records.metrics.length("evaluation")
         as_learned = EvaluationRow(
             time_s=time_s,
             env_steps=env_steps if point is None else point,
@@ -373,9 +376,10 @@ class Evaluations:
         row = replace(
             row, returns=played.returns, metrics=played.metrics, logged_agents=played.logged_agents
         )
-        self._metrics.evaluation(row)
-        if played.num_truncated:
-            self._on_truncated(played.num_truncated)
+        self._records.metrics.evaluation(row)
+        if num := played.num_truncated:
+            text = truncated_text(self._evaluation.max_episode_steps)
+            self._records.warnings.add("evaluation episodes truncated", text, num=num)
         if row.replaced is None:
             self.latest = row
             self._on_learned(row)

@@ -37,7 +37,7 @@ from muxrl.protocol.suggestions import listed
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, SET_ASIDE
 from muxrl.servers.checkpoints.folder_lock import held
 from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
-from muxrl.servers.declared import Use, keys_of, of_mapping, use_of
+from muxrl.servers.declared import keys_of, of_mapping, use_of
 
 _COPY_S = 30.0
 """A manifest whose file is so much older or newer than what it says has been copied."""
@@ -96,11 +96,10 @@ def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> Expe
     config = load_own_config(folder, overrides)
     path = folder.path / "config.yaml"
     before = _as_it_scaled(folder.read_config(), path)
-    changed = diff(before, config)
-    is_changed = [key for key in changed if not _use(key).may_change]
-    if is_changed:
+    use = {key: use_of(ExperimentConfig, key.split(".")) for key in diff(before, config)}
+    if changed := [key for key in use if not use[key].may_change]:
         raise CannotResume(
-            f"a resumed run cannot change {', '.join(is_changed)}: its counts and results are of "
+            f"a resumed run cannot change {', '.join(changed)}: its counts and results are of "
             "one task. Start a new run with that change, which goes on with this one's policies: "
             f"servers.{next(iter(config.servers))}.initialize_from={folder.path}; optimizers, "
             "replays and schedules (epsilon, lr) begin anew, so give shorter schedules. What may "
@@ -326,7 +325,3 @@ def _keys_that_may_change() -> Iterator[str]:
             inner = of_mapping(hint)
             is_mapping = is_dataclass(inner) or get_origin(inner) is dict
             yield ".".join(path).replace("NAME", "*") + ".*" * is_mapping
-
-
-def _use(key: str) -> Use:
-    return use_of(ExperimentConfig, key.split("."))

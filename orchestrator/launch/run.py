@@ -29,7 +29,6 @@ from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import EndState, State
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest
-from muxrl.orchestrator.supervise.episodes import truncated_text
 from muxrl.orchestrator.supervise.event_loop import EventLoop, again_and_again, first_of
 from muxrl.orchestrator.supervise.gateway_process import GATEWAY
 from muxrl.orchestrator.supervise.life import Supervisor
@@ -114,11 +113,10 @@ class Run:
         self._evaluations = Evaluations(
             experiment,
             self._supervisor,
-            self._records.metrics,
+            self._records,
             before.evaluation_due_at if before else None,
             self._simulations.gateway,
             self._note_evaluated,
-            self._note_truncated,
         )
         self._stop_conditions = StopConditions(self.config.stop, experiment.fixed_servers)
         evaluation = self.config.evaluation
@@ -439,10 +437,6 @@ class Run:
     def _note_evaluated(self, row: EvaluationRow) -> None:
         self._checkpoints.judge(row)
         self._on_evaluated(row)
-
-    def _note_truncated(self, num: int) -> None:
-        text = truncated_text(self.config.evaluation.max_episode_steps)
-        self._records.warnings.add("evaluation episodes truncated", text, num=num)
 
     # --- what it says of itself ---------------------------------------------------------
 

@@ -139,8 +139,7 @@ class CheckpointFolder:
         Raises:
             OSError: it cannot be made: the run's directory is gone, for instance.
         """
-        if not self.path.exists():
-            self.path.mkdir()
+        self.path.mkdir(exist_ok=True)
         self.restore()
         self._tidy()
         # A name of its own: a server that was given up may still write into the one before.
@@ -157,13 +156,11 @@ class CheckpointFolder:
         manifest.write(draft)
         sync_one(draft)
         place = self.path / str(manifest.env_steps)
+        old = place.with_name(f"{_HIDDEN}old-{place.name}")
         if place.exists():  # of the same moment: the run was resumed and ended at once
-            old = place.with_name(f"{_HIDDEN}old-{place.name}")
             place.rename(old)
-            draft.rename(place)
-            _remove(old)
-        else:
-            draft.rename(place)
+        draft.rename(place)
+        _remove(old)
         self.link(LAST, manifest.env_steps)
         sync_one(self.path)
         return place

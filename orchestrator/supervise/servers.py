@@ -46,13 +46,14 @@ class Server(Life[RunReport]):
     Args:
         plan: of the server.
         supervisor: of the run.
-        quota: of its restarts.
         servers: of the run.
     """
 
-    def __init__(
-        self, plan: ServerPlan, supervisor: Supervisor, quota: Quota, servers: Servers
-    ) -> None:
+    def __init__(self, plan: ServerPlan, supervisor: Supervisor, servers: Servers) -> None:
+        config = supervisor.config.servers[plan.server_id]
+        may_not = config.on_server_loss == "stop"
+        restarts = replace(config.restarts, max=0) if may_not else config.restarts
+        quota = Quota(restarts, f"servers.{plan.server_id}.restarts")
         super().__init__(plan.server_id, supervisor, quota)
         self.plan = self._first_plan = with_token(plan)
         """As it was started last."""
@@ -164,13 +165,14 @@ class Server(Life[RunReport]):
 
     # --- what it has learned ------------------------------------------------------------
 
-    async def save(self, draft: Path, update_s: float, timeout_s: float) -> SavedServer:
+    async def save(self, draft: Path, update_s: float) -> SavedServer:
         """Has it write its checkpoint.
 
         Raises:
             NotSaved: it did not, or was lost.
         """
         asked = draft / self.name, update_s, self._num_taken
+        timeout_s = update_s + self._timeouts.save_s
         try:
             saved, report = await self._patiently(timeout_s, "save", *asked)
         except (ProcessEnded, Silent) as error:
@@ -291,19 +293,8 @@ class Servers:
         """Whether learning is over."""
         self._is_paused = False
         self._supervisor = supervisor
-        self._timeouts = supervisor.config.timeouts
-        self.of = {
-            server_id: Server(plan, supervisor, self._quota(server_id), self)
-            for server_id, plan in experiment.servers.items()
-        }
+        self.of = {s: Server(plan, supervisor, self) for s, plan in experiment.servers.items()}
         """By id, in the order of the config."""
-
-    def _quota(self, server_id: str) -> Quota:
-        server = self._supervisor.config.servers[server_id]
-        restarts = server.restarts
-        if server.on_server_loss == "stop":
-            restarts = replace(restarts, max=0)
-        return Quota(restarts, f"servers.{server_id}.restarts")
 
     async def start(self) -> None:
         """Starts all servers and waits until they listen."""
@@ -416,21 +407,14 @@ class Servers:
             if not has_reported:  # its iterations would be written after the checkpoint
                 raise NotSaved(f"no checkpoint: server {server!r} has not reported")
         self._check_all_listen()
-        timeout_s = update_s + self._timeouts.save_s
-        saves = [server.save(draft, update_s, timeout_s) for server in self.of.values()]
-        found = await asyncio.gather(*saves, return_exceptions=True)
-        written: dict[str, SavedServer] = {}
-        problems: list[str] = []
-        for server_id, one in zip(self.of, found, strict=True):
-            if isinstance(one, NotSaved):
-                problems.append(str(one))
-            elif isinstance(one, BaseException):
+        saves = [server.save(draft, update_s) for server in self.of.values()]
+        found: list[Any] = await asyncio.gather(*saves, return_exceptions=True)
+        for one in found:
+            if isinstance(one, BaseException) and not isinstance(one, NotSaved):
                 raise one
-            else:
-                written[server_id] = one
-        if problems:
+        if problems := [str(one) for one in found if isinstance(one, NotSaved)]:
             raise NotSaved("; ".join(problems))
-        return written
+        return dict(zip(self.of, found, strict=True))
 
     def _check_all_listen(self) -> None:
         if lost := self.restarting:

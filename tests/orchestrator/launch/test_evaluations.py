@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise.episodes import Played
 from muxrl.orchestrator.supervise.life import Supervisor
 from muxrl.orchestrator.supervise.process import ProcessReport
+from muxrl.servers.episodes.warnings import Warnings
 
 
 class Player:
@@ -71,14 +73,14 @@ class Evaluated:
         )
         run = RunDirectory.create_at(path / "tag")
         self.file, self.metrics = run.metrics / "evaluation.jsonl", MetricsWriter(run)
-        self.player, self.truncated = Player(), list[int]()
+        self.player, self.warnings = Player(), Warnings()
         player: Any = self.player
+        records: Any = SimpleNamespace(metrics=self.metrics, warnings=self.warnings)
         self.evaluations = Evaluations(
             prepare(config),
             Supervisor(config, run),
-            self.metrics,
+            records,
             gateway=player,
-            on_truncated=self.truncated.append,
         )
         if not is_external:
             self.evaluations._gateway = None
@@ -217,7 +219,9 @@ def test_it_says_how_many_episodes_were_too_long(run: Run) -> None:
         await evaluated.begin(4_000)
         for num in (3, 0, 2):
             await evaluated.player.play(0.0, num_truncated=num)
-        assert evaluated.truncated == [3, 2]
+        (warning,) = evaluated.warnings.found
+        assert (warning.what, warning.num) == ("evaluation episodes truncated", 5)
+        assert warning.text.startswith("evaluation episodes had not ended after 27,000 env steps")
 
     run(test)
 
