@@ -75,24 +75,18 @@ def find_overflow(experiment: Experiment, episode_length: float | None = None) -
     settings = ", ".join(dict.fromkeys(f"{s}: {size.setting}" for s, size in replays))
     who = ", ".join(repr(server_id) for server_id, _ in replays)
     replay = "the replay of server" if len(replays) == 1 else "the replays of servers"
+    have, problem = f"{shown(free)} are free on this machine", ""
     if episode_length is not None:
         if per_step and (total := fixed + per_step * episode_length) > free:
-            yield (
-                f"{replay} {who} will take at least {shown(total)} when full, at "
-                f"{episode_length:,.1f} env steps an episode, and {shown(free)} are free on this "
-                f"machine; lower the capacity ({settings})"
-            )
+            each = f"at {episode_length:,.1f} env steps an episode"
+            problem = f"will take at least {shown(total)} when full, {each}, and {have}"
     elif fixed > free:
-        yield (
-            f"{replay} {who} will take at least {shown(fixed)} when full, and {shown(free)} are "
-            f"free on this machine; lower the capacity ({settings})"
-        )
+        problem = f"will take at least {shown(fixed)} when full, and {have}"
     elif per_step and fixed + per_step * _SHOWN_LENGTH > free:
-        longest = int((free - fixed) / per_step)
-        yield (
-            f"{replay} {who} will not fit into the {shown(free)} that are free on this machine "
-            f"where episodes are longer than {longest:,} env steps; lower the capacity ({settings})"
-        )
+        longest = f"where episodes are longer than {int((free - fixed) / per_step):,} env steps"
+        problem = f"will not fit into the {shown(free)} that are free on this machine {longest}"
+    if problem:
+        yield f"{replay} {who} {problem}; lower the capacity ({settings})"
 
 
 def free_bytes() -> int:

@@ -212,9 +212,7 @@ class Life(ABC, Generic[R]):
         asked, self._report, self.has_reported = self._report, None, False
         if asked is not None and not isinstance(error, Silent):
             # What it said at last counts: it has been told, and forgotten, there.
-            await asyncio.wait([asked], timeout=ANSWER_S)
-            if asked.done() and not asked.cancelled() and asked.exception() is None:
-                self._receive(asked.result())
+            await self._receive_soon(asked)
         await self._leave(error)
         self.kill()
         if not self._has_listened or not self._supervisor.may_restart:
@@ -329,12 +327,12 @@ class Life(ABC, Generic[R]):
 
     async def receive_last(self) -> None:
         """Notes how things stand at it now, unless it is lost or does not answer soon."""
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                report = await self._request()
-        except Exception:  # noqa: BLE001  # there is none
-            return
-        self._receive(report)
+        await self._receive_soon(self._request())
+
+    async def _receive_soon(self, asked: asyncio.Future[Any]) -> None:
+        await asyncio.wait([asked], timeout=ANSWER_S)
+        if asked.done() and not asked.cancelled() and asked.exception() is None:
+            self._receive(asked.result())
 
 
 def failure(who: str, error: Exception, log: Path) -> RunFailed:

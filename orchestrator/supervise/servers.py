@@ -261,9 +261,7 @@ class Server(Life[RunReport]):
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(stop_s + 5.0):
                     self._receive(await self.call("finish_training", stop_s, self._num_taken))
-            with contextlib.suppress(Exception):
-                async with asyncio.timeout(stop_s):
-                    await self.call("stop")
+            await asyncio.wait([self.call("stop")], timeout=stop_s)
         self.kill()
 
 

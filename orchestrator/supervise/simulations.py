@@ -8,7 +8,6 @@ import logging
 import os
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import Future
 from typing import Any
 
 from muxrl.client.adapters.factory import fill_in
@@ -52,16 +51,15 @@ class _Played(Life[SimulationReport]):
             Quota(simulation.restarts, "simulation.restarts"),
             timeouts.start_s + timeouts.make_env_s * simulation.num_envs_per_process,
         )
-        self.running: Future[Any] | None = None
+        self.running: asyncio.Future[Any] | None = None
         """Its call of `run`."""
         self.prefix: str | None = None
         """Of the ids of its episodes; see `Supervisor.on_restart`."""
 
     async def _run(self) -> None:
         """Has it play until that ends."""
-        assert self.caller is not None
-        self.running = self.caller.call("run")
-        await asyncio.wrap_future(self.running)
+        self.running = self.call("run")
+        await asyncio.shield(self.running)
 
     async def _work(self) -> None:
         await self._all.may_play.wait()  # while all are held, it begins once they are released
@@ -92,13 +90,6 @@ class _Played(Life[SimulationReport]):
     def _again(self) -> str:
         self._supervisor.on_restart(self.name, self.prefix)
         return "with the seeds that follow"
-
-    async def hold(self, grace_s: float, update_s: float) -> bool:
-        """Has it pause; returns whether it has, or is lost."""
-        try:
-            return bool(await self.call("hold", grace_s, update_s))
-        except Exception:  # noqa: BLE001  # it has died
-            return True
 
 
 class _Simulation(_Played):
@@ -137,9 +128,7 @@ class _Simulation(_Played):
             return
         self.send("stop")
         if self.running is not None:
-            with contextlib.suppress(Exception):
-                async with asyncio.timeout(_STOP_TIMEOUT_S):
-                    await asyncio.wrap_future(self.running)
+            await asyncio.wait([self.running], timeout=_STOP_TIMEOUT_S)
         await self.report(ANSWER_S, is_new=False)
         await self.receive_last()
         self.kill()
@@ -352,16 +341,12 @@ class Simulations:
         """
         self.is_held = True
         self.may_play.clear()
-        holds = {asyncio.create_task(one.hold(grace_s, update_s)): one.name for one in self._up()}
-        try:
-            if holds:
-                await asyncio.wait(holds, timeout=grace_s + update_s + _HOLD_SLACK_S)
-            return sorted(
-                name for hold, name in holds.items() if not (hold.done() and hold.result())
-            )
-        finally:
-            for hold in holds:
-                hold.cancel()
+        holds = {one.name: one.call("hold", grace_s, update_s) for one in self._up()}
+        if holds:
+            await asyncio.wait(holds.values(), timeout=grace_s + update_s + _HOLD_SLACK_S)
+        # One that has died plays on nowhere.
+        paused = (h.done() and (h.exception() is not None or h.result()) for h in holds.values())
+        return sorted(name for name, is_paused in zip(holds, paused, strict=True) if not is_paused)
 
     def release(self) -> None:
         """Lets all environments continue."""
@@ -382,9 +367,8 @@ class Simulations:
             return
         self.is_training_over = True
         if gateway.is_up.is_set():
-            with contextlib.suppress(Exception):  # what ends with training is to be in the report
-                async with asyncio.timeout(ANSWER_S):
-                    await gateway.call("stop")
+            # What ends with training is to be in the report.
+            await asyncio.wait([gateway.call("stop")], timeout=ANSWER_S)
             await gateway.receive_last()
         self.is_held = False
         self._let_begin()
