@@ -48,7 +48,6 @@ _OF_SWEEPS = frozenset(
      "calibration_s", "sweeps_dir")
 )  # fmt: skip
 """Keys by which a sweep is known: no experiment has them."""
-_AFTER_ALL_LINES = 2**31
 BENCHMARK = "benchmark"
 """The folder, and what begins the names, of tasks with stored results."""
 
@@ -195,19 +194,19 @@ def load_structured(
     for _, override in given:
         tree = merged(tree, override) if isinstance(override, dict) else tree
     reading = Reading(tree, type(defaults))
-    problems: list[tuple[int, str]] = []
+    of_file: list[tuple[int, str]] = []
+    of_overrides: list[str] = []
     for path, sentence in reading.mismatches.items():
         texts = [text for text, override in given if sets(override, path)]
         line = _line(lines, path)
         if texts:
-            problems.append((_AFTER_ALL_LINES, f"override {texts[-1]!r}: {sentence}"))
+            of_overrides.append(f"override {texts[-1]!r}: {sentence}")
         else:
-            problems.append((line, f"line {line}: {sentence}" if line else sentence))
-    broken = [f"override {text!r}: {tree}" for text, tree in given if not isinstance(tree, dict)]
-    if problems or broken:
-        raise ConfigError(
-            [text for _, text in sorted(problems, key=itemgetter(0))] + broken, source
-        )
+            of_file.append((line, f"line {line}: {sentence}" if line else sentence))
+    of_overrides += [f"override {text!r}: {t}" for text, t in given if not isinstance(t, dict)]
+    if of_file or of_overrides:
+        in_order = [text for _, text in sorted(of_file, key=itemgetter(0))]
+        raise ConfigError(in_order + of_overrides, source)
     return reading.config
 
 

@@ -23,22 +23,17 @@ class StopConditions:
     def __init__(self, config: StopConfig, fixed: Collection[str] = ()) -> None:
         self._config = config
         self._fixed = frozenset(fixed)
-        self._texts: dict[str, str] = {}
+        num = config.iterations
+        texts: dict[str, list[str]] = {
+            "env_steps": [f"{config.env_steps:,} env steps"] if config.env_steps else [],
+            "time_s": [f"{config.time_s:,.0f} s"] if config.time_s else [],
+            "iterations": [f"{num:,} iterations of every server that learns"] if num else [],
+            "episode_return": [f"{s!r} returns {x:g}" for s, x in config.episode_return.items()],
+            "metric_at_least": [f"{m} ≥ {x:g}" for m, x in config.metric_at_least.items()],
+            "metric_at_most": [f"{m} ≤ {x:g}" for m, x in config.metric_at_most.items()],
+        }
+        self._texts = {key: " and ".join(parts) for key, parts in texts.items() if parts}
         """By key, for people."""
-        if config.env_steps is not None:
-            self._texts["env_steps"] = f"{config.env_steps:,} env steps"
-        if config.time_s is not None:
-            self._texts["time_s"] = f"{config.time_s:,.0f} s"
-        if config.iterations is not None:
-            text = f"{config.iterations:,} iterations of every server that learns"
-            self._texts["iterations"] = text
-        returns = [f"{s!r} returns {value:g}" for s, value in config.episode_return.items()]
-        if returns:
-            self._texts["episode_return"] = " and ".join(returns)
-        for key, sign in (("metric_at_least", "≥"), ("metric_at_most", "≤")):
-            limits = [f"{m} {sign} {value:g}" for m, value in getattr(config, key).items()]
-            if limits:
-                self._texts[key] = " and ".join(limits)
         self.text = " or ".join(self._texts.values()) or "Ctrl-C"
         """For people."""
 
