@@ -39,13 +39,17 @@ def progress(within: str) -> None:
 
 
 @contextlib.contextmanager
-def silenced() -> Iterator[None]:
-    """Leaves the terminal to a display of its own while the ``with`` block lasts."""
-    _listeners.append(lambda what, how_far: None)
+def _heard_by(listener: Callable[[str, str], None]) -> Iterator[None]:
+    _listeners.append(listener)
     try:
         yield
     finally:
         _listeners.pop()
+
+
+def silenced() -> contextlib.AbstractContextManager[None]:
+    """Leaves the terminal to a display of its own while the ``with`` block lasts."""
+    return _heard_by(lambda what, how_far: None)
 
 
 @contextlib.contextmanager
@@ -57,20 +61,16 @@ def shown_on(stream: TextIO) -> Iterator[None]:
     `PLAIN_INTERVAL_S`.
     """
     if not is_terminal(stream):
-        _listeners.append(_Lines(stream))
-        try:
+        with _heard_by(_Lines(stream)):
             yield
-        finally:
-            _listeners.pop()
         return
     line = _TerminalLine(stream)
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast(TextIO, _Erasing(each, line)) for each in before)
-    _listeners.append(line)
     try:
-        yield
+        with _heard_by(line):
+            yield
     finally:
-        _listeners.pop()
         line.erase()
         sys.stdout, sys.stderr = before
 

@@ -118,9 +118,9 @@ def _find_absent_metrics(experiment: Experiment) -> Iterator[str]:
     for key, metric in awaited_metrics(experiment.config):
         waiting.setdefault(metric, []).append(key)
     for metric, hint in experiment.facts.absent_metrics.items():
-        keys = f", which {listed(waiting[metric])} waits for," if metric in waiting else ""
+        who = f", which {listed(waiting[metric])} waits for," if metric in waiting else ""
         yield (
-            f"simulation.metrics: {metric!r}{keys} was in no info of the episode of random actions "
+            f"simulation.metrics: {metric!r}{who} was in no info of the episode of random actions "
             f"that was played{hint}"
         )
     for metric, keys in waiting.items() if experiment.is_external else ():

@@ -41,6 +41,8 @@ from muxrl.servers.declared import keys_of, of_mapping, use_of
 
 _COPY_S = 30.0
 """A manifest whose file is so much older or newer than what it says has been copied."""
+_BEGAN_WITH = ("initialize_from", "initialize_policies", "initialize_only")
+"""Keys of a server that a resumed run has not, since those weights are history."""
 
 
 @contextlib.contextmanager
@@ -285,12 +287,7 @@ def write_resumed_config(folder: RunDirectory, config: ExperimentConfig, env_ste
     """
     before = folder.read_config()
     servers = {
-        name: replace(
-            server,
-            initialize_from=before.servers[name].initialize_from,
-            initialize_policies=before.servers[name].initialize_policies,
-            initialize_only=before.servers[name].initialize_only,
-        )
+        name: replace(server, **{key: getattr(before.servers[name], key) for key in _BEGAN_WITH})
         for name, server in config.servers.items()
     }
     now = to_yaml(replace(config, servers=servers))

@@ -69,7 +69,7 @@ def train(algorithm: str, side: str, setting: str, seed: int, env_steps: int) ->
     meter = Meter(case.has_continuous_actions, case.is_on_policy)
     with serve(config) as served, served.client() as client, _steps() as steps:
         server = served.servers[algorithm]
-        learning: Any = server.policies._learning  # type: ignore[attr-defined]
+        learning: Any = server.policies._learning
         updating = _timed(learning)
         loop = EnvLoop(
             [served.simulation() for _ in range(NUM_ENVS)],
