@@ -39,7 +39,7 @@ def progress(within: str) -> None:
 
 
 @contextlib.contextmanager
-def _heard_by(listener: Callable[[str, str], None]) -> Iterator[None]:
+def _listening(listener: Callable[[str, str], None]) -> Iterator[None]:
     _listeners.append(listener)
     try:
         yield
@@ -49,7 +49,7 @@ def _heard_by(listener: Callable[[str, str], None]) -> Iterator[None]:
 
 def silenced() -> contextlib.AbstractContextManager[None]:
     """Leaves the terminal to a display of its own while the ``with`` block lasts."""
-    return _heard_by(lambda what, how_far: None)
+    return _listening(lambda what, how_far: None)
 
 
 @contextlib.contextmanager
@@ -61,14 +61,14 @@ def shown_on(stream: TextIO) -> Iterator[None]:
     `PLAIN_INTERVAL_S`.
     """
     if not is_terminal(stream):
-        with _heard_by(_Lines(stream)):
+        with _listening(_Lines(stream)):
             yield
         return
     line = _TerminalLine(stream)
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast(TextIO, _Erasing(each, line)) for each in before)
     try:
-        with _heard_by(line):
+        with _listening(line):
             yield
     finally:
         line.erase()
