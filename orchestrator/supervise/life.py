@@ -10,7 +10,6 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from muxrl.client.env_loop import SimulationFailed
@@ -254,7 +253,15 @@ class Life(ABC, Generic[R]):
 
     def failure(self, error: Exception) -> RunFailed:
         """Returns what to raise for a process that has died, was silent, or raised."""
-        return failure(self.who, error, self._supervisor.folder.log(self.name))
+        who, log = self.who, self._supervisor.folder.log(self.name)
+        if isinstance(error, Silent):
+            return RunFailed(f"{who} {error}; its log: {log}")
+        if isinstance(error, Ended):
+            return RunFailed(f"{who} died ({error}); its log: {log}")
+        if isinstance(error, SimulationFailed):  # what the user can mend comes first
+            return RunFailed(f"{error}; so {who} failed; its log: {log}", error.place)
+        kind = "" if type(error).__module__.startswith("muxrl.") else f"{type(error).__name__}: "
+        return RunFailed(f"{who} failed: {kind}{error}; its log: {log}")
 
     def _start_process(self, process: type, *arguments: Any, is_forked: bool = False) -> Caller:
         log = self._supervisor.folder.log(self.name)
@@ -333,15 +340,3 @@ class Life(ABC, Generic[R]):
         await asyncio.wait([asked], timeout=ANSWER_S)
         if asked.done() and not asked.cancelled() and asked.exception() is None:
             self._receive(asked.result())
-
-
-def failure(who: str, error: Exception, log: Path) -> RunFailed:
-    """Returns what to raise for a process that has died, was silent, or raised."""
-    if isinstance(error, Silent):
-        return RunFailed(f"{who} {error}; its log: {log}")
-    if isinstance(error, Ended):
-        return RunFailed(f"{who} died ({error}); its log: {log}")
-    if isinstance(error, SimulationFailed):  # what the user can mend comes first
-        return RunFailed(f"{error}; so {who} failed; its log: {log}", error.place)
-    kind = "" if type(error).__module__.startswith("muxrl.") else f"{type(error).__name__}: "
-    return RunFailed(f"{who} failed: {kind}{error}; its log: {log}")

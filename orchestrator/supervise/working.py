@@ -21,7 +21,9 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
+from operator import methodcaller
 from typing import Any, TypeVar
 
 from muxrl.orchestrator.errors import Raised
@@ -101,12 +103,8 @@ class _Working:
                 self._answer(number, self._problem, has_raised=True)
                 continue
             where = getattr(getattr(type(self._object), name, None), "runs_in", "order")
-
-            def do(
-                number: int = number, name: str = name, arguments: Sequence[Any] = arguments
-            ) -> None:
-                self._do(number, lambda: getattr(self._object, name)(*arguments))
-
+            call = partial(methodcaller(name, *arguments), self._object)
+            do = partial(self._do, number, call)
             if where == "main":
                 self._in_main.put(do)
             elif where == "own":
