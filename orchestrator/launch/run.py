@@ -208,8 +208,8 @@ class Run:
 
     async def _evaluate_untrained(self) -> None:
         """Evaluates the policies as they begin, if evaluations are scheduled."""
-        is_external = self.experiment.is_external  # there may be no simulation yet
-        if self._evaluations.next_at is None or is_external:
+        # There may be no external simulation yet.
+        if self._evaluations.next_at is None or self.experiment.is_external:
             return
         self._enter("evaluating")
         self._evaluations.begin(0, 0.0)
@@ -296,8 +296,12 @@ class Run:
         if self.tally.env_steps > self._records.metrics.recorded_env_steps:  # since the last look
             self.tally.tick()
             self._record()
-        before = None if self._before is None else self._before.env_steps
-        self._simulations.check_played(self.tally.env_steps, before, self.tally.time_s)
+        # One that was resumed may have had no more to play than its evaluation.
+        loss = self._simulations.last_loss
+        if self._awaited and (loss or self._before is None):
+            why = loss or f"none was ready, or could reach its servers; see {self._folder.logs}"
+            played = f"no simulation finished an env step in {self.tally.time_s:.0f} s"
+            raise RunFailed(f"{played}: {why}")
 
     async def _evaluate_at_end(self) -> None:
         is_wanted = self.tally.has_played and self.config.evaluation.final_num_episodes > 0

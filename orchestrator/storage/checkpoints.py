@@ -139,7 +139,8 @@ class CheckpointFolder:
         Raises:
             OSError: it cannot be made: the run's directory is gone, for instance.
         """
-        self.path.mkdir(exist_ok=True)
+        if not self.path.exists():
+            self.path.mkdir()
         self.restore()
         self._tidy()
         # A name of its own: a server that was given up may still write into the one before.

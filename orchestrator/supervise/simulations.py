@@ -13,7 +13,7 @@ from typing import Any
 from muxrl.client.adapters.factory import fill_in
 from muxrl.orchestrator.config.checks import EXTERNAL
 from muxrl.orchestrator.doing import doing
-from muxrl.orchestrator.errors import Outdated, ProcessEnded, RunFailed, Silent
+from muxrl.orchestrator.errors import Outdated, ProcessEnded, Silent
 from muxrl.orchestrator.supervise.command_process import CommandProcess
 from muxrl.orchestrator.supervise.episodes import ServerAddress
 from muxrl.orchestrator.supervise.event_loop import first_of
@@ -372,24 +372,6 @@ class Simulations:
             await gateway.receive_last()
         self.is_held = False
         self._let_begin()
-
-    def check_played(self, env_steps: int, num_before: int | None, time_s: float) -> None:
-        """Refuses to call a run done in which no simulation has played.
-
-        One that was resumed may have had no more to play than its evaluation.
-
-        Args:
-            env_steps: of the run.
-            num_before: those of the checkpoint from which it was resumed; None: it is new.
-            time_s: of training.
-
-        Raises:
-            RunFailed: nothing was played.
-        """
-        if env_steps == (num_before or 0) and (self.last_loss or num_before is None):
-            logs = self.supervisor.folder.logs
-            why = self.last_loss or f"none was ready, or could reach its servers; see {logs}"
-            raise RunFailed(f"no simulation finished an env step in {time_s:.0f} s: {why}")
 
     async def end(self, reason: str, *, has_ended_well: bool) -> None:
         """Ends the gateway, if there is one; external simulations are told that all is over.
