@@ -7,7 +7,7 @@ interpreter lock. For training runs use `muxrl.orchestrator.launch.whole_run`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,12 +59,16 @@ class Served:
         replaced: Condition | str | None = None,
         first_seed: int = 10_000,
         should_explore: bool | Mapping[str, bool] = False,
+        simulations: Sequence[Simulation] = (),
     ) -> list[EpisodeResult]:
-        """Plays episodes that never train, as many at a time as train; see `play_episodes`."""
+        """Plays episodes that never train; see `play_episodes`.
+
+        Without given simulations, it makes as many as train at a time.
+        """
         seeds = range(first_seed, first_seed + num_episodes)
         config = self.experiment.config
         num_envs = config.simulation.num_envs_per_process
-        simulations = [self.simulation() for _ in range(num_envs)]
+        simulations = simulations or [self.simulation() for _ in range(num_envs)]
         with self.client(replaced, first_seed) as client:
             return play_episodes(config, client, simulations, seeds, should_explore)
 
