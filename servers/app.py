@@ -259,16 +259,22 @@ class PolicyServerApp(Front):
             go()
 
     def _accept_rows(self, item: StepRows, now: float) -> Outcome:
-        was_played = isinstance(item, PlayedRows)
-        take = self.store.play_rows if was_played else self.store.accept_rows
-        outcome = self._taken(take, item, now, item.episode_ids)
+        if isinstance(item, PlayedRows):
+            return self._accept_played(item, now)
+        outcome = self._taken(self.store.accept_rows, item, now, item.episode_ids)
         if not isinstance(outcome, list):
             return outcome
-        outcomes: list[Any] = [self.accept(one, now) for one in outcome]
-        if not was_played:
-            return outcomes
-        refused = [one for one in outcomes if isinstance(one, Refused)]
-        recorded = [one for one in outcomes if isinstance(one, Recorded)]
+        return [self.accept(one, now) for one in outcome]
+
+    def _accept_played(self, item: PlayedRows, now: float) -> Recorded | Refused:
+        outcome = self._taken(self.store.play_rows, item, now, item.episode_ids)
+        if isinstance(outcome, Recorded | Refused):
+            return outcome
+        recorded: list[Recorded] = []
+        refused: list[Refused] = []
+        for one in outcome:
+            reply: Any = one if isinstance(one, Recorded) else self.accept(one, now)
+            (refused if isinstance(reply, Refused) else recorded).append(reply)
         newest = max(recorded, key=lambda one: one.num_wanted, default=Recorded("", 0))
         return replace(newest, episode_id="", num_steps=0, refused=refused)
 

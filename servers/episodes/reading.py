@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.message_sizes import AgentSpaces
@@ -23,6 +24,9 @@ from muxrl.servers.episodes.step_check import log_prob_range
 _INT64 = np.dtype(np.int64)
 _LAST_T = np.iinfo(_INT64).max
 _MAX_LAYOUTS = 256
+_ROWS = ("t", "observations", "rewards", "state", "logged_actions", "logged_log_probs", "logits",
+         "states")  # fmt: skip
+"""Of `PlayedRows`, what has a row for each episode."""
 
 
 class Reading:
@@ -59,10 +63,11 @@ class Reading:
         """
         if self._is_sound(item):
             return True
-        self._check_shapes(item)
+        self.check_shapes(item)
         return self._is_sound(item)
 
-    def _check_shapes(self, item: StepRows) -> None:
+    def check_shapes(self, item: StepRows) -> None:
+        """Raises `MalformedMessage` unless its arrays have a row for each episode and agent."""
         lead = len(item.episode_ids)
         layout = self.layout(item)
         _check_rows("t", item.t, (lead,))
@@ -115,7 +120,7 @@ class Reading:
         Raises:
             MalformedMessage: as `check`.
         """
-        self._check_shapes(item)
+        self.check_shapes(item)
         layout = self.layout(item)
         found = []
         for row, step in enumerate(singles(layout, item)):
@@ -151,6 +156,12 @@ class Reading:
             self._layouts.clear()
         found = self._layouts[agents] = Layout(agents, self._agents)
         return found
+
+
+def rows_where(item: PlayedRows, where: np.ndarray) -> PlayedRows:
+    """Returns some rows of an item."""
+    picked = {name: pick(getattr(item, name), where) for name in _ROWS}
+    return replace(item, episode_ids=[item.episode_ids[i] for i in where.tolist()], **picked)
 
 
 def _are_all(kinds: Sequence[Kind], rows: Sequence[Any], lead: int, most: float) -> bool:

@@ -6,10 +6,11 @@ Time is an argument.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -43,6 +44,7 @@ from muxrl.servers.episodes.far_values import FarValues
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.ledger import Ledger
 from muxrl.servers.episodes.played import Drawn, PlayedCheck, chosen_by_client
+from muxrl.servers.episodes.reading import rows_where
 from muxrl.servers.episodes.record import Record
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.steps import Rows, Steps
@@ -305,28 +307,57 @@ class EpisodeStore:
             )
         return awaited
 
-    def play_rows(self, item: PlayedRows, now: float) -> Recorded | list[PlayedSteps]:
+    def play_rows(
+        self, item: PlayedRows, now: float
+    ) -> Recorded | Iterable[PlayedSteps | Recorded]:
         """Records a step of many episodes in which a client acted by itself; what is not plain
-        comes back as an item for each.
+        comes back as an item for each, and what is known already as one reply.
 
         Raises:
             MalformedMessage: its arrays do not hang together.
             ValueMismatch: it is not taken from anybody.
         """
+        reading, table, ids = self._steps.reading, self._table, item.episode_ids
+        self._played_check.are_stale(item.weights_seq_no)  # or it is refused as a whole
+        if reply := self._play_plain(item, now):
+            return reply
+        # A frame that is sent again, or to a server that was restarted, has thousands of rows that
+        # cannot be recorded. Of their values nothing is made.
+        reading.check_shapes(item)
+        slots = np.array([table.slot_of.get(episode_id, -1) for episode_id in ids])
+        is_open, version = slots >= 0, item.weights_seq_no
+        is_new = is_open & (item.t >= table.ts[slots])
+        gone = zip(np.flatnonzero(~is_open).tolist(), item.t[~is_open].tolist(), strict=True)
+        found: list[PlayedSteps | Recorded] = []
+        if len(repeated := np.unique(slots[is_open & ~is_new])):
+            table.seen_ats[repeated] = now
+            found.append(self._recorded(table.modes[slot] for slot in repeated))
+        if is_new.any():
+            rest = rows_where(item, np.flatnonzero(is_new))
+            reply = self._play_plain(rest, now)
+            found += [reply] if reply else reading.played_singles(rest)
+        of_gone = (PlayedSteps(ids[i], version, [Step(ids[i], t, {})]) for i, t in gone)
+        return itertools.chain(of_gone, found)
+
+    def _play_plain(self, item: PlayedRows, now: float) -> Recorded | None:
+        """Records rows if all of them are plain."""
         check, reading = self._played_check, self._steps.reading
-        check.are_stale(item.weights_seq_no)  # or it is refused as a whole
         is_plain = item.logged_actions is not None and item.logged_log_probs is None
         is_plain = is_plain and reading.check(item)
         read = check.read_rows(item, reading.layout(item)) if is_plain else None
         found = None if read is None else self._steps.read(item)
         if read is None or found is None:
-            return reading.played_singles(item)
+            return None
         is_stale, *chosen_from = read
         awaited = self._record_rows(item, found, now)
         for block, places in zip(awaited.blocks, awaited.places, strict=True):
             self._finish_played(block, item.weights_seq_no, is_stale, *pick(chosen_from, places))
-        reply = Recorded("", 0, check.version())
-        if any(block.mode.is_training for block in awaited.blocks):
+        return self._recorded(block.mode for block in awaited.blocks)
+
+    def _recorded(self, modes: Iterable[Mode]) -> Recorded:
+        """Returns the reply to rows of episodes of these modes."""
+        reply = Recorded("", 0, self._played_check.version())
+        if any(mode.is_training for mode in modes):
             self.refresh(reply)
         return reply
 

@@ -20,7 +20,14 @@ from msgspec import Meta, Raw
 from muxrl.protocol.codec import decode_batch, decode_json, encode_json
 from muxrl.protocol.errors import MalformedMessage, MessageTooLarge
 from muxrl.protocol.message_sizes import needed_items
-from muxrl.protocol.messages import AnyItem, Batch, PlayedRows, ServerSpec, StepRows
+from muxrl.protocol.messages import (
+    AnyItem,
+    Batch,
+    PlayedRows,
+    PlayedSteps,
+    ServerSpec,
+    StepRows,
+)
 from muxrl.protocol.spaces import DictSpace, Space, TupleSpace
 
 MAX_PLAIN_BYTES = 2 << 20
@@ -28,6 +35,9 @@ MAX_PLAIN_BYTES = 2 << 20
 MAX_JSON_NUMBERS = 4_000_000
 MAX_JSON_LISTS = 1_000_000
 """Of a JSON message; a list takes as long as ten numbers. Dicts count as lists."""
+_PLAYED = 10_000
+"""Steps that were played elsewhere, of all episodes: refused one by one they take a second. It is
+twice what the Python client sends at once; a server of many episodes takes more."""
 
 _LONG_BYTES = 1 << 16
 """Of a message that is looked at before it is read; nearly all are shorter."""
@@ -163,21 +173,30 @@ class MessageLimits:
         return total
 
     def _counted(self, batch: Batch) -> list[AnyItem]:
-        num = len(batch.items)
+        num, num_played = len(batch.items), 0
         for item in batch.items:
-            if isinstance(item, StepRows):
-                if not self._takes_rows:
-                    raise MalformedMessage("steps in rows are for servers whose spec takes_rows")
-                # Of what was played there may be as many steps as its bytes allow.
-                num += -1 if type(item) is PlayedRows else len(item.episode_ids) - 1
-        if num > self._max_items:
-            raise self._too_large(
-                f"has {num} items, over the limit of {self._max_items}, which follows "
-                "from limits.max_episodes",
-                expected=f"at most {self._max_items} items",
-                got=f"{num} items",
-            )
+            if isinstance(item, PlayedSteps):
+                num_played += len(item.steps)
+            if not isinstance(item, StepRows):
+                continue
+            if not self._takes_rows:
+                raise MalformedMessage("steps in rows are for servers whose spec takes_rows")
+            if isinstance(item, PlayedRows):
+                num, num_played = num - 1, num_played + len(item.episode_ids)
+            else:
+                num += len(item.episode_ids) - 1
+        self._check_number(num, self._max_items, "items")
+        self._check_number(num_played, max(self._max_items, _PLAYED), "steps that were played")
         return batch.items
+
+    def _check_number(self, num: int, most: int, what: str) -> None:
+        if num > most:
+            raise self._too_large(
+                f"has {num} {what}, over the limit of {most}, which follows from "
+                "limits.max_episodes",
+                expected=f"at most {most} {what}",
+                got=f"{num} {what}",
+            )
 
     def _too_large(self, reason: str, *, expected: str, got: str) -> MessageTooLarge:
         return MessageTooLarge(

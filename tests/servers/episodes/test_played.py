@@ -15,6 +15,7 @@ from tests.servers.scripted_store import ACTS, ScriptedStore, make_plan, seen
 from muxrl.protocol.errors import EpisodeGone, OutOfOrder, ProtocolError, ValueMismatch
 from muxrl.protocol.messages import PlayedRows, PlayedSteps, Recorded, Step, StepRows
 from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
+from muxrl.servers.episodes import reading
 from muxrl.servers.episodes.played import PlayedCheck
 
 LOGITS = np.array([0.5, -1.0, 2.0], np.float32)
@@ -147,9 +148,8 @@ def test_rows_are_recorded_as_the_steps_of_each_episode_are(batch: int, version:
         (item,) = in_rows(stores[1], turn)
         for _ in range(2):  # a repeat is recorded once
             reply = stores[1].store.play_rows(item, 0.0)
-            if isinstance(reply, list):
-                num = turns.index(turn) + 1
-                assert [stores[1].play(one).num_steps for one in reply] == [num, num]
+            for one in [reply] if isinstance(reply, Recorded) else reply:
+                assert isinstance(one, Recorded)
     for store in stores:
         store.end(4, "e", rewards={"a": 4.0})
         store.end(4, "f")
@@ -165,6 +165,43 @@ def test_rows_are_recorded_as_the_steps_of_each_episode_are(batch: int, version:
                 first.outputs(name, seat_id), second.outputs(name, seat_id), rtol=1e-6
             )
     assert first.recorded("b") == second.recorded("b")
+
+
+def told(store: PlayedStore, one: PlayedSteps | Recorded) -> int | str:
+    """Returns how many steps of an episode are recorded, or why one is not."""
+    try:
+        return one.num_steps if isinstance(one, Recorded) else store.play(one).num_steps
+    except EpisodeGone as error:
+        return error.message
+
+
+def test_rows_that_cannot_be_recorded_are_not_read_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Thousands come at once where a frame is sent again, or to a server that was restarted."""
+    stores = [PlayedStore(), PlayedStore()]
+    for store in stores:
+        for episode_id in "fgh":
+            store.start(episode_id)
+        store.play(played(0, 1, episode_id="f"))
+        store.play(played(0, 1, episode_id="g"))
+        store.end(1, "g")
+        store.now = 7.0
+    items = [played(0, 1, episode_id=e) for e in ("e", "f", "g", "h", *map(str, range(500)))]
+    singly = [told(stores[0], one) for one in items]
+    monkeypatch.setattr(reading, "singles", None)
+    (rows,) = in_rows(stores[1], items)
+    outcome = stores[1].store.play_rows(rows, 7.0)
+    assert not isinstance(outcome, Recorded)
+    *gone, repeated, new = outcome
+    assert [told(stores[1], one) for one in gone] == [singly[2], *singly[4:]]
+    assert singly[2] == 1
+    assert "does not know episode 499" in str(singly[-1])
+    assert repeated == new == Recorded("", 0, 5, num_wanted=10**9 - 1)
+    for store in stores:
+        table = store.store._table
+        assert [table.seen_at[table.slot_of[e]] for e in "efh"] == [7.0] * 3
+    assert vars(stores[0].store.counts) == vars(stores[1].store.counts)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +220,7 @@ def test_rows_with_something_wrong_are_refused_for_each_episode(
 ) -> None:
     store, item = first_of_two()
     singles = store.store.play_rows(replace(item, **change), 0.0)
-    assert isinstance(singles, list)
+    assert not isinstance(singles, Recorded)
     for one in singles:
         if words:
             assert re.search(words, store.refused(one, ValueMismatch).message)

@@ -12,7 +12,16 @@ import pytest
 
 from muxrl.protocol.codec import encode, encode_json
 from muxrl.protocol.errors import MalformedMessage, MessageTooLarge
-from muxrl.protocol.messages import AgentInfo, Batch, ServerSpec, StartEpisode, Step, StepRows
+from muxrl.protocol.messages import (
+    AgentInfo,
+    Batch,
+    PlayedRows,
+    PlayedSteps,
+    ServerSpec,
+    StartEpisode,
+    Step,
+    StepRows,
+)
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space, TupleSpace
 from muxrl.servers.network import message_limits
 from muxrl.servers.network.message_limits import MAX_JSON_LISTS, MAX_PLAIN_BYTES, MessageLimits
@@ -143,6 +152,18 @@ def test_rows_count_as_the_items_that_they_are() -> None:
     takes._takes_rows = True
     with pytest.raises(MessageTooLarge, match=r"193 items, over the limit of 192"):
         takes.read(encode(Batch([rows])))
+
+
+def test_steps_that_were_played_elsewhere_have_a_number_of_their_own() -> None:
+    """More than items, since a client tells of many at once."""
+    takes = limits()
+    takes._takes_rows = True
+    played = {"t": np.zeros(99, np.int64), "observations": [], "weights_seq_no": 0}
+    rows: list[Any] = [PlayedRows(episode_ids=["e"] * 99, **played)] * 101
+    assert len(takes.read(encode(Batch(rows)))) == 101  # 9,999
+    rows.append(PlayedSteps("e", 0, [Step("e", 0, {}), Step("e", 1, {})]))
+    with pytest.raises(MessageTooLarge, match="10001 steps that were played, over the limit of 10"):
+        takes.read(encode(Batch(rows)))
 
 
 def test_the_collector_is_on_again_whatever_came() -> None:
