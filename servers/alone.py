@@ -11,7 +11,7 @@ from muxrl.servers.acting import Acting, Asked
 from muxrl.servers.agents.memory import Slots
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import AgentPlan
-from muxrl.servers.episodes.blocks import Block, Mode, Seats, ServedLayout
+from muxrl.servers.episodes.blocks import Block, Mode, Seats
 from muxrl.servers.episodes.table import keep
 
 _HERE: Slots = slice(0, 1)
@@ -45,29 +45,22 @@ class Alone:
         """Forgets all."""
         self._seats.memory.begin(0)
 
-    def look(self, observations: Mapping[str, Any], state: Any = None) -> Look:
+    def look(
+        self, observations: Mapping[str, Any], state: Any = None, seat: Seat | None = None
+    ) -> Look:
         """Returns what seats read of a step; it changes nothing.
 
         Args:
             observations: of the agents that act, as their spaces say.
             state: the global state, None if there is none.
+            seat: who alone reads, acting or not, be it another seat of an agent in its place; None:
+                those that act.
 
         Raises:
             ValueMismatch: an action mask forbids every action.
         """
-        served = self._seats.layout(tuple(a for a in self._agents if a in observations))
-        return self._look(served, observations, state)
-
-    def look_at_none(self, seat: Seat) -> Look:
-        """Returns what a team reads where none of its members is asked."""
-        return self._look(self._seats.layout_of(seat, ()), {}, None)
-
-    def look_as(self, seat: Seat, observations: Mapping[str, Any], state: Any) -> Look:
-        """Returns what another seat of an agent would read in its place."""
         agents = tuple(a for a in self._agents if a in observations)
-        return self._look(self._seats.layout_of(seat, agents), observations, state)
-
-    def _look(self, served: ServedLayout, observations: Mapping[str, Any], state: Any) -> Look:
+        served = self._seats.layout_of(seat, agents) if seat else self._seats.layout(agents)
         none_departed = np.zeros((1, len(self._agents)), bool)
         seen = self._seats.see(served, observations, state, 0, none_departed)
         read = [one.observe(seen) for one in served.parts]

@@ -14,14 +14,12 @@ import numpy as np
 from muxrl.protocol.rows import pick
 from muxrl.servers.episodes.trajectories import Chunk, Trajectory, concatenated
 
+_NAMES = {"id": "ids", "seat_id": "agent_ids", "episode_id": "multi_agent_episode_ids"}
+_NUMBERS = {"t": "t_started", "is_terminated": "is_terminated", "is_truncated": "is_truncated"}
+"""Of each trajectory, by what they are called in a checkpoint."""
 
-def pack_trajectories(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """Returns trajectories as plain values and arrays.
 
-    Args:
-        trajectories: of any seats; those of one policy have observations, actions and outputs of
-            the same structure.
-    """
+def _pack_trajectories(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, one in enumerate(trajectories):
         groups.setdefault((one.policy_id, *one.outputs), []).append(i)
@@ -35,31 +33,22 @@ def pack_trajectories(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
 
 
 def _pack_group(places: np.ndarray, group: list[Trajectory]) -> dict[str, Any]:
+    named = {key: [getattr(one, name) for one in group] for name, key in _NAMES.items()}
+    numbers = {key: np.array([getattr(one, n) for one in group]) for n, key in _NUMBERS.items()}
     return {
         "places": places,
         "module_id": group[0].policy_id,
-        "ids": [one.id for one in group],
-        "agent_ids": [one.seat_id for one in group],
-        "multi_agent_episode_ids": [one.episode_id for one in group],
-        "t_started": np.array([one.t for one in group]),
-        "is_terminated": np.array([one.is_terminated for one in group]),
-        "is_truncated": np.array([one.is_truncated for one in group]),
+        **named,
+        **numbers,
         "num_steps": np.array([len(one.rewards) for one in group]),
         "observations": concatenated([one.observations for one in group]),
         "actions": concatenated([one.actions for one in group]),
         "rewards": concatenated([one.rewards for one in group]),
-        "extra_outputs": {
-            name: concatenated([one.outputs[name] for one in group]) for name in group[0].outputs
-        },
+        "extra_outputs": concatenated([one.outputs for one in group]),
     }
 
 
-def unpack_trajectories(state: Mapping[str, Any]) -> list[Trajectory]:
-    """Returns trajectories of rows, in the order in which they were packed.
-
-    Args:
-        state: from `pack_trajectories`.
-    """
+def _unpack_trajectories(state: Mapping[str, Any]) -> list[Trajectory]:
     trajectories: list[Any] = [None] * state["num"]
     for group in state["groups"]:
         ends = np.cumsum(group["num_steps"])
@@ -68,17 +57,13 @@ def unpack_trajectories(state: Mapping[str, Any]) -> list[Trajectory]:
             # Each trajectory has one observation more than it has steps.
             observed = slice(steps.start + i, steps.stop + i + 1)
             trajectories[place] = Trajectory(
-                id=group["ids"][i],
-                episode_id=group["multi_agent_episode_ids"][i],
-                seat_id=group["agent_ids"][i],
                 policy_id=group["module_id"],
                 observations=pick(group["observations"], observed),
                 actions=pick(group["actions"], steps),
                 rewards=group["rewards"][steps],
-                outputs={n: pick(column, steps) for n, column in group["extra_outputs"].items()},
-                t=int(group["t_started"][i]),
-                is_terminated=bool(group["is_terminated"][i]),
-                is_truncated=bool(group["is_truncated"][i]),
+                outputs=pick(group["extra_outputs"], steps),
+                **{name: group[key][i] for name, key in _NAMES.items()},
+                **{name: group[key][i].item() for name, key in _NUMBERS.items()},
             )
     return trajectories
 
@@ -98,13 +83,13 @@ def pack_chunks(chunks: Sequence[Chunk]) -> dict[str, Any]:
             }
             for chunk in chunks
         ],
-        "agents": pack_trajectories([one for chunk in chunks for one in chunk.trajectories]),
+        "agents": _pack_trajectories([one for chunk in chunks for one in chunk.trajectories]),
     }
 
 
 def unpack_chunks(state: Mapping[str, Any]) -> list[Chunk]:
     """Returns the chunks that `pack_chunks` packed."""
-    trajectories = iter(unpack_trajectories(state["agents"]))
+    trajectories = iter(_unpack_trajectories(state["agents"]))
     return [
         Chunk(
             one["id"],

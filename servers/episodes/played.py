@@ -245,16 +245,13 @@ class PlayedCheck:
     def _rows(
         self, item: PlayedSteps, columns: Mapping[str, tuple[np.ndarray, np.ndarray]]
     ) -> Iterator[tuple[Step, dict[str, Row]]]:
-        row_of: Counter[str] = Counter()
+        left = {agent_id: zip(*both, strict=True) for agent_id, both in columns.items()}
         for step in item.steps:
-            rows: dict[str, Row] = {}
-            for agent_id in step.observations.keys() & columns.keys():
-                logits, log_probs = columns[agent_id]
-                row = row_of[agent_id]
-                row_of[agent_id] = row + 1
-                rows[agent_id] = logits[row], log_probs[row]
-                if agent_id in self._action_spaces:
-                    _check_drawn(step, agent_id, self._action_spaces[agent_id], log_probs[row])
+            rows: dict[str, Row] = {
+                a: next(left[a]) for a in left.keys() & step.observations.keys()
+            }
+            for agent_id in rows.keys() & self._action_spaces.keys():
+                _check_drawn(step, agent_id, self._action_spaces[agent_id], rows[agent_id][1])
             yield step, rows
 
 

@@ -109,7 +109,7 @@ class LoadedPolicy:
         """
         if not is_asked:
             if self._seat.is_team:
-                self._episode.act(self._inference, self._episode.look_at_none(self._seat))
+                self._episode.act(self._inference, self._episode.look({}, seat=self._seat))
             return None
         return self._episode.act(self._inference, self._look(observation))[self._agent_id]
 
@@ -180,7 +180,7 @@ class LoadedPolicy:
                 "which acting does not tell it; it values the first step alone"
             )
         given = None if isinstance(state, Mapping) else state
-        return critics.actors.query("value", self._episode.look_as(seat, seen, given).asked())
+        return critics.actors.query("value", self._episode.look(seen, given, seat).asked())
 
     def _others(self, shape: tuple[int, ...], state: Any) -> Mapping[str, Any]:
         """Returns others' observations that a central critic reads, if it reads any.
