@@ -267,7 +267,7 @@ def batch_ours(case: Case) -> Iterator[float]:
                 )
                 for name in names
             ]
-            blocks = list(dict.fromkeys(step.block for step in pending))
+            blocks = list(dict.fromkeys(step.blocks[0] for step in pending))
             for block, chosen in zip(blocks, policies.acting.act(blocks), strict=True):
                 block.finish(*chosen)
             policies.store.finish_frame()

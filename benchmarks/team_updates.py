@@ -84,7 +84,7 @@ def _play(policies: Any, num_episodes: int, rng: np.random.Generator) -> None:
             seen, state = _seen(rng)
             step = Step(name, t, seen, rewards, state=state)
             pending.append(policies.store.accept(step, 0.0))
-        blocks = list(dict.fromkeys(step.block for step in pending))
+        blocks = list(dict.fromkeys(step.blocks[0] for step in pending))
         for block, chosen in zip(blocks, policies.acting.act(blocks), strict=True):
             block.finish(*chosen)
         policies.store.finish_frame()

@@ -5,12 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 from muxrl.servers.episodes.far_values import FarValues
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.record import Record, Stacks
 from muxrl.servers.episodes.table import EpisodeTable
 from muxrl.servers.episodes.trajectories import Chunk
+
+
+class BatchRule(NamedTuple):
+    """When what was recorded makes a batch.
+
+    Attributes:
+        env_steps: that make one.
+        needs_whole_episodes: it holds ended episodes only (QMIX), else whatever there is.
+        max_sequence_steps: longer ones come in pieces of so many env steps; None: they are whole.
+        cuts_after_frames: it holds all that its last frame has brought, of however many episodes,
+            be it more than `env_steps`.
+    """
+
+    env_steps: int
+    needs_whole_episodes: bool = False
+    max_sequence_steps: int | None = None
+    cuts_after_frames: bool = False
 
 
 class Batches:
@@ -21,7 +39,7 @@ class Batches:
         feed: where complete batches go.
         far_values: looks at each batch.
         dropping: a context for what is done with an episode, which it drops if that fails.
-        env_steps, needs_whole_episodes, max_sequence_steps, cuts_after_frames: see `EpisodeStore`.
+        rule: when they make a batch.
     """
 
     def __init__(
@@ -30,25 +48,18 @@ class Batches:
         feed: Feed,
         far_values: FarValues,
         dropping: Callable[[str], AbstractContextManager[None]],
-        *,
-        env_steps: int,
-        needs_whole_episodes: bool,
-        max_sequence_steps: int | None,
-        cuts_after_frames: bool,
+        rule: BatchRule,
     ) -> None:
         self._table = table
         self._feed = feed
         self._far_values = far_values
         self._dropping = dropping
-        self._env_steps = env_steps
-        self._needs_whole_episodes = needs_whole_episodes
-        self._max_sequence_steps = max_sequence_steps or math.inf
-        self._cuts_after_frames = cuts_after_frames
+        self._rule = rule
         self._over: dict[Record, bool] = {}
         """Of episodes that have ended in this frame; whether they were aborted."""
         self._chunks: list[Chunk] = []
         self._num_new_steps = 0
-        feed.share_collected = lambda: self._num_new_steps / self._env_steps
+        feed.share_collected = lambda: self._num_new_steps / self._rule.env_steps
 
     @property
     def pending(self) -> list[Chunk]:
@@ -63,17 +74,17 @@ class Batches:
     @property
     def num_missing(self) -> int:
         """Env steps until the next batch is complete."""
-        return self._env_steps - self._num_new_steps
+        return self._rule.env_steps - self._num_new_steps
 
     @property
     def room(self) -> float:
         """How many env steps may be recorded before the next batch is cut."""
-        is_free = self._needs_whole_episodes or self._cuts_after_frames
+        is_free = self._rule.needs_whole_episodes or self._rule.cuts_after_frames
         return math.inf if is_free else self.num_missing
 
     def add(self, num_env_steps: int) -> None:
         """Counts env steps that were recorded of open episodes."""
-        if not self._needs_whole_episodes:
+        if not self._rule.needs_whole_episodes:
             self._num_new_steps += num_env_steps
 
     def end(self, record: Record, *, is_aborted: bool) -> None:
@@ -82,9 +93,9 @@ class Batches:
 
     def cut_if_due(self, *, is_after_frame: bool = False) -> None:
         """Delivers all that has been recorded, of open episodes too, if it makes a batch."""
-        if self._needs_whole_episodes or self._num_new_steps < self._env_steps:
+        if self._rule.needs_whole_episodes or self._num_new_steps < self._rule.env_steps:
             return
-        if self._cuts_after_frames and not is_after_frame:
+        if self._rule.cuts_after_frames and not is_after_frame:
             return
         self.keep_ended()
         for chunk in self._cut([self._table.records[s] for s in self._table.slot_of.values()]):
@@ -93,9 +104,9 @@ class Batches:
 
     def cut_long(self, slots: Sequence[int]) -> None:
         """Cuts episodes that are long enough to be learned in pieces."""
-        if not self._needs_whole_episodes or self._max_sequence_steps == math.inf:
+        table, most = self._table, self._rule.max_sequence_steps
+        if not self._rule.needs_whole_episodes or most is None:
             return
-        table, most = self._table, self._max_sequence_steps
         if long := [table.records[slot] for slot in slots if table.num_new[slot] >= most]:
             for chunk in self._cut(long):
                 self._keep_whole(chunk)
@@ -114,9 +125,9 @@ class Batches:
         if long:
             self._put_together([one for one in long if len(one.blocks) > 1], continues=True)
             long.clear()
-        if self._cuts_after_frames:
+        if self._rule.cuts_after_frames:
             self.cut_if_due(is_after_frame=True)
-        if self._needs_whole_episodes and self._num_new_steps >= self._env_steps:
+        if self._rule.needs_whole_episodes and self._num_new_steps >= self._rule.env_steps:
             self._deliver()
 
     def keep_ended(self) -> None:
@@ -148,7 +159,7 @@ class Batches:
     def _keep_whole(self, chunk: Chunk | None) -> None:
         """Keeps an episode, or the piece of one that is learned like an episode."""
         self._keep(chunk)
-        if self._needs_whole_episodes and chunk is not None:
+        if self._rule.needs_whole_episodes and chunk is not None:
             self._num_new_steps += chunk.num_env_steps
 
     def _deliver(self) -> None:

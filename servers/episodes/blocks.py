@@ -12,7 +12,7 @@ policy. A step of one episode is a block of one row.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -302,62 +302,36 @@ class Block(msgspec.Struct, eq=False):
         )
 
 
-class Awaited:
-    """What an item is answered, as soon as its blocks have been acted on."""
+class Awaited(NamedTuple):
+    """What is answered as soon as its blocks have been acted on."""
 
-    __slots__ = ("blocks",)
     blocks: Sequence[Block]
+    answer: Callable[[], Actions | ActionRows]
+    """Returns the answer."""
 
     @property
     def is_ready(self) -> bool:
         """Whether all of them have been."""
         return all(block.chosen is not None for block in self.blocks)
 
-    def answer(self) -> Any:
-        """Returns the answer."""
 
-
-class AwaitedStep(Awaited):
-    """That of a `Step`.
-
-    Args:
-        block: with the step.
-        row: of its episode.
-    """
-
-    __slots__ = ("block", "row")
-
-    def __init__(self, block: Block, row: int) -> None:
-        self.block, self.row, self.blocks = block, row, (block,)
-
-    def answer(self) -> Actions:
-        return self.block.answer_of(self.row)
-
-
-class AwaitedRows(Awaited):
-    """That of a `StepRows`, whose rows may be in several blocks.
+def answer_to_rows(blocks: Sequence[Block], places: Sequence[np.ndarray | slice]) -> ActionRows:
+    """Returns what a `StepRows` is answered.
 
     Args:
         blocks: with the steps.
         places: of each block's rows among all.
     """
-
-    __slots__ = ("places",)
-
-    def __init__(self, blocks: Sequence[Block], places: Sequence[np.ndarray | slice]) -> None:
-        self.blocks, self.places = blocks, places
-
-    def answer(self) -> ActionRows:
-        first = self.blocks[0]
-        actions, known = first.actions, [block.log_probs for block in self.blocks]
-        log_probs = known[0]
-        if len(self.blocks) > 1:
-            lead = sum(map(len, self.blocks))
-            actions = [kind.empty(lead) for kind in first.served.acted]
-            for block, places in zip(self.blocks, self.places, strict=True):
-                put(actions, places, block.actions)
-            if any(one is not None for one in known):
-                log_probs = np.full((lead, len(first.served.layout.agents)), np.nan)
-                for own, places in zip(known, self.places, strict=True):
-                    log_probs[places] = np.nan if own is None else own
-        return ActionRows(actions=actions, weights_seq_no=first.weights_seq_no, log_probs=log_probs)
+    first = blocks[0]
+    actions, known = first.actions, [block.log_probs for block in blocks]
+    log_probs = known[0]
+    if len(blocks) > 1:
+        lead = sum(map(len, blocks))
+        actions = [kind.empty(lead) for kind in first.served.acted]
+        for block, where in zip(blocks, places, strict=True):
+            put(actions, where, block.actions)
+        if any(one is not None for one in known):
+            log_probs = np.full((lead, len(first.served.layout.agents)), np.nan)
+            for own, where in zip(known, places, strict=True):
+                log_probs[where] = np.nan if own is None else own
+    return ActionRows(actions=actions, weights_seq_no=first.weights_seq_no, log_probs=log_probs)

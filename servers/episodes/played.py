@@ -141,7 +141,7 @@ class PlayedCheck:
             raise ValueMismatch("there are logits, and its learner reads none")
         if more := item.logits.keys() - columns.keys():
             raise ValueMismatch(f"there are logits of agents that did not act: {sorted(more)}")
-        states = self._read_states(item, counts.keys())
+        states = self._read_states(item.states, counts.keys())
         if is_stale:
             for _, log_probs in columns.values():
                 log_probs[:] = np.inf
@@ -163,7 +163,7 @@ class PlayedCheck:
         kinds = [] if self._max_lag is None else layout.acted
         if len(item.logits) != len(kinds):
             return None
-        lead, log_probs, states = len(item.t), [], {}
+        lead, log_probs = len(item.t), []
         for kind, actions, logits in zip(
             kinds, item.logged_actions or (), item.logits, strict=False
         ):
@@ -176,14 +176,10 @@ class PlayedCheck:
                 return None
             if is_stale:
                 log_probs[-1][:] = np.inf
-        needed = self._needed(layout.agents)
-        if not needed <= item.states.keys() <= self._states.keys():
+        try:
+            states = self._read_states(item.states, layout.agents, lead)
+        except ValueMismatch:
             return None
-        for seat_id, rows in item.states.items():
-            key, shape, _ = self._states[seat_id]
-            if not are_floats(rows, (lead, *shape), math.inf, np.float32):
-                return None
-            states[seat_id] = {key: rows}
         return is_stale, Drawn(item.logits, log_probs), states
 
     def are_stale(self, version: int) -> bool:
@@ -205,25 +201,30 @@ class PlayedCheck:
             )
         return self._max_lag is not None and newest - version > self._max_lag
 
-    def _needed(self, acted: Collection[str]) -> set[str]:
-        """Returns the seats whose recurrent states have to come after these agents have acted."""
-        states = self._states.items()
-        return {s for s, state in states if not set(state.members).isdisjoint(acted)}
+    def _read_states(
+        self, given: Mapping[str, Any], acted: Collection[str], *lead: int
+    ) -> dict[str, Any]:
+        """Returns the module's states, by seat; seats of which nobody acted need not have one.
 
-    def _read_states(self, item: PlayedSteps, acted: Collection[str]) -> dict[str, Any]:
-        """Returns the module's states, by seat; seats of which nobody acted need not have one."""
-        known, needed = self._states, self._needed(acted)
-        if not needed <= item.states.keys() <= known.keys():
+        Args:
+            given: by seat, that of one episode, or with so many in front.
+            acted: ids of agents.
+            lead: how many episodes.
+        """
+        known = self._states
+        needed = {s for s, state in known.items() if not set(state.members).isdisjoint(acted)}
+        if not needed <= given.keys() <= known.keys():
             raise ValueMismatch(
                 "the recurrent states after the last of these steps have to come with them",
                 expected=f"states of {sorted(needed)}",
-                got=f"states of {sorted(item.states)}",
+                got=f"states of {sorted(given)}",
             )
         states = {}
-        for seat_id, value in item.states.items():
+        for seat_id, value in given.items():
             key, shape, _ = known[seat_id]
             try:
-                states[seat_id] = {key: conform(Box(shape), value)[None]}
+                rows = conform(Box((*lead, *shape)), value)
+                states[seat_id] = {key: rows.reshape(-1, *shape)}
             except Mismatch as error:
                 what = f"recurrent state of group {seat_id!r}"
                 raise mismatch(what, error, may_be_unsound=False) from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from muxrl.protocol.values import Mismatch, Unsound, check_available, conform, n
 AgentIds = set[str] | frozenset[str]
 
 NO_IDS: AgentIds = frozenset()
+_NONE: Mapping[str, Any] = MappingProxyType({})
 Returns = Callable[[], Mapping[str, float]]
 """Asked for the sum of each agent's rewards so far, where one is not small."""
 
@@ -108,29 +110,20 @@ class StepCheck:
         """
         observations = self._observations(message.observations, "observation")
         # Most steps have none of what follows, and a step is what a simulation waits for.
-        finals = (
-            self._observations(message.final_observations, "final observation")
-            if message.final_observations
-            else {}
-        )
-        logged = (
-            self._logged_actions(message.logged_actions, observations)
-            if message.logged_actions
-            else {}
-        )
-        log_probs = (
-            self._log_probs(message.logged_log_probs, logged) if message.logged_log_probs else {}
-        )
+        finals, logged, log_probs, late = _NONE, _NONE, _NONE, _NONE
+        if message.final_observations:
+            finals = self._observations(message.final_observations, "final observation")
+        if message.logged_actions:
+            logged = self._logged_actions(message.logged_actions, observations)
+        if message.logged_log_probs:
+            log_probs = self._log_probs(message.logged_log_probs, logged)
         rewards = self._rewards(message.rewards, returns)
         terminated, truncated, done = NO_IDS, NO_IDS, agents_done
         if message.terminations or message.truncations:
             terminated, truncated = self._ended(message)
             done = agents_done | terminated | truncated
-        late = (
-            self._late_rewards(message.late_rewards, rewards, returns, done)
-            if message.late_rewards
-            else {}
-        )
+        if message.late_rewards:
+            late = self._late_rewards(message.late_rewards, rewards, returns, done)
         if done and not self._agents_return and (back := observations.keys() & done):
             agent_id = min(back)
             raise ValueMismatch(

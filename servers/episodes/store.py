@@ -9,8 +9,10 @@ import contextlib
 import itertools
 import logging
 import math
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +22,6 @@ from muxrl.protocol.errors import NotServing, ProtocolError, TooManyEpisodes
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
-    Actions,
     AnyItem,
     AnyReply,
     Ended,
@@ -37,8 +38,8 @@ from muxrl.protocol.rows import pick
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.batches import Batches
-from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Mode, Seats
+from muxrl.servers.episodes.batches import Batches, BatchRule
+from muxrl.servers.episodes.blocks import Awaited, Block, Mode, Seats, answer_to_rows
 from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.far_values import FarValues
 from muxrl.servers.episodes.feed import Feed
@@ -78,12 +79,7 @@ class EpisodeStore:
         plan: the server.
         seats: by seat id.
         feed: where complete batches go.
-        batch_env_steps: recorded env steps that make a batch.
-        needs_whole_episodes: batches hold ended episodes only (QMIX), else whatever there is.
-        max_sequence_steps: longer ones come in pieces of so many env steps; None: they are whole.
-        cuts_after_frames: a batch holds all that its last frame has brought, of however many
-            episodes, be it more than `batch_env_steps`.
-        records: whether training episodes are recorded; else they are only counted.
+        rule: when training episodes make a batch; None: they are not recorded, only counted.
         observing: has statistics of training episodes; None: there are none.
         played: reads steps in which clients acted by themselves; None: none are taken.
         reward_scales: by policy; None: rewards are recorded as they come.
@@ -94,12 +90,8 @@ class EpisodeStore:
         plan: ServerPlan,
         seats: dict[str, Seat],
         feed: Feed,
+        rule: BatchRule | None = None,
         *,
-        batch_env_steps: int,
-        needs_whole_episodes: bool,
-        max_sequence_steps: int | None = None,
-        cuts_after_frames: bool = False,
-        records: bool = True,
         observing: Observing | None = None,
         played: PlayedCheck | None = None,
         reward_scales: Mapping[str, RewardScale] | None = None,
@@ -124,7 +116,7 @@ class EpisodeStore:
         self._steps = Steps(
             plan,
             self._table,
-            records=records,
+            records=rule is not None,
             observing=observing,
             reward_scales=reward_scales or MappingProxyType({}),
         )
@@ -143,10 +135,7 @@ class EpisodeStore:
             feed,
             self.far_values,
             self._dropping,
-            env_steps=batch_env_steps,
-            needs_whole_episodes=needs_whole_episodes,
-            max_sequence_steps=max_sequence_steps,
-            cuts_after_frames=cuts_after_frames,
+            rule or BatchRule(sys.maxsize),
         )
         self._has_warned_late = False
         """That somebody was paid after its end."""
@@ -165,7 +154,7 @@ class EpisodeStore:
         vars(self.counts).update(vars(counts))  # others hold the object
         self._batches.restore(pending)
 
-    def accept(self, item: AnyItem, now: float) -> AnyReply | AwaitedStep:
+    def accept(self, item: AnyItem, now: float) -> AnyReply | Awaited:
         """Handles one item of a client.
 
         Raises:
@@ -272,12 +261,12 @@ class EpisodeStore:
         table.open(item, mode, record, player, now)
         return _started(episode_id, player)
 
-    def _step(self, item: Step, now: float, *, was_played: bool = False) -> AwaitedStep | Actions:
+    def _step(self, item: Step, now: float, *, was_played: bool = False) -> Awaited | AnyReply:
         slot = self._ledger.find(item.episode_id)
         self._table.seen_at[slot] = now
         last = self._steps.repeated(item, slot)
         if last is not None:
-            awaited = AwaitedStep(last, last.row_of(slot))
+            awaited = Awaited((last,), partial(last.answer_of, last.row_of(slot)))
             return awaited.answer() if awaited.is_ready else awaited
         block, is_env_step = self._steps.add(item, slot, now)
         if block.mode.is_training:
@@ -286,11 +275,11 @@ class EpisodeStore:
             self._count_env_steps(int(is_env_step))
             self._batches.cut_if_due()
             self._batches.cut_long([slot])
-        return AwaitedStep(block, 0)
+        return Awaited((block,), partial(block.answer_of, 0))
 
     # --- rows ---------------------------------------------------------------------------
 
-    def accept_rows(self, item: StepRows, now: float) -> AwaitedRows | list[Step]:
+    def accept_rows(self, item: StepRows, now: float) -> Awaited | list[Step]:
         """Records a step of many episodes; what is not plain comes back as single steps.
 
         Raises:
@@ -300,12 +289,13 @@ class EpisodeStore:
         found = self._steps.read(item) if reading.check(item) else None
         if found is None:
             return reading.singles(item)
-        awaited = self._record_rows(item, found, now)
+        recorded = self._record_rows(item, found, now)
+        blocks = [rows.block for rows in recorded]
         if item.logged_actions is not None:
             self.counts.num_logged_actions += sum(
-                len(b) * len(b.served.agents) for b in awaited.blocks if b.mode.is_training
+                len(b) * len(b.served.agents) for b in blocks if b.mode.is_training
             )
-        return awaited
+        return Awaited(blocks, partial(answer_to_rows, blocks, [rows.places for rows in recorded]))
 
     def play_rows(
         self, item: PlayedRows, now: float
@@ -349,10 +339,11 @@ class EpisodeStore:
         if read is None or found is None:
             return None
         is_stale, *chosen_from = read
-        awaited = self._record_rows(item, found, now)
-        for block, places in zip(awaited.blocks, awaited.places, strict=True):
-            self._finish_played(block, item.weights_seq_no, is_stale, *pick(chosen_from, places))
-        return self._recorded(block.mode for block in awaited.blocks)
+        recorded = self._record_rows(item, found, now)
+        for rows in recorded:
+            own = pick(chosen_from, rows.places)
+            self._finish_played(rows.block, item.weights_seq_no, is_stale, *own)
+        return self._recorded(rows.block.mode for rows in recorded)
 
     def _recorded(self, modes: Iterable[Mode]) -> Recorded:
         """Returns the reply to rows of episodes of these modes."""
@@ -361,14 +352,14 @@ class EpisodeStore:
             self.refresh(reply)
         return reply
 
-    def _record_rows(self, item: StepRows, found: Sequence[Rows], now: float) -> AwaitedRows:
+    def _record_rows(self, item: StepRows, found: Sequence[Rows], now: float) -> list[Rows]:
         recorded: list[Rows] = []
         for rows in found:
             if rows.newest:
                 rows.block.mode.seats.memory.frames.advance(rows.newest)  # type: ignore[union-attr]
             self._add_rows(rows, now, recorded)
             self._steps.observe(item, rows)
-        return AwaitedRows([one.block for one in recorded], [one.places for one in recorded])
+        return recorded
 
     def _add_rows(self, rows: Rows, now: float, recorded: list[Rows]) -> None:
         """Records rows; where they complete a batch, this is cut before the others follow."""
@@ -426,8 +417,8 @@ class EpisodeStore:
             except ProtocolError as error:
                 error.message = f"step t={step.t}: {error.message}"
                 raise
-            assert isinstance(pending, AwaitedStep)  # of a new step
-            block = pending.block
+            assert isinstance(pending, Awaited)  # of a new step
+            (block,) = pending.blocks
             drawn = Drawn.of(block.served.acted, rows)
             self._finish_played(block, item.weights_seq_no, is_stale, drawn, states)
         reply.num_steps = table.t[slot]

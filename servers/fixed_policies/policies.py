@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 
 from muxrl.protocol.codec import encode
@@ -43,14 +42,7 @@ class FixedPolicies:
         self.acting = acting
         self.feed = Feed(max_ahead=0)
         self.feed.discard()  # opens its gate for good
-        self.store = EpisodeStore(
-            plan,
-            seats,
-            self.feed,
-            batch_env_steps=sys.maxsize,  # no batch is ever complete
-            needs_whole_episodes=False,
-            records=False,
-        )
+        self.store = EpisodeStore(plan, seats, self.feed)
         if plan.resume_from:
             with raised_by(plan, "go on from", plan.resume_from):
                 checkpoint = Checkpoint.open(Path(plan.resume_from))

@@ -26,6 +26,7 @@ from muxrl.servers.checkpoints.resuming import (
     set_random_state,
 )
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.batches import BatchRule
 from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
 from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.feed import Feed
@@ -152,10 +153,12 @@ class TrainerPolicies:
             plan,
             seats,
             self.feed,
-            batch_env_steps=first.batch_env_steps,
-            needs_whole_episodes=getattr(first, "needs_whole_episodes", False),
-            max_sequence_steps=getattr(first, "max_sequence_steps", None),
-            cuts_after_frames=getattr(first, "updates_by_steps", False),
+            BatchRule(
+                first.batch_env_steps,
+                getattr(first, "needs_whole_episodes", False),
+                getattr(first, "max_sequence_steps", None),
+                cuts_after_frames=getattr(first, "updates_by_steps", False),
+            ),
             reward_scales=scales,
             observing=observing if observing.normalizes else None,
             played=local.check(self.feed, reports_logged=not getattr(first, "is_trusted", False)),

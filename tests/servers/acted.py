@@ -8,12 +8,12 @@ from typing import Any
 
 from muxrl.protocol.messages import Actions, EndEpisode, StartEpisode, Step
 from muxrl.servers.acting import Acting
-from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep
+from muxrl.servers.episodes.blocks import Awaited
 
 
 def act_on(acting: Acting, *awaited: Any) -> list[Any]:
     """Acts on steps that a store has taken in, in one pass; returns what each is answered."""
-    assert all(isinstance(one, AwaitedStep | AwaitedRows) for one in awaited)
+    assert all(isinstance(one, Awaited) for one in awaited)
     blocks = [block for one in awaited for block in one.blocks]
     for block, chosen in zip(blocks, acting.act(blocks), strict=True):
         block.finish(*chosen)

@@ -312,7 +312,8 @@ def play(plan: ServerPlan, frames: list[bytes]) -> tuple[list[AnyReply], list[Ch
     recorded: list[Chunk] = []
     try:
         policies = server.policies
-        policies.store._batches._env_steps = 40
+        batches = policies.store._batches
+        batches._rule = batches._rule._replace(env_steps=40)
         policies.feed.put = recorded.extend  # type: ignore[method-assign]
         for frame in frames:
             answer: list[AnyReply] = []

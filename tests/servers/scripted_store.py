@@ -26,7 +26,8 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import TEAMS, Seating
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import AgentPlan, LimitsConfig, ServerPlan
-from muxrl.servers.episodes.blocks import AwaitedStep, Block, Chosen
+from muxrl.servers.episodes.batches import BatchRule
+from muxrl.servers.episodes.blocks import Awaited, Block, Chosen
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
@@ -124,10 +125,12 @@ class ScriptedStore:
             plan,
             seats,
             self.feed,
-            batch_env_steps=batch_env_steps,
-            needs_whole_episodes=needs_whole_episodes,
-            max_sequence_steps=max_sequence_steps,
-            cuts_after_frames=cuts_after_frames,
+            BatchRule(
+                batch_env_steps,
+                needs_whole_episodes,
+                max_sequence_steps,
+                cuts_after_frames=cuts_after_frames,
+            ),
             reward_scales=reward_scales,
             observing=self.observing if self.observing.normalizes else None,
         )
@@ -145,12 +148,12 @@ class ScriptedStore:
     def send(self, item: Step) -> Actions:
         """Sends a step, and acts."""
         outcome = self.store.accept(item, self.now)
-        return self.act(outcome) if isinstance(outcome, AwaitedStep) else answered(outcome)
+        return self.act(outcome) if isinstance(outcome, Awaited) else answered(outcome)
 
-    def act(self, awaited: AwaitedStep) -> Actions:
+    def act(self, awaited: Awaited) -> Actions:
         """Does what inference does."""
         if not awaited.is_ready:
-            awaited.block.finish(self.choose(awaited.block), self.weights_seq_no)
+            awaited.blocks[0].finish(self.choose(awaited.blocks[0]), self.weights_seq_no)
         return awaited.answer()
 
     def choose(self, block: Block) -> list[Chosen]:

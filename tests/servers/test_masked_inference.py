@@ -85,7 +85,7 @@ def test_a_member_s_logged_action_leaves_the_others_theirs(logged: dict[str, int
         store.start(episode_id, mode="eval")
         step = Step(episode_id, 0, seen_now, logged_actions=logged)
         waiting: Any = store.store.accept(step, 0.0)
-        return actions_of(actors, waiting), waiting.block.chosen[0].actions[0, 0]
+        return actions_of(actors, waiting), waiting.blocks[0].chosen[0].actions[0, 0]
 
     own, _ = answer("own", {})
     assert own["c"] != 0

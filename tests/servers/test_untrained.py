@@ -31,7 +31,7 @@ def answers(served: Served, episode_id: str, untrained: list[str], explore: bool
     seen = [{agent: rng.random(2, np.float32) for agent in AGENTS} for _ in range(T_PLAYED)]
     how = {"mode": "eval", "should_explore": explore, "untrained": untrained}
     steps = played(served.policies, episode_id, seen, **how)
-    return [[(one.actions, one.outputs, one.states) for one in s.block.chosen] for s in steps]
+    return [[(one.actions, one.outputs, one.states) for one in s.blocks[0].chosen] for s in steps]
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_evaluation_stacks_and_a_repeated_step_is_one_frame() -> None:
     store.step(0)
     item = Step("e", 1, {a: seen(a, 1) for a in AGENTS})
     pending: Any = store.store.accept(item, store.now)
-    assert pending.block.observations[0][0, :, 1::2].tolist() == [[0, 1], [0, 1]]
+    assert pending.blocks[0].observations[0][0, :, 1::2].tolist() == [[0, 1], [0, 1]]
 
 
 def test_the_state_that_a_simulation_sends_is_not_stacked() -> None:

@@ -15,7 +15,7 @@ from muxrl.protocol.errors import ProtocolError
 from muxrl.protocol.messages import ActionRows, Refused, StepRows
 from muxrl.protocol.spaces import Box
 from muxrl.servers.acting import Asked
-from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Chosen
+from muxrl.servers.episodes.blocks import Awaited, Block, Chosen
 from muxrl.servers.episodes.trajectories import Chunk
 
 
@@ -52,9 +52,9 @@ class Player:
             self.num_in_rows += len(item.episode_ids)
         else:
             outcome = self.store.store.accept(item, self.store.now)
-        return self.act(outcome) if isinstance(outcome, AwaitedStep | AwaitedRows) else outcome
+        return self.act(outcome) if isinstance(outcome, Awaited) else outcome
 
-    def act(self, awaited: AwaitedStep | AwaitedRows) -> Any:
+    def act(self, awaited: Awaited) -> Any:
         """Acts on what waits, and returns its answer."""
         for block in awaited.blocks:
             if block.chosen is None:

@@ -17,7 +17,7 @@ from muxrl.protocol.errors import MalformedMessage, OutOfOrder, ValueMismatch
 from muxrl.protocol.messages import AbortEpisode, EndEpisode, StartEpisode, Step, StepRows
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.episodes.blocks import AwaitedRows, Block
+from muxrl.servers.episodes.blocks import Awaited, Block
 from muxrl.servers.episodes.reward_scale import RewardScale
 
 EPISODES = ("e0", "e1", "e2")
@@ -174,7 +174,7 @@ def observed_and_chosen(player: Player, episode_id: str, agents: str) -> list[An
     for t, here in enumerate([agents, agents[:1], agents]):
         awaited: Any = player.store.store.accept(step_of(player, episode_id, t, here), 0.0)
         player.act(awaited)
-        block = awaited.block
+        block = awaited.blocks[0]
         chosen = [(one.actions, one.outputs, one.states) for one in block.chosen]
         found.append(plain((tuple(block.observations), tuple(block.rewards), tuple(chosen))))
     player.store.end(3, episode_id, rewards={agents[0]: 2.0}, **_state_of(player))
@@ -238,7 +238,7 @@ def test_actions_that_come_after_an_abort_are_not_the_next_episode_s(case: str) 
     fresh.tell([AbortEpisode("e1"), StartEpisode("next")])
     steps = [step_of(player, "next", t, number=5) for t in range(3)]
     waiting: Any = player.store.store.accept(steps[0], 0.0)
-    assert waiting.block.where == slice(1, 2), "the slot is taken again"
+    assert waiting.blocks[0].where == slice(1, 2), "the slot is taken again"
     player.act(late)
     answers = [player.act(waiting), *player.tell(steps[1:2]), *player.tell(steps[2:])]
     expected = [fresh.tell([step])[0] for step in steps]
@@ -261,7 +261,7 @@ def test_nobody_goes_on_before_the_answer_and_nobody_is_told_of_twice() -> None:
     with pytest.raises(OutOfOrder, match="awaiting action"):
         player.accept(steps[0])
     player.act(waiting)
-    assert isinstance(player.store.store.accept_rows(after, 0.0), AwaitedRows)
+    assert isinstance(player.store.store.accept_rows(after, 0.0), Awaited)
     player = played(0)
     twice = rows_of(player, [step_of(player, e, 0) for e in ("e0", "e0", "e2")])
     assert isinstance(player.store.store.accept_rows(twice, 0.0), list)
@@ -341,7 +341,7 @@ def test_rows_that_do_not_hang_together(change: dict[str, Any], sentence: str) -
     }
     with pytest.raises(MalformedMessage, match=sentence):
         store.accept_rows(StepRows(**{**good, **change}), 0.0)
-    assert isinstance(store.accept_rows(StepRows(**good), 0.0), AwaitedRows)
+    assert isinstance(store.accept_rows(StepRows(**good), 0.0), Awaited)
 
 
 MASKED = DictSpace({"obs": Box((1,)), "action_mask": MultiBinary(3)})
@@ -415,7 +415,7 @@ def test_values_beyond_their_bounds_are_read_one_by_one() -> None:
 def test_whole_numbers_beyond_a_space_are_no_rows(space: Space, allowed: Any, beyond: Any) -> None:
     player = Player(ScriptedStore(make_plan({"a": space}), seating=Seating()))
     player.tell([StartEpisode("e0"), StartEpisode("e1")])
-    for value, kind in ((beyond, list), (allowed, AwaitedRows)):
+    for value, kind in ((beyond, list), (allowed, Awaited)):
         steps = [Step(e, 0, {"a": np.array(value)}) for e in ("e0", "e1")]
         assert isinstance(player.store.store.accept_rows(rows_of(player, steps), 0.0), kind)
 

@@ -180,24 +180,24 @@ def test_actions_come_into_force_all_at_once_or_not_at_all() -> None:
 
     def states_of(pending: Any) -> list[Any]:
         """Returns the recurrent states that the policies are asked with."""
-        parts = enumerate(pending.block.served.parts)
-        asked = [Asked(one.policy_id, [pending.block], [i]) for i, one in parts]
+        parts = enumerate(pending.blocks[0].served.parts)
+        asked = [Asked(one.policy_id, [pending.blocks[0]], [i]) for i, one in parts]
         return [one.states(lambda: {"h": np.array("none", object)})["h"][0] for one in asked]
 
     item = Step("e", 0, {agent: seen(agent, 0) for agent in "ab"})
     pending: Any = store.store.accept(item, 0.0)
     broken = [*chosen("lost"), Chosen(np.array([["no number"]]), {})]
     with pytest.raises(ValueError, match="no number"):
-        pending.block.finish(broken, 0)
+        pending.blocks[0].finish(broken, 0)
     assert not pending.is_ready
     again: Any = store.store.accept(item, 0.0)
-    assert again.block is pending.block
+    assert again.blocks[0] is pending.blocks[0]
     assert states_of(pending) == ["none", "none"]
-    pending.block.finish(chosen("a's", "b's"), 3)
+    pending.blocks[0].finish(chosen("a's", "b's"), 3)
     assert pending.answer().actions == {"a": 1, "b": 2}
     following: Any = store.store.accept(Step("e", 1, {"b": seen("b", 1)}), 0.0)
     assert states_of(following) == ["b's"]
-    following.block.finish(chosen("b's next"), 3)
+    following.blocks[0].finish(chosen("b's next"), 3)
     last = store.store.accept(Step("e", 2, {agent: seen(agent, 2) for agent in "ab"}), 0.0)
     assert states_of(last) == ["a's", "b's next"]
 

@@ -10,6 +10,7 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, open_store, s
 
 from muxrl.protocol.errors import EpisodeGone, NotServing, TooManyEpisodes
 from muxrl.protocol.messages import Aborted, AbortEpisode, EndEpisode, StartEpisode, Step
+from muxrl.servers.episodes.batches import BatchRule
 from muxrl.servers.episodes.store import BROKEN
 
 
@@ -85,7 +86,7 @@ def test_a_step_that_could_not_be_answered_does_not_keep_its_episode_for_ever() 
     store = ScriptedStore(make_plan(episode_timeout_s=10.0))
     store.start()
     pending: Any = store.store.accept(Step("e", 0, {"a": seen("a", 0)}), 0.0)
-    pending.block.has_failed = True  # as the batcher says when the module has raised
+    pending.blocks[0].has_failed = True  # as the batcher says when the module has raised
     assert store.store.expire(9.0) == []
     assert store.store.expire(11.0) == ["e"]
 
@@ -125,7 +126,7 @@ def test_an_episode_that_cannot_be_processed_harms_no_other(
         assert store.abort_all("e", 0.0) == 3
     else:
         if how == "cut":
-            store._batches._env_steps = store._batches._num_new_steps + 1
+            store._batches._rule = BatchRule(store._batches._num_new_steps + 1)
             player.tell([step_of(player, "e0", 3)])
         else:
             player.tell([step_of(player, e, 3) for e in EPISODES])

@@ -79,7 +79,7 @@ def play(
         item = Step(episode_id, t, {a: seen(a, t) for a in agents}, rewards=rewards)
         pending: Any = store.accept(item, now)
         deadline = time.monotonic() + PATIENCE_S
-        while pending.block.mode.is_training and not policies.feed.is_open:
+        while pending.blocks[0].mode.is_training and not policies.feed.is_open:
             assert time.monotonic() < deadline
             time.sleep(0.001)
         sent.append(dict(actions_of(policies.acting, pending)))
