@@ -91,18 +91,6 @@ def check_kind(what: str, value: Any, default: Any) -> None:
     read_as(what, value, kind_of("", default))
 
 
-def read_count(what: str, value: Any) -> int:
-    """Returns a whole number above 0.
-
-    Raises:
-        AlgorithmProblem: it is something else.
-    """
-    number: int = read_as(what, value, int)
-    if number < 1:
-        raise AlgorithmProblem(f"{what} must be a whole number from 1 on, not {number}")
-    return number
-
-
 def _read(value: Any, kind: Any, converts: bool = False) -> Any:
     origin, args = get_origin(kind) or kind, get_args(kind)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

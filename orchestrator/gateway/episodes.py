@@ -102,7 +102,7 @@ class GatewayEpisodes:
             spec.agents, spec.state_size, needs_state=False, agents_return=spec.agents_return
         )
         # Large rewards are read one by one, beside returns.
-        self._reading = Reading(spec.agents, spec.state_size, max_reward=SMALL_REWARD)
+        self._reading = Reading(self._check, max_reward=SMALL_REWARD)
         self.begin_round()
 
     @property

@@ -21,6 +21,7 @@ from muxrl.servers.agents.frames import stacked_space
 from muxrl.servers.agents.running_statistics import RunningStatistics
 from muxrl.servers.agents.scaling import Scale, Scaling, find_scale
 from muxrl.servers.agents.spaces import (
+    has_numbers,
     is_read_whole,
     leaves,
     module_observation_reader,
@@ -59,11 +60,6 @@ class Normalizer:
         self._is_all_numbers = bool(numbers.all())
         self._limit = np.where(self._numbers, CLIP, np.inf)
         self._constants: tuple[np.ndarray, np.ndarray] | None = None
-
-    @property
-    def has_numbers(self) -> bool:
-        """Whether there is anything to normalise."""
-        return bool(self._numbers.any())
 
     def constants(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns what is subtracted, divided by and clipped at: float64, of the shape read."""
@@ -193,10 +189,9 @@ class Observing:
         """Returns what reads the global state of the simulation, float32 rows."""
         if not self.normalizes:
             return module_observation_reader(Box((size,)))
-        if self._simulation_state is None:
-            space = Box((size,))
-            normalizer = self._states.setdefault("of the simulation", Normalizer(space))
-            self._simulation_state = Reading(space, None, normalizer)
+        space = Box((size,))
+        normalizer = self._states.setdefault("of the simulation", Normalizer(space))
+        self._simulation_state = Reading(space, None, normalizer)
         return self._simulation_state
 
     def reading(self, agent_id: str, space: Space) -> Reading | None:
@@ -208,12 +203,9 @@ class Observing:
 
     def _reading(self, agent_id: str, space: Space, kinds: dict[str, Normalizer]) -> Reading | None:
         scale = find_scale(space, self._scaling)
-        if not self.normalizes:
+        if not self.normalizes or not has_numbers(space):
             return None if scale is None else Reading(space, scale, None)
-        normalizer = Normalizer(space)
-        if not normalizer.has_numbers:
-            return None if scale is None else Reading(space, scale, None)
-        normalizer = kinds.setdefault(str(without_bounds(space)), normalizer)
+        normalizer = kinds.setdefault(str(without_bounds(space)), Normalizer(space))
         reading = Reading(space, scale, normalizer)
         part = part_reader(self._agents[agent_id].observation_space, space)
         self._sources.setdefault(agent_id, {})[normalizer] = _Source(reading, part)

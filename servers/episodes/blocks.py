@@ -302,7 +302,7 @@ class Block(msgspec.Struct, eq=False):
         )
 
 
-class Awaited(NamedTuple):
+class Awaited(msgspec.Struct, frozen=True, gc=False):
     """What is answered as soon as its blocks have been acted on."""
 
     blocks: Sequence[Block]

@@ -8,18 +8,17 @@ wrong and whose it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
 from muxrl.protocol.errors import MalformedMessage
-from muxrl.protocol.message_sizes import AgentSpaces
 from muxrl.protocol.messages import PlayedRows, PlayedSteps, Step, StepRows
 from muxrl.protocol.rows import Kind, Layout, are_floats, are_rows, leaves, pick, singles
 from muxrl.protocol.spaces import ACTION_MASK_KEY, Discrete
-from muxrl.servers.episodes.step_check import log_prob_range
+from muxrl.servers.episodes.step_check import StepCheck, log_prob_range
 
 _INT64 = np.dtype(np.int64)
 _LAST_T = np.iinfo(_INT64).max
@@ -33,22 +32,15 @@ class Reading:
     """Reads the steps of the clients of a server, or of a gateway.
 
     Args:
-        agents, state_size, max_reward, max_observation: see `StepCheck`.
+        check: of single steps.
+        max_reward: in rows, up or down; None: the same as in single steps.
     """
 
-    def __init__(
-        self,
-        agents: Mapping[str, AgentSpaces],
-        state_size: int | None,
-        *,
-        max_reward: float = math.inf,
-        max_observation: float = math.inf,
-    ) -> None:
-        self._agents = agents
-        self.everybody = tuple(agents)
-        self._state_size = state_size
-        self._max_reward = max_reward
-        self._max_observation = max_observation
+    def __init__(self, check: StepCheck, max_reward: float | None = None) -> None:
+        self._agents, self._state_size = check.agents, check.state_size
+        self.everybody = tuple(check.agents)
+        self._max_reward = check.max_reward if max_reward is None else max_reward
+        self._max_observation = check.max_observation
         self._layouts: dict[tuple[str, ...], Layout] = {}
 
     def agents_of(self, item: StepRows) -> tuple[str, ...]:

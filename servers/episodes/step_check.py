@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -24,7 +23,7 @@ from muxrl.protocol.values import Mismatch, Unsound, check_available, conform, n
 AgentIds = set[str] | frozenset[str]
 
 NO_IDS: AgentIds = frozenset()
-_NONE: Mapping[str, Any] = MappingProxyType({})
+_NONE: Mapping[str, Any] = {}
 Returns = Callable[[], Mapping[str, float]]
 """Asked for the sum of each agent's rewards so far, where one is not small."""
 
@@ -61,6 +60,7 @@ class StepCheck:
     """Checks the messages of a server's episodes, or of a gateway's.
 
     Attributes:
+        agents, state_size: see below.
         max_reward, max_observation: the limits below, infinite where there is none.
 
     Args:
@@ -84,7 +84,7 @@ class StepCheck:
     ) -> None:
         self.max_reward = math.inf if max_abs_reward is None else max_abs_reward
         self.max_observation = math.inf if max_abs_observation is None else max_abs_observation
-        self._agents = agents
+        self.agents, self.state_size = agents, state_size
         self._agents_return = agents_return
         self._observation_spaces = {a: agent.observation_space for a, agent in agents.items()}
         self._action_spaces = {a: agent.action_space for a, agent in agents.items()}
@@ -159,7 +159,7 @@ class StepCheck:
         terminated, truncated = self._ended(message)
         done = agents_done | terminated | truncated
         late = self._late_rewards(message.late_rewards, rewards, returns, done)
-        rest = self._agents.keys() - done
+        rest = self.agents.keys() - done
         if message.is_truncated:
             truncated |= rest
         else:
@@ -239,7 +239,7 @@ class StepCheck:
 
     def _rewards(self, given: Mapping[str, Any], returns: Returns) -> dict[str, float]:
         rewards = {}
-        agents, most = self._agents, self.max_reward
+        agents, most = self.agents, self.max_reward
         small = min(most, SMALL_REWARD)
         for agent_id, reward in given.items():
             if agent_id not in agents:
@@ -303,7 +303,7 @@ class StepCheck:
         terminated = {agent_id for agent_id, is_set in message.terminations.items() if is_set}
         truncated = {agent_id for agent_id, is_set in message.truncations.items() if is_set}
         for agent_id in terminated | truncated:
-            if agent_id not in self._agents:
+            if agent_id not in self.agents:
                 raise self._unknown_agent(agent_id, "termination or truncation")
         # Gymnasium's TimeLimit sets both where an episode ends on its own at the limit.
         return terminated, truncated - terminated
@@ -319,17 +319,17 @@ class StepCheck:
         # A gateway's groups have their server's name before their own.
         members = [
             name
-            for name, agent in self._agents.items()
+            for name, agent in self.agents.items()
             if agent.group is not None and agent_id in (agent.group, agent.group.partition("/")[2])
         ]
         if members:
             hint = f"; it is a group: name its members, {', '.join(members[:_NAMED])}"
         else:
-            hint = did_you_mean(agent_id, self._agents)
+            hint = did_you_mean(agent_id, self.agents)
         return ValueMismatch(
             f"there is no agent {agent_id!r} here, but its {what} came{hint}",
             agent_id=agent_id,
-            expected=f"one of {list(self._agents)}",
+            expected=f"one of {list(self.agents)}",
             got=repr(agent_id),
         )
 

@@ -92,12 +92,7 @@ class Steps:
             max_abs_observation=plan.limits.max_abs_observation,
             agents_return=plan.agents_return,
         )
-        self.reading = Reading(
-            plan.agents,
-            plan.state_size,
-            max_reward=check.max_reward,
-            max_observation=check.max_observation,
-        )
+        self.reading = Reading(check)
         self._has_large_rewards = check.max_reward > SMALL_REWARD
         self._ends = Ends(table, reward_scales, agents_return=plan.agents_return)
         self.long: list[Record] = []

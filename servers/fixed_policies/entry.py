@@ -33,7 +33,7 @@ from muxrl.servers.setting_values import (
     AlgorithmProblem,
     check_kind,
     kind_of,
-    read_count,
+    read_as,
     suggestion,
 )
 from muxrl.servers.trainers.algorithm import Algorithm
@@ -310,7 +310,10 @@ class PoolAlgorithm(FixedAlgorithm):
         if not isinstance(read[kinds[0]], str):
             raise AlgorithmProblem(f"{kinds[0]} names a server, not {read[kinds[0]]!r}")
         if "last" in read:
-            read["last"] = read_count("last", read["last"])
+            read["last"] = read_as("last", read["last"], int)
+            if read["last"] < 1:
+                last = read["last"]
+                raise AlgorithmProblem(f"last must be a whole number from 1 on, not {last}")
         return read
 
     @property

@@ -78,6 +78,10 @@ def _health(app: Front) -> Response:
     return _json(health, 503 if health.problem else 200)
 
 
+def _document(app: Front) -> object:
+    return document()
+
+
 def _metrics(app: Front) -> Response:
     text = exposition(app.measures(), app.spec.server_id)
     return Response(text, headers={"Content-Type": CONTENT_TYPE})
@@ -172,7 +176,7 @@ ENDPOINTS = (
         "get", "/v1/status", "Where acting and learning stand.",
         _get(lambda app: app.status()), (Status,),
     ),
-    Endpoint("get", "/v1/openapi.json", "This document.", _get(lambda app: document())),
+    Endpoint("get", "/v1/openapi.json", "This document.", _get(_document)),
     Endpoint(
         "get", "/v1/policies", "The networks that act, for clients that act in the server's place.",
         _get(lambda app: Response(app.weights(), media_type="application/msgpack")),
