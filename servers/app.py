@@ -1,7 +1,7 @@
 """The app of a policy server: items in, answers out, over any transport.
 
 What happens to a frame: `PolicyServerApp.answer` has the episodes record its items, the gate of the
-`Feed` may hold it, the `Batcher` computes its actions, and `Frame.finish` sends its answers.
+`Feed` may hold it, the `Batcher` computes its actions, and then it is answered.
 An exception becomes the answer to its item; the other items, the other episodes and the connection
 continue. `muxrl.servers.network.websocket` and `muxrl.servers.network.http` are the transports.
 """
@@ -12,9 +12,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from muxrl.protocol.errors import NotServing, ProtocolError
@@ -43,55 +43,12 @@ logger = logging.getLogger(__name__)
 _EXPIRY_INTERVAL_S = 5.0
 _IDLE_EXPIRIES_LOGGED = 5
 
-
 Outcome = AnyReply | Awaited | list["AnyReply | Awaited"]
 """What has become of an item: its answer, what waits for its actions, or, of rows that had to be
 read one by one, of each."""
-
-
-class Frame(msgspec.Struct, eq=False):
-    """The items of one message, and what has become of each.
-
-    Args:
-        items: of any episodes, in the order in which they are answered.
-        outcomes: of each item.
-        reply: takes the answers, one for each item. It raises nothing: other frames are answered
-            after it.
-        refuse: makes the answer to an item that failed.
-        is_alone: whether its client is the only one connected, so that no other frame can come.
-        pending: what waits for actions among the outcomes, in blocks.
-    """
-
-    items: list[AnyItem]
-    outcomes: list[Outcome]
-    reply: Answered
-    refuse: Callable[[AnyItem, ProtocolError], Refused]
-    is_alone: bool
-    pending: list[Block]
-
-    def finish(self, problem: NotServing | None = None) -> None:
-        """Sends the answers.
-
-        Args:
-            problem: why what is pending has no actions; None if all of it has some.
-        """
-        replies: list[AnyReply] = []
-        outcome: Any
-        for item, outcome in zip(self.items, self.outcomes, strict=True):
-            if type(outcome) is list:
-                each: Any = [self._answer(item, one, problem) for one in outcome]
-                replies.append(ActionRows(replies=each))
-            else:
-                replies.append(self._answer(item, outcome, problem))
-        self.reply(replies)
-
-    def _answer(
-        self, item: AnyItem, outcome: AnyReply | Awaited, problem: NotServing | None
-    ) -> AnyReply:
-        if not isinstance(outcome, Awaited):
-            return outcome
-        is_answered = problem is None or outcome.is_ready
-        return outcome.answer() if is_answered else self.refuse(item, problem)  # type: ignore[arg-type]
+Finish = Callable[[NotServing | None], None]
+"""Sends the answers to a frame, given why what waits has no actions, None if all of it has some. It
+raises nothing: other frames are answered after it."""
 
 
 class Batcher:
@@ -108,19 +65,24 @@ class Batcher:
     def __init__(self, acting: Acting, server_id: str) -> None:
         self._acting = acting
         self._server_id = server_id
-        self._frames: list[Frame] = []
+        self._frames: list[tuple[list[Block], Finish]] = []
         self.forward_passes = Latencies()
         """Of each choice of actions for all that waited: the forward passes of all policies."""
         self.problem = ""
         """Why the last choice failed; "": it did not."""
 
-    def submit(self, frame: Frame) -> None:
+    def submit(self, pending: list[Block], finish: Finish, *, is_alone: bool) -> None:
         """Computes the actions of a frame and sends its answers: at once if it is alone, else soon.
 
         Steps whose actions could not be computed may be submitted again in another frame.
+
+        Args:
+            pending: what waits for actions in it, in blocks.
+            finish: sends its answers.
+            is_alone: whether its client is the only one connected, so that no other frame can come.
         """
-        self._frames.append(frame)
-        if frame.is_alone:
+        self._frames.append((pending, finish))
+        if is_alone:
             self._flush()
         elif len(self._frames) == 1:
             asyncio.get_running_loop().call_soon(self._flush)
@@ -129,9 +91,9 @@ class Batcher:
         frames, self._frames = self._frames, []
         if not frames:  # one that was alone has taken them along
             return
-        blocks = frames[0].pending
+        blocks = frames[0][0]
         if len(frames) > 1 or len(blocks) > 1:  # a step that was repeated is in two of them
-            blocks = list(dict.fromkeys([b for frame in frames for b in frame.pending]))
+            blocks = list(dict.fromkeys([b for pending, _ in frames for b in pending]))
         blocks = [block for block in blocks if block.chosen is None]
         problem: NotServing | None = None
         try:
@@ -150,8 +112,8 @@ class Batcher:
             )
             problem.__cause__ = error  # whose traceback the log has, as far as refusals are told
             self.problem = problem.message
-        for frame in frames:
-            frame.finish(problem)
+        for _, finish in frames:
+            finish(problem)
 
 
 class PolicyServerApp(Front):
@@ -239,24 +201,45 @@ class PolicyServerApp(Front):
                     pending += one.blocks
                     is_training = is_training or one.blocks[0].mode.is_training
         self.store.finish_frame()
-        frame = Frame(items, outcomes, reply, self.refuse, is_alone, pending)
         played: list[Recorded] = []
         if outcomes and type(outcomes[0]) is Recorded:  # what was played comes first
             played = [one for one in outcomes if isinstance(one, Recorded) and one.num_wanted]
+
+        finish = partial(self._finish, items, outcomes, reply)
 
         def go() -> None:
             for reply_to_played in played:
                 self.store.refresh(reply_to_played, max(1, self.num_connections))
             if pending:
-                self.batcher.submit(frame)
+                self.batcher.submit(pending, finish, is_alone=is_alone)
             else:
-                frame.finish()
+                finish()
 
         # The gate holds a client that acted by itself, whether it asks or not.
         if is_training or played or (pending and not self.feed.acts_while_learning):
             self.feed.when_open(go)
         else:
             go()
+
+    def _finish(
+        self,
+        items: list[AnyItem],
+        outcomes: list[Outcome],
+        reply: Answered,
+        problem: NotServing | None = None,
+    ) -> None:
+        pairs = zip(items, outcomes, strict=True)
+        reply([self._answer(item, outcome, problem) for item, outcome in pairs])
+
+    def _answer(self, item: AnyItem, outcome: Any, problem: NotServing | None) -> AnyReply:
+        if type(outcome) is list:
+            each: Any = [self._answer(item, one, problem) for one in outcome]
+            return ActionRows(replies=each)
+        if not isinstance(outcome, Awaited):
+            return outcome
+        if problem is None or outcome.is_ready:
+            return outcome.answer()
+        return self.refuse(item, problem)
 
     def _accept_rows(self, item: StepRows, now: float) -> Outcome:
         if isinstance(item, PlayedRows):

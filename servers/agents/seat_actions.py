@@ -136,7 +136,10 @@ class TeamChoices(TeamActions):
     def _check(self) -> None:
         for member, space in self.spaces.items():
             if not isinstance(space, Discrete):
-                raise no_choices(member, space)
+                raise TeamProblem(
+                    f"a team cannot do the action space {space} of agent {member!r}: it learns "
+                    "one value per discrete action, counted from 0"
+                )
 
     @cached_property
     def space(self) -> MultiDiscrete:
@@ -147,11 +150,3 @@ class TeamChoices(TeamActions):
         masks = np.zeros(self.masks.shape, np.float32)
         masks[:, 0] = 1.0
         return masks
-
-
-def no_choices(member: str, space: Space) -> TeamProblem:
-    """Returns the refusal of a member whose actions are none of so many."""
-    return TeamProblem(
-        f"a team cannot do the action space {space} of agent {member!r}: it learns "
-        "one value per discrete action, counted from 0"
-    )

@@ -183,12 +183,8 @@ class Feed:
 
     def discard(self) -> None:
         """Takes no more data: training has finished, and the server continues acting."""
-        with self._changed:
-            self._note_time()
-            self._is_discarding = True
-            self._is_learning = False
-            self._share_learned = None
-        self._notify_gate()
+        self._is_discarding = True
+        self.finish_learning()
 
     def close(self) -> None:
         """Makes `take` raise in the learning thread, and opens the gate for good."""

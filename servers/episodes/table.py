@@ -64,22 +64,21 @@ class EpisodeTable:
         self.agents = tuple(agents)
         self.column = {agent_id: i for i, agent_id in enumerate(agents)}
         self.slot_of: dict[str, int] = {}
-        num, num_agents = _FIRST_SLOTS, len(agents)
-        self.ts, self.nums_done, self.nums_new = np.zeros((3, num), np.int64)
-        self.seen_ats, self.returns = np.zeros(num), np.zeros((num, num_agents))
-        self.known, self.done = np.zeros((2, num, num_agents), bool)
-        self._look_at_elements()
-        self.modes: list[Any] = [None] * num
-        self.last: list[Block | None] = [None] * num
-        self.records: list[Record | None] = [None] * num
-        self.started: list[StartEpisode | None] = [None] * num
-        self.players: list[Player | None] = [None] * num
+        self.ts, self.nums_done, self.nums_new = np.zeros((3, 0), np.int64)
+        self.seen_ats, self.returns = np.zeros(0), np.zeros((0, len(agents)))
+        self.known, self.done = np.zeros((2, 0, len(agents)), bool)
+        self.modes: list[Any] = []
+        self.last: list[Block | None] = []
+        self.records: list[Record | None] = []
+        self.started: list[StartEpisode | None] = []
+        self.players: list[Player | None] = []
         self._seats: WeakSet[Seats] = WeakSet()
         """Whose memories have as many slots."""
         self._freed: list[int] = []
         """A heap."""
         self._num_used = 0
         """Slots from there on were never taken."""
+        self._make_room(_FIRST_SLOTS)
 
     def __len__(self) -> int:
         return len(self.slot_of)
@@ -94,7 +93,7 @@ class EpisodeTable:
             slot = self._num_used
             self._num_used += 1
             if slot == len(self.last):
-                self._grow()
+                self._make_room(2 * slot)
         seats: Seats = mode[0]
         if seats not in self._seats:
             self._seats.add(seats)
@@ -120,21 +119,16 @@ class EpisodeTable:
         self.records[slot] = self.last[slot] = None
         heapq.heappush(self._freed, slot)
 
-    def _look_at_elements(self) -> None:
-        self.t, self.seen_at = _elements(self.ts), _elements(self.seen_ats)
-        self.num_done, self.num_new = _elements(self.nums_done), _elements(self.nums_new)
-        self.return_at = _elements(self.returns)
-
-    def _grow(self) -> None:
-        before = len(self.last)
-        num = 2 * before
+    def _make_room(self, num: int) -> None:
         self.ts, self.seen_ats = grown(self.ts, num), grown(self.seen_ats, num)
         self.nums_done, self.nums_new = grown(self.nums_done, num), grown(self.nums_new, num)
         self.returns, self.known = grown(self.returns, num), grown(self.known, num)
         self.done = grown(self.done, num)
-        self._look_at_elements()
+        self.t, self.seen_at = _elements(self.ts), _elements(self.seen_ats)
+        self.num_done, self.num_new = _elements(self.nums_done), _elements(self.nums_new)
+        self.return_at = _elements(self.returns)
         for column in (self.modes, self.last, self.records, self.started, self.players):
-            column += [None] * before
+            column += [None] * (num - len(column))
         for seats in self._seats:
             seats.memory.grow(num)
 

@@ -15,7 +15,6 @@ from muxrl.protocol.rows import pick
 from muxrl.protocol.spaces import Discrete
 from muxrl.protocol.suggestions import listed
 from muxrl.protocol.values import conform
-from muxrl.servers.acting import Acted, Asked
 from muxrl.servers.agents.keys import STATE
 from muxrl.servers.agents.masks import observed_parts
 from muxrl.servers.agents.seats import Seat
@@ -87,15 +86,14 @@ class LoadedPolicy:
     @property
     def remembers(self) -> bool:
         """Whether more than the observation may decide: recurrent state, frames."""
-        return self._is_stateful or self._seat.frame_stack > 1
-
-    @property
-    def _is_stateful(self) -> bool:
         policy_id = self._seat.policy_id
+        if self._seat.frame_stack > 1:
+            return True
         if hasattr(self._inference.acting(policy_id), "initial_state"):
             return bool(self._inference.initial_state(policy_id))
         drawn = asked_of([self._seat], [drawn_observation(self._seat)], self._saved.plan.agents)
-        return self._answer(drawn).states is not None
+        with self._inference.lock:
+            return self._inference.answer(drawn).states is not None
 
     def __call__(self, observation: Any, is_asked: bool = True) -> Any:
         """Returns the action for an observation, both as the simulation has them.
@@ -214,10 +212,6 @@ class LoadedPolicy:
 
     def _look(self, observation: Any) -> Look:
         return self._episode.look(self._conforming({self._agent_id: observation}))
-
-    def _answer(self, asked: Asked) -> Acted:
-        with self._inference.lock:
-            return self._inference.answer(asked)
 
 
 class MeanPolicy:
