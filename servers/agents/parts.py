@@ -59,12 +59,7 @@ class Seen(msgspec.Struct):
             some: the agents.
             reader: of all that a network reads of one; the same by whichever seat.
         """
-        frames = reader(some.of(self.observations))
-        return frames if self.memory.frames is None else self.stacked(some, frames)
-
-    def stacked(self, some: OfKind, frames: np.ndarray) -> np.ndarray:
-        """Returns what was read of agents' observations beside what they have read before."""
-        stacks = self.memory.frames
+        frames, stacks = reader(some.of(self.observations)), self.memory.frames
         if stacks is None:
             return frames
         is_new = None
