@@ -168,7 +168,7 @@ class FrozenPolicies:
 
         Args:
             plan: the server.
-            observing: its own; gets the statistics of training, which do not change any more.
+            observing: its own; gets the statistics of training.
             has_states: whether those of global states are needed: not to act.
 
         Raises:
@@ -185,7 +185,6 @@ class FrozenPolicies:
                     f"the statistics of checkpoint {str(self._checkpoint.path)!r} cannot be read: "
                     f"{error}"
                 ) from error
-        observing.freeze()
         return seats
 
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
