@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 from msgspec.structs import replace
@@ -228,8 +229,7 @@ class PolicyServerApp(Front):
         reply: Answered,
         problem: NotServing | None = None,
     ) -> None:
-        pairs = zip(items, outcomes, strict=True)
-        reply([self._answer(item, outcome, problem) for item, outcome in pairs])
+        reply(list(map(self._answer, items, outcomes, repeat(problem))))
 
     def _answer(self, item: AnyItem, outcome: Any, problem: NotServing | None) -> AnyReply:
         if type(outcome) is list:

@@ -26,6 +26,7 @@ from muxrl.protocol.messages import (
     PlayedRows,
     PlayedSteps,
     ServerSpec,
+    Step,
     StepRows,
 )
 from muxrl.protocol.spaces import DictSpace, Space, TupleSpace
@@ -175,16 +176,16 @@ class MessageLimits:
     def _counted(self, batch: Batch) -> list[AnyItem]:
         num, num_played = len(batch.items), 0
         for item in batch.items:
+            if type(item) is Step:  # most are
+                continue
             if isinstance(item, PlayedSteps):
                 num_played += len(item.steps)
-            if not isinstance(item, StepRows):
-                continue
-            if not self._takes_rows:
-                raise MalformedMessage("steps in rows are for servers whose spec takes_rows")
-            if isinstance(item, PlayedRows):
-                num, num_played = num - 1, num_played + len(item.episode_ids)
-            else:
-                num += len(item.episode_ids) - 1
+            elif isinstance(item, StepRows):
+                if not self._takes_rows:
+                    raise MalformedMessage("steps in rows are for servers whose spec takes_rows")
+                was_played = isinstance(item, PlayedRows)
+                num += -1 if was_played else len(item.episode_ids) - 1
+                num_played += len(item.episode_ids) if was_played else 0
         self._check_number(num, self._max_items, "items")
         self._check_number(num_played, max(self._max_items, _PLAYED), "steps that were played")
         return batch.items
