@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -154,7 +154,7 @@ class ActorCritic(TorchTrainer):
         own = self.settings
         groups, clip = {"": list(self.net.parameters())}, own.grad_clip
         eps = getattr(own, "optimizer_epsilon", 1e-8)
-        return {"": Step(groups, lambda: own.lr, clip=clip, clip_by=own.grad_clip_by, eps=eps)}
+        return {"": Step(groups, own.lr, clip=clip, clip_by=own.grad_clip_by, eps=eps)}
 
     @property
     def batch_env_steps(self) -> int:
@@ -382,25 +382,22 @@ class OnPolicy(ActorCritic):
             trajectories: likewise.
             note_progress: told which share of them is done; None: the server's.
         """
+        own, num = self.settings, len(columns[ADVANTAGES])
+        rng = self.rng if getattr(own, "shuffle_batch_per_epoch", False) else None
+        size, epochs = getattr(own, "minibatch_size", None), getattr(own, "num_epochs", 1)
+        every = list(minibatches(num, len(rollout.rewards), size, epochs, rng))
         metrics: Mapping[str, Any] = {}
-        for rows, share in self.passes(columns, rollout):
-            (note_progress or self.note_progress)(share)
+        for i, rows in enumerate(every, start=1):
+            (note_progress or self.note_progress)(i / len(every))
             batch = columns if isinstance(rows, slice) else pick(columns, torch.from_numpy(rows))
-            loss, metrics = self.loss(batch, is_reported=share == 1.0)
+            loss, metrics = self.loss(batch, is_reported=i == len(every))
             self.update({"": loss}, trajectories)
         return self.after_batch(metrics)
 
     def estimates_of(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray]:
         """Returns each step's advantage, by GAE, and its value's target, of TD(lambda)."""
         own, values = self.settings, self.values_of(rollout)
-        advantages = advantages_of(
-            values,
-            rollout.rewards,
-            rollout.lengths,
-            rollout.terminated,
-            gamma=own.gamma,
-            lambda_=own.lambda_,
-        )
+        advantages = advantages_of(values, rollout, gamma=own.gamma, lambda_=own.lambda_)
         return advantages, advantages + values[rollout.before]
 
     def batch_of(self, rollout: Rollout) -> dict[str, Any]:
@@ -409,17 +406,6 @@ class OnPolicy(ActorCritic):
         if self.should_standardize:
             advantages = standardised(advantages, rollout.is_own)
         return self.columns_of(rollout, **{ADVANTAGES: advantages, TARGETS: targets})
-
-    def passes(
-        self, columns: Mapping[str, Any], rollout: Rollout
-    ) -> Iterator[tuple[np.ndarray | slice, float]]:
-        """Yields the rows of each minibatch, and which share of all is done with it."""
-        own, num = self.settings, len(columns[ADVANTAGES])
-        rng = self.rng if getattr(own, "shuffle_batch_per_epoch", False) else None
-        size, epochs = getattr(own, "minibatch_size", None), getattr(own, "num_epochs", 1)
-        every = list(minibatches(num, len(rollout.rewards), size, epochs, rng))
-        for i, rows in enumerate(every, start=1):
-            yield rows, i / len(every)
 
     @abstractmethod
     def loss(self, batch: Mapping[str, Any], *, is_reported: bool) -> tuple[Tensor, dict[str, Any]]:

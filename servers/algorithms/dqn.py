@@ -103,11 +103,8 @@ class DQN(OffPolicy):
     def make_steps(self) -> dict[str, Step]:
         own = self.settings
         params = list(self.net.online.parameters())
-        step = Step({"": params}, lambda: own.lr, clip=own.grad_clip, clip_by=own.grad_clip_by)
-        return {OPTIMIZER: step}
-
-    def make_targets(self) -> Targets:
-        return Targets((self.net.online, self.net.target))
+        self.targets = Targets((self.net.online, self.net.target))
+        return {OPTIMIZER: Step({"": params}, own.lr, clip=own.grad_clip, clip_by=own.grad_clip_by)}
 
     # --- acting -------------------------------------------------------------------------
 

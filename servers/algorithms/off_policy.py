@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -10,7 +9,6 @@ from torch import Tensor
 
 from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.algorithms.columns import TERMINATEDS
-from muxrl.servers.algorithms.replay.priorities import PrioritySettings
 from muxrl.servers.algorithms.replay.replay_trainer import ReplayTrainer
 from muxrl.servers.algorithms.replay.steps import N_STEP, StepReplay
 from muxrl.servers.algorithms.settings.off_policy import PRIORITIZED, OffPolicySettings
@@ -23,7 +21,7 @@ from muxrl.servers.trainers.interface import PolicySpec, Rows
 class OffPolicy(ReplayTrainer):
     """Makes so many updates for each env step of its server, once its replay holds a step.
 
-    A subclass has `targets` among its networks' attributes, and the losses.
+    A subclass makes `targets` with its updates, and has the losses.
     """
 
     learns_when_absent = True
@@ -40,22 +38,17 @@ class OffPolicy(ReplayTrainer):
 
     def __init__(self, policy: PolicySpec, settings: Any) -> None:
         super().__init__(policy, settings)
-        self.targets = self.make_targets()
         self._moved_at = 0
         """Env steps when the targets moved last."""
         self._num_moves = 0
         self._refilled_at = 0
         """Env steps before the replay's first; not 0 after a resumption without it."""
 
-    @abstractmethod
-    def make_targets(self) -> Targets:
-        """Returns the target networks, of those in `net`."""
-
     def make_replay(self) -> StepReplay:
         own, buffer = self.settings, self.settings.replay_buffer_config
         by_priority = None
         if buffer["type"] == PRIORITIZED:
-            by_priority = PrioritySettings(buffer["alpha"], buffer["beta"])
+            by_priority = buffer["alpha"], buffer["beta"]
         return StepReplay(
             buffer["capacity"],
             self.policy.seed,
@@ -68,10 +61,6 @@ class OffPolicy(ReplayTrainer):
     def batch_env_steps(self) -> int:
         """Env steps between two calls of `learn`."""
         return self.settings.fragment
-
-    @property
-    def batch_size(self) -> int:
-        return self.settings.batch_size
 
     def updates_for(self, stored: Sequence[Trajectory], num_new: int, num_env_steps: int) -> float:
         own = self.settings
@@ -100,7 +89,7 @@ class OffPolicy(ReplayTrainer):
         """Returns metrics besides those of the last update."""
         found: dict[str, float] = {
             "num_target_updates": self._num_moves,
-            "num_module_steps_trained_lifetime": self.num_updates * self.batch_size,
+            "num_module_steps_trained_lifetime": self.num_updates * self.settings.batch_size,
         }
         for name, step in self.steps.items():
             found[f"{name}_learning_rate"] = step.lr

@@ -6,9 +6,9 @@ and 75 MiB in every process that learns.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,11 @@ from torch.optim.adam import adam
 from torch.optim.rmsprop import rmsprop
 
 STEP = "step"
+_NUM_MEANS = 3
+"""That torch's functions have places for."""
 
 
-class Optimizer(ABC):
+class Optimizer:
     """Steps by the gradients that parameters hold; a parameter without one stays as it is.
 
     Attributes:
@@ -27,45 +29,36 @@ class Optimizer(ABC):
 
     Args:
         groups: of parameters.
-        eps: what is added to the root of the mean squared gradient.
+        move: torch's function, with all but the learning rate.
+        gathers: names of the means that it keeps of each parameter's gradients.
     """
 
-    gathers: ClassVar[tuple[str, ...]]
-    """Names of the means that it keeps of each parameter's gradients."""
-
-    def __init__(self, groups: Sequence[Sequence[nn.Parameter]], eps: float) -> None:
+    def __init__(
+        self, groups: Sequence[Sequence[nn.Parameter]], move: Callable[..., None], *gathers: str
+    ) -> None:
         self.param_groups: list[dict[str, Any]] = [
             {"params": list(params), "lr": 0.0} for params in groups
         ]
         self.state: dict[nn.Parameter, dict[str, Tensor]] = {}
-        self._eps = eps
+        self._move, self._gathers = move, gathers
 
     @torch.no_grad()
     def step(self) -> None:
         """Makes a step."""
         for group in self.param_groups:
             moved = [p for p in group["params"] if p.grad is not None]
+            if not moved:
+                continue
             states = [self.state.get(p) or self._begin(p) for p in moved]
-            kept = [[state[name] for state in states] for name in (*self.gathers, STEP)]
-            if moved:
-                self._move(moved, [p.grad for p in moved], kept, group["lr"])
+            means = [[state[name] for state in states] for name in self._gathers]
+            means += [[] for _ in range(_NUM_MEANS - len(means))]
+            steps = [state[STEP] for state in states]
+            self._move(moved, [p.grad for p in moved], *means, steps, lr=group["lr"])
 
     def _begin(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        state = {name: torch.zeros_like(parameter) for name in self.gathers}
+        state = {name: torch.zeros_like(parameter) for name in self._gathers}
         self.state[parameter] = {STEP: torch.zeros((), device=parameter.device), **state}
         return self.state[parameter]
-
-    @abstractmethod
-    def _move(
-        self, params: list[Any], grads: list[Any], kept: list[list[Tensor]], lr: float
-    ) -> None:
-        """Moves parameters.
-
-        Args:
-            params, grads: they, and their gradients.
-            kept: of each parameter, by `gathers`, and how many steps were made.
-            lr: learning rate.
-        """
 
     @property
     def _params(self) -> list[nn.Parameter]:
@@ -84,63 +77,25 @@ class Optimizer(ABC):
         }
 
 
-class Adam(Optimizer):
-    """Kingma and Ba 2015 (arXiv 1412.6980), in one pass over all parameters."""
+def adam_of(groups: Sequence[Sequence[nn.Parameter]], eps: float) -> Optimizer:
+    """Kingma and Ba 2015 (arXiv 1412.6980), in one pass over all parameters.
 
-    gathers = ("exp_avg", "exp_avg_sq")
-
-    def _move(
-        self, params: list[Any], grads: list[Any], kept: list[list[Tensor]], lr: float
-    ) -> None:
-        averages, squares, steps = kept
-        adam(
-            params,
-            grads,
-            averages,
-            squares,
-            [],
-            steps,
-            fused=True,
-            amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
-            lr=lr,
-            weight_decay=0.0,
-            eps=self._eps,
-            maximize=False,
-        )
+    Args:
+        groups: of parameters.
+        eps: what is added to the root of the mean squared gradient.
+    """
+    fixed = {"fused": True, "amsgrad": False, "weight_decay": 0.0, "maximize": False}
+    move = partial(adam, **fixed, beta1=0.9, beta2=0.999, eps=eps)  # type: ignore[arg-type]
+    return Optimizer(groups, move, "exp_avg", "exp_avg_sq")
 
 
-class RMSprop(Optimizer):
+def rmsprop_of(groups: Sequence[Sequence[nn.Parameter]], eps: float, alpha: float) -> Optimizer:
     """Hinton's lecture notes (2012), as `torch.optim.RMSprop`.
 
     Args:
-        groups, eps: see `Optimizer`.
+        groups, eps: see `adam_of`.
         alpha: share of the mean squared gradient that each step keeps.
     """
-
-    gathers = ("square_avg",)
-
-    def __init__(self, groups: Sequence[Sequence[nn.Parameter]], eps: float, alpha: float) -> None:
-        super().__init__(groups, eps)
-        self._alpha = alpha
-
-    def _move(
-        self, params: list[Any], grads: list[Any], kept: list[list[Tensor]], lr: float
-    ) -> None:
-        squares, steps = kept
-        rmsprop(
-            params,
-            grads,
-            squares,
-            [],
-            [],
-            steps,
-            foreach=True,
-            lr=lr,
-            alpha=self._alpha,
-            eps=self._eps,
-            weight_decay=0.0,
-            momentum=0.0,
-            centered=False,
-        )
+    fixed = {"foreach": True, "weight_decay": 0.0, "momentum": 0.0, "centered": False}
+    move = partial(rmsprop, **fixed, alpha=alpha, eps=eps)  # type: ignore[arg-type]
+    return Optimizer(groups, move, "square_avg")

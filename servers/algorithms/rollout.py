@@ -82,13 +82,7 @@ class Rollout:
 
 
 def advantages_of(
-    values: np.ndarray,
-    rewards: np.ndarray,
-    lengths: np.ndarray,
-    is_terminated: np.ndarray,
-    *,
-    gamma: float,
-    lambda_: float,
+    values: np.ndarray, played: Rollout, *, gamma: float, lambda_: float
 ) -> np.ndarray:
     """Generalized advantage estimation over many pieces of episodes at a time.
 
@@ -96,16 +90,15 @@ def advantages_of(
 
     Args:
         values: ``[sum(lengths + 1)]``, piece after piece: of every observation, the last too.
-        rewards: ``[sum(lengths)]``.
-        lengths: ``[C]`` transitions of each piece.
-        is_terminated: ``[C]``; a piece that has not terminated is bootstrapped from its last
-            value, whether it was truncated or only cut.
+        played: the pieces. One that has not terminated is bootstrapped from its last value,
+            whether it was truncated or only cut.
         gamma: discount.
         lambda_: 0 trusts the values, 1 sums rewards up to the end of the piece.
 
     Returns:
         ``[sum(lengths)]`` float32.
     """
+    lengths, is_terminated = played.lengths, played.terminated
     num_pieces, longest = len(lengths), int(lengths.max())
     has_step = np.arange(longest) < lengths[:, None]
     has_value = np.arange(longest + 1) < lengths[:, None] + 1
@@ -113,7 +106,7 @@ def advantages_of(
     padded_values[has_value] = values
     padded_values[is_terminated, lengths[is_terminated]] = 0.0
     errors = np.zeros((num_pieces, longest), np.float32)
-    errors[has_step] = rewards
+    errors[has_step] = played.rewards
     errors += gamma * padded_values[:, 1:] - padded_values[:, :-1]
     errors *= has_step
     running = np.zeros(num_pieces, np.float32)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from muxrl.servers.algorithms.optimizers import Adam, Optimizer
+from muxrl.servers.algorithms.optimizers import Optimizer, adam_of
 from muxrl.servers.training.skipped_updates import MAX_GRADIENT, MAX_LOSS, size_of
 
 Points = float | Sequence[tuple[float, float]]
@@ -42,7 +42,7 @@ class Step:
 
     Args:
         groups: parameters by name; gradients are clipped by the norm of each group alone.
-        lr: learning rate, perhaps a schedule; or a function that `follow` asks for it.
+        lr: learning rate, perhaps a schedule.
         clip: largest norm, or value; None: no clip.
         clip_by: ``global_norm`` of a group, ``norm`` of each tensor, or ``value``.
         make: makes the optimizer of groups of parameters; None: Adam.
@@ -53,7 +53,7 @@ class Step:
     def __init__(
         self,
         groups: Mapping[str, Sequence[nn.Parameter]],
-        lr: Points | Callable[[], Points],
+        lr: Points,
         *,
         clip: float | None = None,
         clip_by: ClipBy = "global_norm",
@@ -64,7 +64,7 @@ class Step:
         self.params = [parameter for own in groups.values() for parameter in own]
         self._sizes = {name: len(own) for name, own in groups.items()}
         self._lr, self._clip, self._clip_by = lr, clip, clip_by
-        make = make or partial(Adam, eps=eps)
+        make = make or partial(adam_of, eps=eps)
         self._factors = [1.0] if factors is None else [factors[name] for name in groups]
         self.optimizer = make([self.params] if factors is None else list(groups.values()))
         self.norms = dict.fromkeys(groups, 0.0)
@@ -78,7 +78,7 @@ class Step:
 
     def follow(self, env_steps: int) -> None:
         """Sets the learning rate to that after so many env steps."""
-        lr = value_at(self._lr() if callable(self._lr) else self._lr, env_steps)
+        lr = value_at(self._lr, env_steps)
         for group, factor in zip(self.optimizer.param_groups, self._factors, strict=True):
             group["lr"] = factor * lr
 

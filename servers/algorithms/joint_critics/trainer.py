@@ -129,10 +129,6 @@ class JointCriticTrainer(TeamTrainer):
         """Env steps that are handed over at a time."""
         return self.settings.rollout_fragment_length
 
-    @property
-    def batch_size(self) -> int:
-        return self.settings.batch_size_steps
-
     def make_replay(self) -> StepReplay:
         return StepReplay(self.settings.buffer_capacity_steps, self.policy.seed)
 
@@ -140,8 +136,8 @@ class JointCriticTrainer(TeamTrainer):
         own, net = self.settings, self.net
         critic, actor = list(net.critic.parameters()), list(net.actor.parameters())
         return {
-            CRITIC: Step({"": critic}, lambda: own.critic_lr, clip=own.grad_clip),
-            POLICY: Step({"": actor}, lambda: own.actor_lr, clip=own.grad_clip),
+            CRITIC: Step({"": critic}, own.critic_lr, clip=own.grad_clip),
+            POLICY: Step({"": actor}, own.actor_lr, clip=own.grad_clip),
         }
 
     # --- acting -------------------------------------------------------------------------

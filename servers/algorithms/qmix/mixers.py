@@ -37,7 +37,14 @@ def bounded(state: Tensor) -> Tensor:
     return state / state.square().mean(-1, keepdim=True).sqrt().clamp(min=1.0)
 
 
-class QMixer(nn.Module):
+class Mixer(nn.Module):
+    """One of them."""
+
+    mixes_advantages: ClassVar[bool] = False
+    is_joint: ClassVar[bool] = True
+
+
+class QMixer(Mixer):
     """Monotonic mixing, Rashid et al. 2018 (arXiv 1803.11485), section 4 and figure 2.
 
     ``Q_tot = elu(q |W1(s)| + b1(s)) |w2(s)| + V(s)``. All weights come from hypernetworks of the
@@ -48,9 +55,6 @@ class QMixer(nn.Module):
         own: the settings.
         policy: has the sizes.
     """
-
-    mixes_advantages: ClassVar[bool] = False
-    is_joint: ClassVar[bool] = True
 
     def __init__(self, own: QMIXSettings, policy: PolicySpec) -> None:
         super().__init__()
@@ -84,33 +88,29 @@ class QMixer(nn.Module):
         return q_tot.view(*shape, 1)
 
 
-class VDNMixer(nn.Module):
+class VDNMixer(Mixer):
     """``Q_tot = sum_a q_a``: value decomposition, Sunehag et al. 2017 (arXiv 1706.05296)."""
-
-    mixes_advantages: ClassVar[bool] = False
-    is_joint: ClassVar[bool] = True
 
     def forward(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:
         """The team's value ``[..., 1]``."""
         return (q * alive).sum(-1, keepdim=True)
 
 
-class NoMixer(nn.Module):
+class NoMixer(Mixer):
     """Independent Q-learning (Tan 1993): every member learns the team's reward for itself.
 
     The value of an absent member is 0 here; the trainer replaces it by what the team earns
     meanwhile, see `follow_absent`.
     """
 
-    mixes_advantages: ClassVar[bool] = False
-    is_joint: ClassVar[bool] = False
+    is_joint = False
 
     def forward(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:
         """Each member's own value ``[..., n]``."""
         return q * alive
 
 
-class DuplexMixer(nn.Module):
+class DuplexMixer(Mixer):
     """QPLEX's, duplex dueling: Wang et al. 2021, ICLR (arXiv 2008.01062), section 3.
 
     A team's value is dueling in two places. Each member's value becomes a value and an advantage,
@@ -138,8 +138,7 @@ class DuplexMixer(nn.Module):
         policy: has the sizes.
     """
 
-    mixes_advantages: ClassVar[bool] = True
-    is_joint: ClassVar[bool] = True
+    mixes_advantages = True
 
     def __init__(self, own: QMIXSettings, policy: PolicySpec) -> None:
         super().__init__()
@@ -209,9 +208,6 @@ class ImportanceWeights(nn.Module):
             * torch.sigmoid(self.actions(joint))
         )
         return heads.sum(0).view(shape)
-
-
-Mixer = QMixer | VDNMixer | DuplexMixer | NoMixer
 
 
 def make_mixer(own: QMIXSettings, policy: PolicySpec) -> Mixer:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from muxrl.protocol.messages import PolicyNetwork
 from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, LAST_ACTION, OBS, STATE
 from muxrl.servers.algorithms.columns import ACTIONS, LOSS_MASK, REWARDS, TERMINATEDS
-from muxrl.servers.algorithms.optimizers import RMSprop
+from muxrl.servers.algorithms.optimizers import rmsprop_of
 from muxrl.servers.algorithms.qmix.mixers import DuplexMixer, Mixer, make_mixer
 from muxrl.servers.algorithms.qmix.networks import (
     HIDDEN,
@@ -25,7 +25,6 @@ from muxrl.servers.algorithms.qmix.networks import (
 )
 from muxrl.servers.algorithms.qmix.returns import bootstrapped_returns, follow_absent
 from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
-from muxrl.servers.algorithms.replay.priorities import PrioritySettings
 from muxrl.servers.algorithms.replay.replay import WEIGHTS
 from muxrl.servers.algorithms.replay.team_trainer import TeamTrainer
 from muxrl.servers.algorithms.settings.teams import (
@@ -101,11 +100,11 @@ class QMIX(TeamTrainer):
             factors = {MEMBERS: 1.0, IMPORTANCE: own.importance_lr_factor}
 
         eps = own.optimizer_epsilon
-        rmsprop = partial(RMSprop, eps=eps, alpha=own.rmsprop_alpha)
+        rmsprop = partial(rmsprop_of, eps=eps, alpha=own.rmsprop_alpha)
         return {
             "": Step(
                 groups,
-                lambda: own.lr,
+                own.lr,
                 clip=own.grad_clip,
                 eps=eps,
                 make=rmsprop if own.optimizer_name == "rmsprop" else None,
@@ -115,12 +114,8 @@ class QMIX(TeamTrainer):
 
     def make_replay(self) -> EpisodeReplay:
         own, alpha = self.settings, self.settings.prioritized_replay_alpha
-        by_priority = PrioritySettings(alpha, own.prioritized_replay_beta) if alpha > 0.0 else None
+        by_priority = (alpha, own.prioritized_replay_beta) if alpha > 0.0 else None
         return EpisodeReplay(own.buffer_capacity_episodes, self.policy.seed, by_priority)
-
-    @property
-    def batch_size(self) -> int:
-        return self.settings.batch_size_episodes
 
     @property
     def max_sequence_steps(self) -> int:
@@ -235,17 +230,8 @@ class QMIX(TeamTrainer):
         inputs = net.agent.inputs_of(batch[OBS])
         with torch.no_grad():
             target_values = net.target_agent.values(inputs)
-        q_taken, target = td_terms(
-            net.mixer,
-            net.target_mixer,
-            net.agent.values(inputs),
-            target_values,
-            batch,
-            gamma=own.gamma,
-            double_q=own.double_q,
-            n_step=own.n_step,
-            td_lambda=own.td_lambda,
-        )
+        values, mixers = net.agent.values(inputs), (net.mixer, net.target_mixer)
+        q_taken, target = td_terms(mixers, values, target_values, batch, own)
         mask = batch[LOSS_MASK].unsqueeze(-1)
         if not net.mixer.is_joint:
             # Each member has its own error; an absent member has none.
@@ -318,32 +304,26 @@ def epsilon_greedy(
 
 
 def td_terms(
-    mixer: Mixer,
-    target_mixer: Mixer,
+    mixers: tuple[Mixer, Mixer],
     values: Tensor,
     target_values: Tensor,
     batch: Mapping[str, Any],
-    *,
-    gamma: float,
-    double_q: bool,
-    n_step: int = 1,
-    td_lambda: float = 0.0,
+    own: QMIXSettings,
 ) -> tuple[Tensor, Tensor]:
     """Returns the two sides of the temporal difference.
 
     Args:
-        mixer, target_mixer: online and target.
+        mixers: online and target.
         values: ``[B, T + 1, n, k]`` of the online network.
         target_values: the same of the target network.
         batch: of `EpisodeReplay.sample`, in tensors.
-        gamma, n_step, td_lambda: see `bootstrapped_returns`.
-        double_q: whether the online network chooses the action whose value is bootstrapped.
+        own: the settings.
 
     Returns:
         The mixed values of the actions taken, and their targets without gradient, both
         ``[B, T, 1]``, or ``[B, T, n]`` where every member has a target of its own.
     """
-    obs = batch[OBS]
+    (mixer, target_mixer), obs, gamma = mixers, batch[OBS], own.gamma
     state, alive, available = obs[STATE], obs[ALIVE], obs[ACTION_MASK]
     now, later = slice(None, -1), slice(1, None)
 
@@ -358,7 +338,7 @@ def td_terms(
 
     q_taken = mixed(mixer, values, batch[ACTIONS], now)
     with torch.no_grad():
-        judge = values if double_q else target_values
+        judge = values if own.double_q else target_values
         greedy = _greedy(judge[:, later], available[:, later])
         following = mixed(target_mixer, target_values, greedy, later)
         rewards, terminated, mask = (
@@ -369,7 +349,13 @@ def td_terms(
                 following, alive[:, 1:], rewards, terminated, mask, gamma=gamma
             )
         target = bootstrapped_returns(
-            rewards, following, terminated, mask, gamma=gamma, n_step=n_step, td_lambda=td_lambda
+            rewards,
+            following,
+            terminated,
+            mask,
+            gamma=gamma,
+            n_step=own.n_step,
+            td_lambda=own.td_lambda,
         )
     return q_taken, target
 

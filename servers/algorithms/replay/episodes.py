@@ -9,7 +9,7 @@ import numpy as np
 
 from muxrl.servers.agents.keys import OBS
 from muxrl.servers.algorithms.columns import ACTIONS, LOSS_MASK, REWARDS, TERMINATEDS
-from muxrl.servers.algorithms.replay.priorities import Priorities, PrioritySettings
+from muxrl.servers.algorithms.replay.priorities import Priorities
 from muxrl.servers.algorithms.replay.replay import (
     ROWS,
     WEIGHTS,
@@ -39,7 +39,7 @@ class EpisodeReplay(Replay):
     Args:
         capacity: in episodes.
         seed: of the sampling.
-        by_priority: how episodes are drawn by priority; None: uniformly.
+        by_priority: alpha and beta of `Priorities`; None: episodes are drawn uniformly.
     """
 
     unit = "episodes"
@@ -48,9 +48,10 @@ class EpisodeReplay(Replay):
         self,
         capacity: int,
         seed: int | None = None,
-        by_priority: PrioritySettings | None = None,
+        by_priority: tuple[float, float] | None = None,
     ) -> None:
-        super().__init__(capacity, seed, Priorities(capacity, by_priority) if by_priority else None)
+        priorities = Priorities(capacity, *by_priority) if by_priority else None
+        super().__init__(capacity, seed, priorities)
         self._episodes: list[_Columns] = []
         self._terminated = np.zeros(capacity, bool)
         self._next = 0
@@ -79,7 +80,6 @@ class EpisodeReplay(Replay):
         return len(stored)
 
     def sample(self, num: int) -> dict[str, Any]:
-        self._check_holds_any()
         num_stored = len(self)
         num, by_priority = min(num, num_stored), {}
         if self._priorities is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,19 +10,6 @@ import numpy as np
 # So that an entry that is fitted exactly is still drawn now and then; RLlib's
 # ``prioritized_replay_eps``.
 LOWEST = 1e-6
-
-
-@dataclass(frozen=True)
-class PrioritySettings:
-    """How much priorities mean.
-
-    Attributes:
-        alpha: 0 draws uniformly, 1 in proportion to priorities.
-        beta: 0 leaves the loss as it is, 1 has all stored entries count alike.
-    """
-
-    alpha: float
-    beta: float
 
 
 class Priorities:
@@ -36,11 +22,12 @@ class Priorities:
 
     Args:
         capacity: rows.
-        settings: alpha and beta.
+        alpha: 0 draws uniformly, 1 in proportion to priorities.
+        beta: 0 leaves the loss as it is, 1 has all stored entries count alike.
     """
 
-    def __init__(self, capacity: int, settings: PrioritySettings) -> None:
-        self._settings = settings
+    def __init__(self, capacity: int, alpha: float, beta: float) -> None:
+        self._alpha, self._beta = alpha, beta
         self._values = np.zeros(capacity)
         self._highest = 0.0  # none was measured yet
         # Sums of shares as a binary tree: node i has the children 2i and 2i + 1, row r is leaf
@@ -79,7 +66,7 @@ class Priorities:
             is_right = (at >= left) & (sums[nodes + 1] > 0.0)
             at -= left * is_right
             nodes += is_right
-        weights = (num_stored * sums[nodes] / sums[1]) ** -self._settings.beta
+        weights = (num_stored * sums[nodes] / sums[1]) ** -self._beta
         return nodes - self._first, (weights / weights.max()).astype(np.float32)
 
     def update(self, rows: np.ndarray, values: np.ndarray) -> None:
@@ -102,7 +89,7 @@ class Priorities:
         self._values[rows] = values
         nodes, values = self._first + rows, self._values[rows]
         # Not 0 ** 0, which is 1.
-        self._sums[nodes] = np.where(values == 0.0, 0.0, values**self._settings.alpha)
+        self._sums[nodes] = np.where(values == 0.0, 0.0, values**self._alpha)
         while nodes[0] > 1:
             nodes = nodes >> 1
             self._sums[nodes] = self._sums[2 * nodes] + self._sums[2 * nodes + 1]

@@ -60,13 +60,10 @@ class Replay(ABC):
 
     @abstractmethod
     def sample(self, num: int) -> dict[str, Any]:
-        """Draws so many entries.
+        """Draws so many entries of those that are stored, of which there must be one.
 
         Returns:
             Arrays by RLlib's column names, of their own memory; see the class.
-
-        Raises:
-            ValueError: nothing is stored.
         """
 
     def update_priorities(self, rows: np.ndarray, values: np.ndarray) -> None:
@@ -85,10 +82,6 @@ class Replay(ABC):
         Raises:
             ValueError: it does not fit, or is of an earlier version.
         """
-
-    def _check_holds_any(self) -> None:
-        if not len(self):
-            raise ValueError("the replay is empty: add an episode before sampling")
 
 
 def columns_of(name: str, value: Any) -> dict[str, np.ndarray]:

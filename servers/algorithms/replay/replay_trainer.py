@@ -49,11 +49,6 @@ class ReplayTrainer(TorchTrainer):
     def make_replay(self) -> Replay:
         """Returns an empty replay."""
 
-    @property
-    @abstractmethod
-    def batch_size(self) -> int:
-        """Entries in an update."""
-
     @abstractmethod
     def updates_for(self, stored: Sequence[Trajectory], num_new: int, num_env_steps: int) -> float:
         """Returns how many updates what came brings; perhaps a fraction.
@@ -79,7 +74,7 @@ class ReplayTrainer(TorchTrainer):
 
     def draw(self) -> dict[str, Any]:
         """Returns a batch, arrays by name."""
-        return self.replay.sample(self.batch_size)
+        return self.replay.sample(self.settings.batch_size)
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         stored = [as_stored(one) for one in trajectories]

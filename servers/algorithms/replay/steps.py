@@ -10,7 +10,7 @@ import numpy as np
 from muxrl.protocol.rows import pick
 from muxrl.servers.agents.keys import OBS
 from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS, TERMINATEDS
-from muxrl.servers.algorithms.replay.priorities import Priorities, PrioritySettings
+from muxrl.servers.algorithms.replay.priorities import Priorities
 from muxrl.servers.algorithms.replay.replay import (
     ROWS,
     WEIGHTS,
@@ -61,7 +61,7 @@ class StepReplay(Replay):
         seed: of the sampling.
         n_step: n.
         gamma: the discount.
-        by_priority: how steps are drawn by priority; None: uniformly.
+        by_priority: alpha and beta of `Priorities`; None: steps are drawn uniformly.
     """
 
     unit = "steps"
@@ -73,10 +73,10 @@ class StepReplay(Replay):
         *,
         n_step: int = 1,
         gamma: float = 1.0,
-        by_priority: PrioritySettings | None = None,
+        by_priority: tuple[float, float] | None = None,
     ) -> None:
         self._size = capacity + 1
-        priorities = Priorities(self._size, by_priority) if by_priority else None
+        priorities = Priorities(self._size, *by_priority) if by_priority else None
         super().__init__(capacity, seed, priorities)
         self._n_step = n_step
         self._gamma = gamma
@@ -189,7 +189,6 @@ class StepReplay(Replay):
         return numbers
 
     def sample(self, num: int) -> dict[str, Any]:
-        self._check_holds_any()
         rows, weights = self._draw(num)
         last, rewards = rows, self._rewards[rows]
         num_steps = np.ones(num, np.int64)

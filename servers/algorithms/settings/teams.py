@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.agents.action_forms import MAX_COMBINATIONS
@@ -39,11 +38,13 @@ from muxrl.servers.trainers.spaces import (
 )
 
 
-class TeamReplaySettings(AlgorithmSettings, ABC):
+class TeamReplaySettings(AlgorithmSettings):
     """Those that all have."""
 
     learns_from: ClassVar[LearnsFrom] = "replay"
     samples_actions: ClassVar[bool] = False
+    entry: ClassVar[Literal["episode", "step"]]
+    """Of the replay, by which settings are named."""
 
     min_sample_timesteps_per_iteration = 1_000
 
@@ -63,14 +64,22 @@ class TeamReplaySettings(AlgorithmSettings, ABC):
     """How far target networks move towards the others at each update."""
 
     @property
-    @abstractmethod
     def num_before_learning(self) -> int:
         """Entries of the replay before the first update."""
+        return self._of_entries("num_{}s_before_learning")
 
     @property
-    @abstractmethod
     def updates_per_entry(self) -> float:
         """Updates that a new entry brings, perhaps a fraction."""
+        return self._of_entries("updates_per_{}")
+
+    @property
+    def batch_size(self) -> int:
+        """Entries in an update."""
+        return self._of_entries("batch_size_{}s")
+
+    def _of_entries(self, setting: str) -> Any:
+        return getattr(self, setting.format(self.entry))
 
     def num_entries_for(self, num_updates: int) -> int:
         """Returns how many entries have to be played for so many updates."""
@@ -82,6 +91,12 @@ class TeamReplaySettings(AlgorithmSettings, ABC):
         if self.center_rewards and not self.standardize_rewards:
             raise ValueError(
                 "center_rewards=True: it is a part of standardize_rewards, so set that to true, too"
+            )
+        first, capacity = self.num_before_learning, self._of_entries("buffer_capacity_{}s")
+        if first > capacity:
+            raise ValueError(
+                f"num_{self.entry}s_before_learning={first} {self.entry}s never fit into "
+                f"buffer_capacity_{self.entry}s={capacity}: learning would not begin"
             )
 
 
@@ -112,6 +127,7 @@ class QMIXSettings(TeamReplaySettings):
     )
     own_module_refused = "its mixer and its members' networks belong together"
     seating = TEAMS
+    entry = "episode"
     space_check: ClassVar[SpaceCheck] = staticmethod(_check_member)
 
     adv_hypernet_embed: Count = 64
@@ -172,14 +188,6 @@ class QMIXSettings(TeamReplaySettings):
     updates_per_episode: Positive = 1.0
     """Updates for each new episode, or a fraction; made for at least 200 env steps at a time."""
 
-    @property
-    def num_before_learning(self) -> int:
-        return self.num_episodes_before_learning
-
-    @property
-    def updates_per_entry(self) -> float:
-        return self.updates_per_episode
-
     def find_milestones(self) -> Iterator[Milestone]:
         """Yields the first update, and the first copy to the target network."""
         names = ("num_episodes_before_learning", "updates_per_episode")
@@ -204,12 +212,6 @@ class QMIXSettings(TeamReplaySettings):
 
     def validate(self) -> None:
         super().validate()
-        first, capacity = self.num_episodes_before_learning, self.buffer_capacity_episodes
-        if first > capacity:
-            raise ValueError(
-                f"num_episodes_before_learning={first} episodes never fit into "
-                f"buffer_capacity_episodes={capacity}: learning would not begin"
-            )
         if self.n_step > 1 and self.td_lambda > 0.0:
             raise ValueError(
                 f"n_step={self.n_step} and td_lambda={self.td_lambda}: a target is an n-step or a "
@@ -241,6 +243,7 @@ class JointCriticSettings(TeamReplaySettings):
     model_refused = "its networks are set by hidden_dim and obs_agent_id among its settings"
     own_module_refused = "its members' actor and its critics of all members belong together"
     seating = VECTOR_TEAMS
+    entry = "step"
 
     actor_lr: Schedule = 3e-4
     """Learning rate of the actor; a number or a schedule."""
@@ -261,14 +264,6 @@ class JointCriticSettings(TeamReplaySettings):
     updates_per_step: Positive = 1.0
     """Updates for each new step of a team; may be a fraction."""
 
-    @property
-    def num_before_learning(self) -> int:
-        return self.num_steps_before_learning
-
-    @property
-    def updates_per_entry(self) -> float:
-        return self.updates_per_step
-
     def find_milestones(self) -> Iterator[Milestone]:
         """Yields the first update, with which targets begin to move."""
         names = ("num_steps_before_learning", "updates_per_step")
@@ -278,15 +273,6 @@ class JointCriticSettings(TeamReplaySettings):
         """Returns what the replays store of the teams."""
         capacity = self.buffer_capacity_steps
         return of_steps(seats, capacity, "buffer_capacity_steps", "team steps")
-
-    def validate(self) -> None:
-        super().validate()
-        first, capacity = self.num_steps_before_learning, self.buffer_capacity_steps
-        if first > capacity:
-            raise ValueError(
-                f"num_steps_before_learning={first} steps never fit into "
-                f"buffer_capacity_steps={capacity}: learning would not begin"
-            )
 
 
 class MADDPGSettings(JointCriticSettings):

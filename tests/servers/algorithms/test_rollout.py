@@ -10,7 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muxrl.servers.algorithms.rollout import Padded, advantages_of, explained_variance, minibatches
+from muxrl.servers.algorithms.rollout import (
+    Padded,
+    Rollout,
+    advantages_of,
+    explained_variance,
+    minibatches,
+)
 
 LENGTHS = st.lists(st.integers(1, 7), min_size=1, max_size=5)
 
@@ -23,9 +29,8 @@ def test_advantages_are_the_discounted_sums_of_errors(
     values = rng.normal(size=sum(lengths) + len(lengths)).astype(np.float32)
     rewards = rng.normal(size=sum(lengths)).astype(np.float32)
     terminated = rng.random(len(lengths)) < 0.5
-    found = advantages_of(
-        values, rewards, np.array(lengths), terminated, gamma=gamma, lambda_=lambda_
-    )
+    played = Rollout(np.array(lengths), terminated, {}, np.zeros(0), rewards, {}, np.zeros(0))
+    found = advantages_of(values, played, gamma=gamma, lambda_=lambda_)
     expected, v, r = [], 0, 0
     for length, is_over in zip(lengths, terminated, strict=True):
         own = [*values[v : v + length], 0.0 if is_over else values[v + length]]

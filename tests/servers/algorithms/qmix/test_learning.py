@@ -70,9 +70,8 @@ def test_the_greedy_values_and_the_actions_reach_a_mixer_of_advantages(
     mask_b: tuple[int, int], double_q: bool, expected: float
 ) -> None:
     online, mixer = ONLINE.clone().requires_grad_(), cast(Mixer, _OfAdvantages())
-    q_taken, target = td_terms(
-        mixer, mixer, online, TARGET, hand_made(mask_b), gamma=GAMMA, double_q=double_q
-    )
+    own = QMIXSettings(gamma=GAMMA, double_q=double_q)
+    q_taken, target = td_terms((mixer, mixer), online, TARGET, hand_made(mask_b), own)
     # t=0: 1 + 4 taken, 2 + 4 at best, actions 0 + 1; t=1: 6 + 7, 6 + 8, 1 + 0.
     assert q_taken[..., 0].tolist() == [[6000 + 100 + 5, 14_000 + 100 + 13]]
     assert target[0, 1, 0].item() == pytest.approx(2 + GAMMA * expected)
@@ -81,23 +80,20 @@ def test_the_greedy_values_and_the_actions_reach_a_mixer_of_advantages(
 def test_without_a_mixer_absent_members_are_credited_with_the_teams_rewards() -> None:
     batch = hand_made()
     batch[OBS]["alive"][0, 1, 1] = 0.0  # b is not asked at t=1, but again at t=2
-    q_taken, target = td_terms(
-        NoMixer(), NoMixer(), ONLINE, TARGET, batch, gamma=GAMMA, double_q=True
-    )
+    own, mixers = QMIXSettings(gamma=GAMMA), (NoMixer(), NoMixer())
+    q_taken, target = td_terms(mixers, ONLINE, TARGET, batch, own)
     assert q_taken.tolist() == [[[1, 4], [6, 0]]]
     # a: 20, then 50. b: 2 and then 80; what stands at t=1 is not b's and is not in the loss.
     assert target[0, 0].tolist() == pytest.approx([1 + GAMMA * 20, 1 + GAMMA * (2 + GAMMA * 80)])
     assert target[0, 1, 0].item() == pytest.approx(2 + GAMMA * 50)
 
 
-def terms_of(trainer: QMIX, tensors: dict[str, Any], **returns: Any) -> Any:
+def terms_of(trainer: QMIX, tensors: dict[str, Any]) -> Any:
     net = trainer.net
     inputs = net.agent.inputs_of(tensors[OBS])
     values, target_values = net.agent.values(inputs), net.target_agent.values(inputs)
-    return td_terms(
-        net.mixer, net.target_mixer, values, target_values, tensors,
-        gamma=GAMMA, double_q=True, **returns,
-    )  # fmt: skip
+    mixers = net.mixer, net.target_mixer
+    return td_terms(mixers, values, target_values, tensors, trainer.settings)
 
 
 @pytest.mark.parametrize("returns", [{}, {"n_step": 3}, {"td_lambda": 0.6}], ids=str)
@@ -112,7 +108,7 @@ def test_loss_and_priorities_are_those_of_a_loop_over_steps(
     if mixer == "none":
         batch["obs"][ALIVE][1, 2, 0] = 0.0  # a member that is absent has no error
     tensors = tensors_of(drawn_by_priority(batch, weights))
-    q_taken, target = terms_of(trainer, tensors, **returns)
+    q_taken, target = terms_of(trainer, tensors)
     total, num_terms, expected = 0.0, 0, []
     for b, length in enumerate(lengths):
         sizes = []

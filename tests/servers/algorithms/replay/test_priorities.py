@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from tests.servers.algorithms.qmix.pieces import stored
 
 from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
-from muxrl.servers.algorithms.replay.priorities import LOWEST, Priorities, PrioritySettings
+from muxrl.servers.algorithms.replay.priorities import LOWEST, Priorities
 from muxrl.servers.algorithms.replay.replay import WEIGHTS
 
 VALUES = np.array([0.5, 4.0, 1.0, 0.01, 2.0])
 MEASURED = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=30)
 SHARE = st.floats(0.0, 1.0)
-BY_PRIORITY = PrioritySettings(0.6, 0.4)
+BY_PRIORITY = 0.6, 0.4
 
 
 def measured(values: Any, alpha: float = 0.6, beta: float = 0.4) -> Priorities:
-    priorities = Priorities(len(values), PrioritySettings(alpha, beta))
+    priorities = Priorities(len(values), alpha, beta)
     priorities.update(np.arange(len(values)), np.asarray(values))
     return priorities
 
@@ -76,7 +76,7 @@ def test_an_episode_without_error_is_still_drawn_and_one_that_is_not_finite_stay
 )
 def test_priorities_stay_with_their_episodes(capacity: int, script: list[Any]) -> None:
     """As a ring of (episode, priority) would have it, whatever is added and measured when."""
-    priorities, num_added = Priorities(capacity, BY_PRIORITY), 0
+    priorities, num_added = Priorities(capacity, *BY_PRIORITY), 0
     model: dict[int, float] = {}
     seen: list[float] = []
     for step in script:

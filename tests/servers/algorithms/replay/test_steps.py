@@ -10,7 +10,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from ray.rllib.core.columns import Columns
 
-from muxrl.servers.algorithms.replay.priorities import PrioritySettings
 from muxrl.servers.algorithms.replay.steps import StepReplay
 from muxrl.servers.episodes.trajectories import Trajectory
 
@@ -18,7 +17,7 @@ GAMMA = 0.5
 LAST = 10
 MORE = 1_000
 """Of what a life observes, acts and earns at a step, more than of the life before."""
-KINDS = {"uniform": None, "prioritized": PrioritySettings(0.6, 0.4)}
+KINDS = {"uniform": None, "prioritized": (0.6, 0.4)}
 
 
 def make(kind: str, capacity: int, n_step: int = 1) -> StepReplay:
@@ -141,8 +140,7 @@ def test_it_holds_the_newest_steps(given_pieces: list[tuple[int, str]], capacity
         num_rows += (length + (not goes_on)) if length else 0
         goes_on = not end if length else goes_on
     if not played:
-        with pytest.raises(ValueError, match="the replay is empty"):
-            replay.sample(1)
+        assert not len(replay)
         return
     if num_rows <= capacity:
         assert len(replay) == len(played)
