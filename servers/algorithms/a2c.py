@@ -28,10 +28,6 @@ class A2C(OnPolicy):
     Settings = A2CSettings
     settings: A2CSettings
 
-    @property
-    def should_standardize(self) -> bool:  # type: ignore[override]
-        return self.settings.standardize_advantages
-
     def loss(self, batch: Mapping[str, Any], *, is_reported: bool) -> tuple[Tensor, dict[str, Any]]:
         inputs, values = self.predicted(batch)
         log_prob, entropy, _ = self.distribution.terms(inputs, batch[ACTIONS])
@@ -44,4 +40,4 @@ class A2C(OnPolicy):
         policy_loss, vf_loss = -gain.mean(), (values - targets).square().mean()
         loss = policy_loss + self.settings.vf_loss_coeff * vf_loss
         loss = loss - self.entropy_coeff * entropy.mean()
-        return loss, self.measured(loss, policy_loss, vf_loss, mean_entropy, targets, values)
+        return loss, self.measured(targets, values, loss, policy_loss, vf_loss, mean_entropy)

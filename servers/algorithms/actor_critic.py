@@ -156,11 +156,6 @@ class ActorCritic(TorchTrainer):
         eps = getattr(own, "optimizer_epsilon", 1e-8)
         return {"": Step(groups, own.lr, clip=clip, clip_by=own.grad_clip_by, eps=eps)}
 
-    @property
-    def batch_env_steps(self) -> int:
-        """Env steps between two updates."""
-        return int(self.settings.batch_env_steps)
-
     # --- acting -------------------------------------------------------------------------
 
     def acting_modules(self) -> Sequence[nn.Module]:
@@ -304,7 +299,7 @@ class ActorCritic(TorchTrainer):
 
     def values_of(self, rollout: Rollout) -> np.ndarray:
         """Returns the value of every observation, the last ones too, ``[sum(lengths + 1)]``."""
-        parts: Any = each_array(lambda p: torch.from_numpy(p).to(self.device), rollout.parts)
+        parts = self.on_device(rollout.parts)
         with torch.no_grad():
             if not self.net.is_recurrent:
                 return self.net.values_alone(parts).cpu().numpy()
@@ -322,7 +317,8 @@ class ActorCritic(TorchTrainer):
             fragment = np.searchsorted(np.cumsum(rollout.lengths + 1), begins, "right")
             begins = begins - fragment
         recorded = rollout.outputs[STATES]
-        return {key: torch.from_numpy(one[begins]).to(self.device) for key, one in recorded.items()}
+        found: dict[str, Tensor] = self.on_device({k: one[begins] for k, one in recorded.items()})
+        return found
 
     def columns_of(self, rollout: Rollout, **more: np.ndarray) -> dict[str, Any]:
         """Returns the batch: rows, or sequences with `IS_STEP`, which losses leave out.
@@ -331,9 +327,7 @@ class ActorCritic(TorchTrainer):
             rollout: what was played.
             more: columns of transitions.
         """
-        more[OWN] = rollout.is_own
-        columns = rollout.columns(self.device)
-        columns |= {key: torch.from_numpy(one).to(self.device) for key, one in more.items()}
+        columns = self.on_device({**rollout.columns(), **more, OWN: rollout.is_own})
         if not self.net.is_recurrent:
             return columns
         padded = Padded.of(rollout.lengths, self.settings.model.max_seq_len)
@@ -360,8 +354,6 @@ def mean_of_own(batch: Mapping[str, Any], of_steps: Tensor) -> Tensor:
 class OnPolicy(ActorCritic):
     """Updates the policy that has played: advantages are estimated once for each batch."""
 
-    should_standardize = True
-
     def learn_batch(
         self, rollout: Rollout, trajectories: Sequence[Trajectory]
     ) -> Mapping[str, Any]:
@@ -372,7 +364,7 @@ class OnPolicy(ActorCritic):
         columns: Mapping[str, Any],
         rollout: Rollout,
         trajectories: Sequence[Trajectory],
-        note_progress: Callable[[float], None] | None = None,
+        part: tuple[int, int] = (0, 1),
     ) -> Mapping[str, Any]:
         """Makes the updates of a batch, and returns metrics of the last one.
 
@@ -380,7 +372,7 @@ class OnPolicy(ActorCritic):
             columns: of `batch_of`.
             rollout: that they are of.
             trajectories: likewise.
-            note_progress: told which share of them is done; None: the server's.
+            part: which one of how many batches that the server takes for one.
         """
         own, num = self.settings, len(columns[ADVANTAGES])
         rng = self.rng if getattr(own, "shuffle_batch_per_epoch", False) else None
@@ -388,11 +380,11 @@ class OnPolicy(ActorCritic):
         every = list(minibatches(num, len(rollout.rewards), size, epochs, rng))
         metrics: Mapping[str, Any] = {}
         for i, rows in enumerate(every, start=1):
-            (note_progress or self.note_progress)(i / len(every))
+            self.note_progress((part[0] + i / len(every)) / part[1])
             batch = columns if isinstance(rows, slice) else pick(columns, torch.from_numpy(rows))
             loss, metrics = self.loss(batch, is_reported=i == len(every))
             self.update({"": loss}, trajectories)
-        return self.after_batch(metrics)
+        return metrics
 
     def estimates_of(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray]:
         """Returns each step's advantage, by GAE, and its value's target, of TD(lambda)."""
@@ -403,7 +395,7 @@ class OnPolicy(ActorCritic):
     def batch_of(self, rollout: Rollout) -> dict[str, Any]:
         """Returns the columns of a batch, with advantages and targets of values."""
         advantages, targets = self.estimates_of(rollout)
-        if self.should_standardize:
+        if getattr(self.settings, "standardize_advantages", True):
             advantages = standardised(advantages, rollout.is_own)
         return self.columns_of(rollout, **{ADVANTAGES: advantages, TARGETS: targets})
 
@@ -412,27 +404,13 @@ class OnPolicy(ActorCritic):
         """Returns the loss of a minibatch, and its metrics if they are reported."""
 
     def measured(
-        self,
-        loss: Tensor,
-        policy_loss: Tensor,
-        vf_loss: Tensor,
-        entropy: Tensor,
-        targets: Tensor,
-        values: Tensor,
+        self, targets: Tensor, values: Tensor, loss: Tensor, *parts: Tensor
     ) -> dict[str, Any]:
-        """Returns the metrics of a loss, of its parts, and of the values of all steps."""
-        with torch.no_grad():
-            return {
-                "total_loss": loss.detach(),
-                "policy_loss": policy_loss.detach(),
-                "vf_loss": vf_loss.detach(),
-                "entropy": entropy.detach(),
-                "vf_explained_var": explained_variance(targets, values),
-            }
-
-    def after_batch(self, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Adjusts what depends on a batch as a whole; returns the metrics."""
-        return metrics
+        """Returns the metrics of the values of all steps, and of a loss and its parts: those of the
+        policy and of values, and the entropy."""
+        names = ("total_loss", "policy_loss", "vf_loss", "entropy")
+        found = {n: one.detach() for n, one in zip(names, (loss, *parts), strict=True)}
+        return {**found, "vf_explained_var": explained_variance(targets, values.detach())}
 
 
 def _acting(net: ActorCriticNet, *given: Any) -> Any:

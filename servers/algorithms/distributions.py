@@ -4,13 +4,15 @@
 update of a small network an operation takes as long to start as to compute.
 
 Of each kind the *inputs* ``[..., k]`` are what a network says of an action: logits, or means and
-logarithms of deviations.
+logarithms of deviations; ``num_inputs`` is k. ``best`` are the most likely actions ``[B, ...]`` of
+inputs ``[B, k]``, ``draw`` draws some, and ``log_prob`` are the logarithms of the probabilities, or
+densities, of actions, float32 ``[B]``; all in numpy. ``terms`` are what losses need of the actions
+that were taken, and of the inputs of the distribution that acted, if a divergence is asked for.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import gymnasium
@@ -22,6 +24,8 @@ from torch.nn import functional
 from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.servers.agents.log_probs import log_probs_of
 
+LOG_STD = -5.0, 2.0
+"""What the logarithms of deviations of `squashed` actions are clipped to; RLlib's."""
 _LOG_ROOT_2_PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -34,39 +38,7 @@ class Terms(NamedTuple):
     """KL(acted || learned); None: it was not asked for."""
 
 
-class Distribution(ABC):
-    """One kind of actions.
-
-    Attributes:
-        num_inputs: k.
-    """
-
-    num_inputs: int
-
-    @abstractmethod
-    def best(self, inputs: np.ndarray) -> np.ndarray:
-        """Returns the most likely actions ``[B, ...]`` of ``[B, k]``."""
-
-    @abstractmethod
-    def draw(self, inputs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Returns actions drawn, likewise."""
-
-    @abstractmethod
-    def log_prob(self, inputs: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Returns logarithms of the probabilities, or densities, of actions, float32 ``[B]``."""
-
-    @abstractmethod
-    def terms(self, inputs: Tensor, actions: Tensor, acted: Tensor | None = None) -> Terms:
-        """Returns what losses need.
-
-        Args:
-            inputs: of the distribution that is learned.
-            actions: that were taken.
-            acted: inputs of the distribution that acted; None: no divergence is asked for.
-        """
-
-
-class Categorical(Distribution):
+class Categorical:
     """Discrete actions by logits; those of unavailable actions are the lowest float32."""
 
     def __init__(self, num_actions: int) -> None:
@@ -97,7 +69,7 @@ class Categorical(Distribution):
         return Terms(taken, entropy, kl)
 
 
-class MultiCategorical(Distribution):
+class MultiCategorical:
     """Several Discrete actions at once, each by logits of its own, one after another."""
 
     def __init__(self, sizes: list[int]) -> None:
@@ -129,7 +101,7 @@ class MultiCategorical(Distribution):
         return Terms(log_probs, entropies, kl)
 
 
-class Gaussian(Distribution):
+class Gaussian:
     """Numbers, each from a normal distribution: means, then logarithms of deviations."""
 
     def __init__(self, size: int) -> None:
@@ -160,6 +132,9 @@ class Gaussian(Distribution):
             shift = ((old_means - means) * (-logs).exp()).square()
             kl = (logs - old_logs + 0.5 * (ratio + shift - 1.0)).sum(-1)
         return Terms(log_prob, entropy, kl)
+
+
+Distribution = Categorical | MultiCategorical | Gaussian
 
 
 def distribution_of(space: gymnasium.Space) -> Distribution:
@@ -199,3 +174,18 @@ def squashed(inputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     # log(1 - tanh(x)^2), which rounds to minus infinity for large x if it is computed as written
     slope = 2.0 * (math.log(2.0) - before - functional.softplus(-2.0 * before))
     return before.tanh(), (density - slope).sum(-1)
+
+
+def clipped(inputs: Tensor) -> Tensor:
+    """Returns a Gaussian's inputs ``[..., 2 k]``, the deviations as `LOG_STD` has them."""
+    means, logs = inputs.chunk(2, -1)
+    return torch.cat([means, logs.clamp(*LOG_STD)], -1)
+
+
+def squashed_actions(inputs: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
+    """Returns actions in -1..1 as `squashed` draws them; without a generator the most likely."""
+    means, logs = np.split(inputs, 2, -1)
+    if rng is not None:
+        noise = rng.standard_normal(means.shape, np.float32)
+        means = means + np.exp(logs.clip(*LOG_STD)) * noise
+    return np.tanh(means)

@@ -286,9 +286,6 @@ def _side_by_side(one: DenseLayer, other: DenseLayer, *, is_first: bool) -> Dens
     if is_first:
         weight = np.concatenate([one.weight, other.weight], axis=1)
     else:
-        zeros = (
-            np.zeros((len(one.weight), other.weight.shape[1]), np.float32),
-            np.zeros((len(other.weight), one.weight.shape[1]), np.float32),
-        )
-        weight = np.block([[one.weight, zeros[0]], [zeros[1], other.weight]])
+        both = map(torch.from_numpy, (one.weight, other.weight))
+        weight = torch.block_diag(*both).numpy()
     return DenseLayer(weight, np.concatenate([one.bias, other.bias]), one.activation)

@@ -9,7 +9,6 @@ the same update.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,8 +67,8 @@ class HAPPO(MAPPO):
             rollout = one.begin_batch(fragments)
             columns = one.batch_of(rollout)
             weighted = {**columns, ADVANTAGES: columns[ADVANTAGES] * factors[rows]}
-            note = partial(_note_share, one, place, len(policy_ids))
-            found = one.learn_columns(weighted, rollout, fragments, note)
+            part = place, len(policy_ids)
+            found = one.learn_columns(weighted, rollout, fragments, part)
             metrics[policy_id] = one.reported(found, rollout)
             factors[rows] *= one.ratios(columns)
         return metrics
@@ -81,10 +80,6 @@ class HAPPO(MAPPO):
         inputs = net.inputs(net.actor(joined(columns, net.keys[ACTOR])))
         inputs = masked(inputs, columns.get(ACTION_MASK))
         return ratio_of(self.distribution.terms(inputs, columns[ACTIONS]).log_prob, columns)
-
-
-def _note_share(one: HAPPO, place: int, num: int, share: float) -> None:
-    one.note_progress((place + share) / num)
 
 
 def joint_steps(

@@ -96,9 +96,7 @@ class IMPALA(ActorCritic):
             "discounts": discounts,
             "where": padded.is_step,
         }
-        batch: dict[str, Any] = {
-            key: torch.from_numpy(one).to(self.device) for key, one in arrays.items()
-        }
+        batch: dict[str, Any] = self.on_device(arrays)
         if self.net.is_recurrent:
             batch[STATES] = self._states_at(rollout, padded, has_last=False)
         return batch

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import huber_loss
 
-from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, OBS, STATE
+from muxrl.servers.agents.keys import AGENT_ID, ALIVE, OBS, STATE
 from muxrl.servers.agents.log_probs import LOG_PROB
 from muxrl.servers.algorithms.actor_critic import (
     ACTOR,
@@ -199,8 +199,8 @@ class MAPPO(OnPolicy):
     # --- acting -------------------------------------------------------------------------
 
     @property
-    def acting_keys(self) -> tuple[str, ...]:
-        return self.net.keys[ACTOR] + ((ACTION_MASK,) if self.policy.has_masks else ())
+    def input_keys(self) -> tuple[str, ...]:
+        return self.net.keys[ACTOR]
 
     @property
     def asked_keys(self) -> tuple[str, ...]:
@@ -282,7 +282,7 @@ class MAPPO(OnPolicy):
         loss = policy_loss + own.vf_loss_coeff * vf_loss - self.entropy_coeff * mean_entropy
         if not is_reported:
             return loss, {}
-        return loss, self.measured(loss, policy_loss, vf_loss, mean_entropy, targets, values)
+        return loss, self.measured(targets, values, loss, policy_loss, vf_loss, mean_entropy)
 
     def _errors(self, values: Tensor, targets: Tensor) -> Tensor:
         """Returns half the squared error of each value; beyond `huber_delta` it grows linearly."""

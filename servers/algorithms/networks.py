@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -33,36 +32,27 @@ _KNOWN_IMAGES: dict[int, list[list[Any]]] = {
 _ACTIVATIONS: dict[type[nn.Module], Literal["tanh", "relu"]] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 
 
-class Initializers:
-    """Sets what the parameters of some layers begin with.
+def initialize(module: nn.Module, model: ModelSettings, prefix: str) -> None:
+    """Sets what the parameters of a layer begin with.
 
     Args:
+        module: the layer.
         model: the settings.
         prefix: which of them: ``fcnet``, ``conv``, ``head_fcnet`` or ``lstm``.
     """
-
-    def __init__(self, model: ModelSettings, prefix: str) -> None:
-        self._makers = {}
-        for kind in ("kernel", "bias"):
-            maker = initializer_of(getattr(model, f"{prefix}_{kind}_initializer"))
-            kwargs = getattr(model, f"{prefix}_{kind}_initializer_kwargs") or {}
-            self._makers[kind] = maker and partial(maker, **kwargs)
-
-    def __call__(self, module: nn.Module) -> None:
-        for name, parameter in module.named_parameters():
-            maker = self._makers["bias" if "bias" in name else "kernel"]
-            if maker is not None:
-                maker(parameter)
+    for name, parameter in module.named_parameters():
+        setting = f"{prefix}_{'bias' if 'bias' in name else 'kernel'}_initializer"
+        if (maker := initializer_of(getattr(model, setting))) is not None:
+            maker(parameter, **(getattr(model, f"{setting}_kwargs") or {}))
 
 
 def mlp(model: ModelSettings, prefix: str, num_inputs: int) -> list[nn.Module]:
     """Returns the hidden layers of an encoder (``fcnet``) or of a head (``head_fcnet``)."""
     activation = activation_of(getattr(model, f"{prefix}_activation"))
-    initialize = Initializers(model, prefix)
     layers: list[nn.Module] = []
     for num in getattr(model, f"{prefix}_hiddens"):
         layers.append(nn.Linear(num_inputs, num))
-        initialize(layers[-1])
+        initialize(layers[-1], model, prefix)
         if getattr(model, f"{prefix}_use_layernorm"):
             layers.append(nn.LayerNorm(num, eps=0.001))
         if activation is not None:
@@ -86,7 +76,7 @@ def head(
     size = model.head_fcnet_hiddens[-1] if model.head_fcnet_hiddens else num_inputs
     last = nn.Linear(size, num_outputs)
     if initializes_last:
-        Initializers(model, "head_fcnet")(last)
+        initialize(last, model, "head_fcnet")
     return nn.Sequential(*hidden, last)
 
 
@@ -96,7 +86,7 @@ class Pixels(nn.Module):
     def __init__(self, model: ModelSettings, shape: tuple[int, ...]) -> None:
         super().__init__()
         filters = model.conv_filters or convolutions_for(shape)
-        activation, initialize = activation_of(model.conv_activation), Initializers(model, "conv")
+        activation = activation_of(model.conv_activation)
         layers: list[nn.Module] = []
         height, width, channels = shape
         for out, kernel, stride, *padding in filters:
@@ -116,7 +106,7 @@ class Pixels(nn.Module):
             if min(height, width) < 1:
                 raise ValueError(f"conv_filters leave nothing of an image of {list(shape)}")
             layers.append(nn.Conv2d(channels, out, tuple(kernel), tuple(stride)))
-            initialize(layers[-1])
+            initialize(layers[-1], model, "conv")
             if activation is not None:
                 layers.append(activation())
             channels = out
@@ -146,9 +136,6 @@ def convolutions_for(shape: tuple[int, ...]) -> list[list[Any]]:
     return [*filters, [64, [3, 3], 1], [256, sides, 1, "valid"]]
 
 
-State = dict[str, Tensor]
-
-
 class Encoder(nn.Module):
     """Features ``[..., size]`` of observations.
 
@@ -169,7 +156,7 @@ class Encoder(nn.Module):
         self.lstm: nn.LSTM | None = None
         if model.use_lstm:
             self.lstm = nn.LSTM(self.size, model.lstm_cell_size, batch_first=True)
-            Initializers(model, "lstm")(self.lstm)
+            initialize(self.lstm, model, "lstm")
             self.size = model.lstm_cell_size
 
     def forward(self, obs: Tensor) -> Tensor:

@@ -46,9 +46,8 @@ class OffPolicy(ReplayTrainer):
 
     def make_replay(self) -> StepReplay:
         own, buffer = self.settings, self.settings.replay_buffer_config
-        by_priority = None
-        if buffer["type"] == PRIORITIZED:
-            by_priority = buffer["alpha"], buffer["beta"]
+        is_prioritized = buffer["type"] == PRIORITIZED
+        by_priority = (buffer["alpha"], buffer["beta"]) if is_prioritized else None
         return StepReplay(
             buffer["capacity"],
             self.policy.seed,
@@ -57,18 +56,13 @@ class OffPolicy(ReplayTrainer):
             by_priority=by_priority,
         )
 
-    @property
-    def batch_env_steps(self) -> int:
-        """Env steps between two calls of `learn`."""
-        return self.settings.fragment
-
     def updates_for(self, stored: Sequence[Trajectory], num_new: int, num_env_steps: int) -> float:
         own = self.settings
         num_late = self.env_steps - self._refilled_at - own.num_steps_sampled_before_learning_starts
         if num_late < 0 or not len(self.replay):
             return 0.0
         # Of a batch of many, those before learning begins bring none, but for the last fragment.
-        return min(num_env_steps, num_late + own.fragment) * own.updates_per_step
+        return min(num_env_steps, num_late + own.batch_env_steps) * own.updates_per_step
 
     def discounts_of(self, batch: Mapping[str, Any]) -> Tensor:
         """Returns ``gamma**k (1 - terminated)``, ``[B]``, of k steps of reward."""

@@ -65,14 +65,14 @@ class Optimizer:
         return [parameter for group in self.param_groups for parameter in group["params"]]
 
     def gathered(self) -> dict[int, dict[str, Tensor]]:
-        """Returns `state` by the numbers of parameters."""
+        """Returns `state` by the numbers of parameters, for checkpoints."""
         return {i: self.state[p] for i, p in enumerate(self._params) if p in self.state}
 
     def load(self, gathered: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """Continues from what `gathered` returned, of whichever device."""
+        """Continues from what `gathered` returned, of whichever device; settings stay."""
         params = self._params
         self.state = {
-            params[i]: {n: value.to(params[i].device, copy=True) for n, value in own.items()}
+            params[int(i)]: {n: one.to(params[int(i)].device, copy=True) for n, one in own.items()}
             for i, own in gathered.items()
         }
 

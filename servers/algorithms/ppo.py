@@ -107,12 +107,13 @@ class PPO(OnPolicy):
         surrogate, vf_loss, squares, targets, values = steps_of(batch, *parts)
         means = -surrogate.mean(), vf_loss.mean(), mean_of_own(batch, entropy)
         return loss, {
-            **self.measured(loss, *means, targets, values),
+            **self.measured(targets, values, loss, *means),
             "vf_loss_unclipped": squares.mean(),
             KL: 0.0 if mean_kl is None else mean_kl.detach(),
         }
 
-    def after_batch(self, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+    def learn_columns(self, *batch: Any) -> Mapping[str, Any]:
+        metrics = super().learn_columns(*batch)
         if not self.settings.use_kl_loss:
             return metrics
         self.kl.adapt(float(metrics[KL]))

@@ -73,12 +73,11 @@ class Rollout:
             is_own &= self.parts[ALIVE][self.before, 0] > 0
         return is_own
 
-    def columns(self, device: torch.device) -> dict[str, Any]:
-        """Returns tensors of the transitions: parts of observations, actions, what was recorded."""
-        columns: dict[str, Any] = {key: one[self.before] for key, one in self.parts.items()}
-        columns[ACTIONS] = self.actions
+    def columns(self) -> dict[str, np.ndarray]:
+        """Returns columns of the transitions: parts of observations, actions, what was recorded."""
+        columns = {key: one[self.before] for key, one in self.parts.items()}
         columns |= {name: self.outputs[name] for name in (LOG_PROB, DISTRIBUTION)}
-        return {key: torch.from_numpy(one).to(device) for key, one in columns.items()}
+        return {**columns, ACTIONS: self.actions}
 
 
 def advantages_of(

@@ -20,12 +20,18 @@ from muxrl.protocol.messages import DenseLayer, PolicyNetwork
 from muxrl.servers.agents.keys import OBS
 from muxrl.servers.agents.log_probs import log_probs_of
 from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS
-from muxrl.servers.algorithms.distributions import Categorical, masked, squashed
+from muxrl.servers.algorithms.distributions import (
+    Categorical,
+    clipped,
+    masked,
+    squashed,
+    squashed_actions,
+)
 from muxrl.servers.algorithms.networks import (
     Encoder,
-    Initializers,
     dense_layers,
     head,
+    initialize,
 )
 from muxrl.servers.algorithms.off_policy import OffPolicy, at, split
 from muxrl.servers.algorithms.replay.replay import WEIGHTS
@@ -45,8 +51,6 @@ ten, and the others alike, has 0.29 of it, with n = 2 actions 0.47, with n = 18 
 """
 _EPS = 1e-7
 """Of Adam; RLlib's."""
-_LOWEST, _HIGHEST = -5.0, 2.0
-"""Of the logarithm of a deviation; RLlib's."""
 
 
 class Critic(nn.Module):
@@ -66,10 +70,10 @@ class Critic(nn.Module):
             layers += [nn.Linear(num_inputs, num), activation()]
             num_inputs = num
         self.of_action = nn.Sequential(*layers)
-        initialize, self.fused, num_before = Initializers(model, "fusionnet"), nn.ModuleList(), 0
+        self.fused, num_before = nn.ModuleList(), 0
         for num in (*model.fusionnet_hiddens, size):
             layer = nn.Linear(num_before + 2 * size, num)
-            initialize(layer)
+            initialize(layer, model, "fusionnet")
             self.fused.append(layer)
             num_before = num
         self.activation = (activation_of(model.fusionnet_activation) or nn.Identity)()
@@ -117,10 +121,7 @@ class SACNet(nn.Module):
     def inputs(self, obs: Tensor) -> Tensor:
         """Returns logits ``[B, n]``, or means and logarithms of deviations ``[B, 2 k]``."""
         inputs: Tensor = self.pi(self.actor(obs))
-        if not self.is_continuous:
-            return inputs
-        means, logs = inputs.chunk(2, -1)
-        return torch.cat([means, logs.clamp(_LOWEST, _HIGHEST)], -1)
+        return clipped(inputs) if self.is_continuous else inputs
 
 
 class _Losses(NamedTuple):
@@ -198,17 +199,11 @@ class SAC(OffPolicy):
         return None if self.net.is_continuous else super().acting_network()
 
     def act(self, rows: Rows) -> Acted:
-        predicted = self._predicted(rows)
-        if not self.net.is_continuous:
-            one = Categorical(predicted.shape[-1])
-            return Acted(
-                one.draw(predicted, rows.rng) if rows.should_explore else one.best(predicted)
-            )
-        means, logs = np.split(predicted, 2, -1)
-        if rows.should_explore:
-            noise = rows.rng.standard_normal(means.shape, np.float32)
-            means = means + np.exp(logs.clip(_LOWEST, _HIGHEST)) * noise
-        return Acted(np.tanh(means))
+        predicted, rng = self._predicted(rows), rows.rng if rows.should_explore else None
+        if self.net.is_continuous:
+            return Acted(squashed_actions(predicted, rng))
+        one = Categorical(predicted.shape[-1])
+        return Acted(one.best(predicted) if rng is None else one.draw(predicted, rng))
 
     def _predicted(self, rows: Rows) -> np.ndarray:
         return self.asked_of_net(rows, lambda net, seen: net.pi(net.actor(seen[OBS])))  # type: ignore[operator]

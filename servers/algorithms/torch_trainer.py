@@ -15,11 +15,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from muxrl.protocol.dense import UNAVAILABLE, forward
 from muxrl.protocol.messages import DenseLayer, PolicyNetwork
+from muxrl.protocol.rows import each_array
 from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.algorithms.networks import joined
 from muxrl.servers.algorithms.update import Step, Targets, seeded, update_together
 from muxrl.servers.episodes.trajectories import Trajectory
-from muxrl.servers.trainers.interface import Acted, LearnsFrom, PolicySpec, Rows
+from muxrl.servers.trainers.interface import LearnsFrom, PolicySpec, Rows
 from muxrl.servers.training.skipped_updates import SkippedUpdates, cause_of, largest_of
 
 _MAX_NUMPY_ROWS = 64
@@ -27,6 +28,9 @@ _MAX_NUMPY_ROWS = 64
 _MIN_GPU_FLOPS = 1.5e7
 """A pass of less takes longer on a GPU: to start its kernels and move its rows takes a fixed
 time."""
+
+Ask = Callable[[nn.Module, dict[str, Tensor]], Tensor]
+"""From a network, and the parts of observations, to what it says of actions; without masks."""
 
 
 class TorchTrainer(ABC):
@@ -41,6 +45,8 @@ class TorchTrainer(ABC):
         net: all that is learned, targets too.
         steps: its updates, by name.
         rng: for what learning draws.
+        gamma: discount.
+        batch_env_steps: env steps between two calls of `learn`.
         env_steps: recorded so far; the server sets it.
         note_progress: is told which share of an update is done; the server sets it.
         skipped: counts unsound updates; the server's.
@@ -60,7 +66,8 @@ class TorchTrainer(ABC):
     def __init__(self, policy: PolicySpec, settings: Any) -> None:
         self.policy, self.settings = policy, settings
         self.device = torch.device(policy.device)
-        self.env_steps = 0
+        self.env_steps, self.gamma = 0, float(settings.gamma)
+        self.batch_env_steps = int(settings.batch_env_steps)
         self.note_progress: Callable[[float], None] = lambda share: None
         self.learns_from: LearnsFrom = settings.learns_from
         self.skipped = SkippedUpdates(self.learns_from)
@@ -71,8 +78,8 @@ class TorchTrainer(ABC):
         self.net.to(self.device)
         self.steps: dict[str, Step] = self.make_steps()
         self._in_numpy = self.acting_in_numpy()
-        self._input_keys = [key for key in self.acting_keys if key != ACTION_MASK]
-        self._reads_obs_alone = self._input_keys == [OBS]
+        self._input_keys = self.input_keys
+        self._reads_obs_alone = self._input_keys == (OBS,)
         self._followed: tuple[Any, list[Tensor], list[Tensor]] = None, [], []
         self._gpu: _OnGpu | None = None
 
@@ -83,19 +90,6 @@ class TorchTrainer(ABC):
     @abstractmethod
     def make_steps(self) -> dict[str, Step]:
         """Returns the updates by name, of the networks in `net`."""
-
-    @abstractmethod
-    def act(self, rows: Rows) -> Acted:
-        """See `Trainer`."""
-
-    @abstractmethod
-    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """See `Trainer`."""
-
-    @property
-    def gamma(self) -> float:
-        """Discount."""
-        return float(self.settings.gamma)
 
     # --- the copy that acts -------------------------------------------------------------
 
@@ -109,9 +103,14 @@ class TorchTrainer(ABC):
         return self.acting_modules()
 
     @property
+    def input_keys(self) -> tuple[str, ...]:
+        """Parts of an observation that the network reads to act."""
+        return (OBS,)
+
+    @property
     def acting_keys(self) -> tuple[str, ...]:
         """Parts of an observation that `act` reads."""
-        return (OBS, ACTION_MASK) if self.policy.has_masks else (OBS,)
+        return self.input_keys + (ACTION_MASK,) * self.policy.has_masks
 
     def acting_layers(self) -> list[DenseLayer] | None:
         """Returns the layers from `layer_inputs` to what the network says of actions; None: they
@@ -175,27 +174,22 @@ class TorchTrainer(ABC):
         layers = self.acting_layers()
         return None if layers is None else PolicyNetwork([*layers])
 
-    def asked_of_net(
-        self, rows: Rows, ask: Callable[[nn.Module, dict[str, Tensor]], Tensor]
-    ) -> np.ndarray:
-        """Returns what the network says of actions ``[n, ..., k]``; of unavailable ones the lowest.
-
-        Args:
-            rows: what is asked.
-            ask: from `net`, and the parts of observations, to these numbers; without masks.
-        """
-        if self._gpu is not None and self._gpu.is_worth(ask, self.net, rows.parts):
-            answered = self._gpu.ask(ask, self.net, rows.parts)
-        elif self._in_numpy is not None and (
-            len(rows) <= _MAX_NUMPY_ROWS or torch.get_num_threads() == 1
+    def asked_of_net(self, rows: Rows, ask: Ask) -> np.ndarray:
+        """Returns what `net` says of actions ``[n, ..., k]``; of unavailable ones the lowest."""
+        answered = None if self._gpu is None else self._gpu.asked(ask, self.net, rows.parts)
+        in_numpy = self._in_numpy
+        if (
+            answered is None
+            and in_numpy
+            and (len(rows) <= _MAX_NUMPY_ROWS or torch.get_num_threads() == 1)
         ):
             read = self.layer_inputs(rows)
             if read.ndim == 2:
-                answered = self._in_numpy(read)
+                answered = in_numpy(read)
             else:  # of a team, by member
-                answered = self._in_numpy(read.reshape(-1, read.shape[-1]))
+                answered = in_numpy(read.reshape(-1, read.shape[-1]))
                 answered = answered.reshape(*read.shape[:-1], -1)
-        else:
+        elif answered is None:
             with torch.inference_mode():
                 answered = ask(self.net, tensors_of(rows.parts)).numpy()
         if rows.masks is not None:
@@ -203,6 +197,10 @@ class TorchTrainer(ABC):
         return answered
 
     # --- learning -----------------------------------------------------------------------
+
+    def on_device(self, arrays: Any) -> Any:
+        """Returns arrays, perhaps in dicts, as tensors on the device."""
+        return each_array(lambda one: torch.from_numpy(one).to(self.device), arrays)
 
     def update(self, losses: Mapping[str, Tensor], learned_from: Sequence[Any]) -> None:
         """Makes updates by losses that were computed with the same weights; if one is not sound,
@@ -239,7 +237,7 @@ class TorchTrainer(ABC):
         """Returns networks, optimizers, generator, and what is `saved` beside."""
         return {
             "net": dict(self.net.state_dict()),
-            "steps": {name: step.state() for name, step in self.steps.items()},
+            "steps": {name: step.optimizer.gathered() for name, step in self.steps.items()},
             "rng": self.rng.bit_generator.state,
             "env_steps": self.env_steps,
             "num_learned": self._num_learned,
@@ -250,7 +248,7 @@ class TorchTrainer(ABC):
         """Continues from what `state` returned; settings that have changed since take effect."""
         self.net.load_state_dict(state["net"])
         for name, step in self.steps.items():
-            step.load(state["steps"][name])
+            step.optimizer.load(state["steps"][name])
         self.rng.bit_generator.state = state["rng"]
         self.env_steps, self._num_learned = state["env_steps"], state["num_learned"]
         for name, where in self.saved.items():
@@ -297,12 +295,8 @@ class _OnGpu:
         self.is_old = False
         """Whether the network on the CPU has changed since."""
 
-    def is_worth(
-        self,
-        ask: Callable[[nn.Module, dict[str, Tensor]], Tensor],
-        net: nn.Module,
-        parts: Mapping[str, np.ndarray],
-    ) -> bool:
+    def asked(self, ask: Ask, net: nn.Module, parts: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        """Returns what is said of rows; None: it takes no longer on the CPU."""
         num = len(next(iter(parts.values())))
         if not self._flops:
             with torch.inference_mode(), FlopCounterMode(display=False) as counter:
@@ -310,14 +304,8 @@ class _OnGpu:
             # It knows of no fused LSTM.
             weights = sum(2 * one.numel() for one in net.parameters() if one.dim() > 1)
             self._flops = max(counter.get_total_flops() / num, weights)
-        return self._flops * num >= _MIN_GPU_FLOPS
-
-    def ask(
-        self,
-        ask: Callable[[nn.Module, dict[str, Tensor]], Tensor],
-        net: nn.Module,
-        parts: Mapping[str, np.ndarray],
-    ) -> np.ndarray:
+        if self._flops * num < _MIN_GPU_FLOPS:
+            return None
         if self.is_old:
             self._net.load_state_dict(net.state_dict())
             self.is_old = False

@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -82,10 +82,6 @@ class Step:
         for group, factor in zip(self.optimizer.param_groups, self._factors, strict=True):
             group["lr"] = factor * lr
 
-    def __call__(self, loss: Tensor) -> str:
-        """Makes the update; returns what is not sound, in words, if it was left out, else ""."""
-        return update_together([(self, loss)])
-
     def apply(self, gradients: Sequence[Tensor | None], norms: Sequence[float]) -> None:
         """Steps by gradients of `params`, which it clips in place.
 
@@ -118,14 +114,6 @@ class Step:
                     gradient.mul_(limit / own)
         elif norm > limit:
             torch._foreach_mul_(gradients, limit / norm)
-
-    def state(self) -> dict[Any, Any]:
-        """Returns what the optimizer has gathered, by parameter: numbers and tensors."""
-        return dict(self.optimizer.gathered())
-
-    def load(self, state: Mapping[Any, Any]) -> None:
-        """Continues from what `state` returned; settings stay those of this update."""
-        self.optimizer.load({int(number): own for number, own in state.items()})
 
 
 def update_together(losses: Sequence[tuple[Step, Tensor]]) -> str:

@@ -93,6 +93,7 @@ class PolicyGraph(nn.Module):
         observing: Observing,
     ) -> None:
         super().__init__()
+        self._plan, self._seating, self._observing = plan, seating, observing
         self._is_team, self._chooses = seating.forms_teams, seating.actions is TeamChoices
         self.network = Network(trainer, is_team=self._is_team)
         self.scores = self.network.scores_name
@@ -111,8 +112,8 @@ class PolicyGraph(nn.Module):
         own = seating.own_space(agent)
         self._is_padded = False
         if self._is_team:
-            own = self._find_padding(own, spec, plan, agent, seating, observing)
-        reading = self._find_reading(plan, observing, seating)
+            own = self._find_padding(own, spec, agent)
+        reading = self._find_reading()
         self.reading = TorchReading(own, _path_of(own, sent), reading, observing.frame_stack)
         if isinstance(self.action_space, Box):
             for name, bound in zip(("_low", "_high"), self.form.bounds, strict=True):
@@ -122,7 +123,7 @@ class PolicyGraph(nn.Module):
             first = np.cumsum([0, *self.form.choices[:-1]])
             self.register_buffer("_combinations", torch.from_numpy(combinations))
             self.register_buffer("_in_mask", torch.from_numpy(combinations + first))
-        self.inputs = self._find_inputs(plan)
+        self.inputs = self._find_inputs()
         state = self._initial_state()
         if any(np.any(np.asarray(value)) for value in state.values()):
             raise CannotExport("its recurrent state does not begin with zeros")
@@ -138,21 +139,14 @@ class PolicyGraph(nn.Module):
 
     # --- inputs -------------------------------------------------------------------------
 
-    def _find_padding(
-        self,
-        own: Space,
-        spec: PolicySpec,
-        plan: ServerPlan,
-        agent: AgentPlan,
-        seating: Seating,
-        observing: Observing,
-    ) -> Space:
+    def _find_padding(self, own: Space, spec: PolicySpec, agent: AgentPlan) -> Space:
         """Returns the space of what a file's caller gives of a member's own observation.
 
         Raises:
             CannotExport: members are not alike, and cannot be padded.
         """
-        acts, frame_stack = spec.action_space, observing.frame_stack
+        plan, seating = self._plan, self._seating
+        acts, frame_stack = spec.action_space, plan.frame_stack
         obs_dim = spec.observation_space.shape[1] // frame_stack
         num_actions = int(acts.nvec[0]) if self._chooses else acts.shape[1]  # type: ignore[attr-defined, index]
         looks = {Seating().signature(agent_id, plan).key for agent_id in self.agents}
@@ -190,16 +184,16 @@ class PolicyGraph(nn.Module):
         self.mask_space = Box((num_actions,))
         return Box((obs_dim,))
 
-    def _find_reading(
-        self, plan: ServerPlan, observing: Observing, seating: Seating
-    ) -> Reading | None:
+    def _find_reading(self) -> Reading | None:
         """Returns how the server scales and normalises what the network flattens; None: not at all.
 
         Raises:
             CannotExport: it does so in another way for each agent.
         """
         readings = {
-            agent_id: observing.reading(agent_id, seating.own_space(plan.agents[agent_id]))
+            agent_id: self._observing.reading(
+                agent_id, self._seating.own_space(self._plan.agents[agent_id])
+            )
             for agent_id in self.agents
         }
         (first, reading), *others = readings.items()
@@ -218,7 +212,7 @@ class PolicyGraph(nn.Module):
                 )
         return reading
 
-    def _find_inputs(self, plan: ServerPlan) -> list[Port]:
+    def _find_inputs(self) -> list[Port]:
         """Returns all but the recurrent state; numbers `agents`, if they have ids."""
         inputs = ports_of(self.reading.space, self.reading.path)
         if (size := self.reading.frame_stack) > 1:
@@ -228,8 +222,8 @@ class PolicyGraph(nn.Module):
             inputs += self._masks
         if AGENT_ID in self.network.keys:
             for agent_id in self.agents:
-                group = plan.agents[agent_id].group
-                view = tuple(plan.agents) if group is None else plan.groups[group]
+                group = self._plan.agents[agent_id].group
+                view = tuple(self._plan.agents) if group is None else self._plan.groups[group]
                 self.agents[agent_id], self._num_in_view = view.index(agent_id), len(view)
             inputs.append(Port(AGENT_ID, (), "int64"))
         if LAST_ACTION in self.network.keys:

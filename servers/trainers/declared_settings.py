@@ -27,7 +27,6 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
-    Literal,
     Self,
     Union,
     dataclass_transform,
@@ -252,8 +251,6 @@ MODEL = "model"
 def _find_problem(name: str, value: Any, kind: Any) -> str:
     """Returns what is wrong with a value that is of a type, "" for nothing."""
     origin, args = get_origin(kind), get_args(kind)
-    if origin is Literal and value not in args:
-        return f"{name}={value!r} is unknown; it is one of {', '.join(map(str, args))}"
     if origin is Annotated:
         # The narrowest first, which was put around the others.
         checks = [c for c in reversed(kind.__metadata__) if isinstance(c, Check | ScheduleCheck)]

@@ -387,9 +387,7 @@ class TrainerEntry(Algorithm):
         batch = self.find_batch_env_steps(plan)
         if batch is not None:
             yield Milestone(FIRST_UPDATE, (BATCH,), env_steps=batch)
-        find = self._declared("find_milestones")
-        if self.settings_class and find is not None:
-            yield from find(self.make_settings(plan))
+        yield from self._told("find_milestones", plan) or ()
 
     def find_schedules(self, plan: ServerPlan) -> Iterator[Schedule]:
         for setting, value in self.values(plan).items():
@@ -403,17 +401,18 @@ class TrainerEntry(Algorithm):
         return getattr(made, "batch_env_steps", None) or getattr(made, BATCH, None)
 
     def find_replay_size(self, plan: ServerPlan) -> ReplaySize | None:
-        measure = self._declared("replay_size")
-        if not self.settings_class or measure is None:
+        if self._declared("replay_size") is None:
             return None
-        seats = self.seating.make_seats(plan, Observing(plan))
-        return measure(self.make_settings(plan), seats)
+        return self._told("replay_size", plan, self.seating.make_seats(plan, Observing(plan)))
 
     def learns_jointly(self, plan: ServerPlan) -> bool:
-        learns_jointly = self._declared("learns_jointly")
-        if not self.settings_class or learns_jointly is None:
-            return True
-        return bool(learns_jointly(self.make_settings(plan)))
+        told = self._told("learns_jointly", plan)
+        return told is None or bool(told)
+
+    def _told(self, method: str, plan: ServerPlan, *more: Any) -> Any:
+        """Returns what a method says of a server's settings; None: there is none."""
+        told = self._declared(method)
+        return told(self.make_settings(plan), *more) if self.settings_class and told else None
 
 
 @functools.cache

@@ -45,12 +45,11 @@ class LocalInference:
         observing: Observing,
         actors: Actors,
     ) -> None:
-        self._plan = plan
-        self._entry = entry
+        self._plan, self._entry, self._observing = plan, entry, observing
         self._actors = actors
-        self._policy_ids = {seat.policy_id for seat in seats}
+        self._policy_ids = tuple(dict.fromkeys(seat.policy_id for seat in seats))
         self._newest: tuple[int, float | None, bytes] | None = None
-        self.problem = find_problem(plan, entry, seats, observing, actors)
+        self.problem = self._find_problem()
         """Why clients cannot act in this server's place; "" if they can."""
         self._states: dict[str, StateShape] = {}
         """By seat id, what a client says of its recurrent state."""
@@ -68,7 +67,7 @@ class LocalInference:
         """Returns the probability of an action at random; None: actions are drawn from logits."""
         if self.problem:
             return None
-        return self._actors.epsilon(next(iter(self._policy_ids)))  # it is the same of all
+        return self._actors.epsilon(self._policy_ids[0])  # it is the same of all
 
     def check(self, feed: Feed, *, reports_logged: bool = False) -> PlayedCheck:
         """Returns what reads steps in which clients acted.
@@ -114,42 +113,36 @@ class LocalInference:
         )
         return version, epsilon, encode(message)
 
-
-def find_problem(
-    plan: ServerPlan,
-    entry: TrainerEntry,
-    seats: Collection[Seat],
-    observing: Observing,
-    actors: Actors,
-) -> str:
-    """Says why clients cannot act in a server's place, see `LocalInference`; "" if they can."""
-    if not hasattr(next(iter(actors.learners.values())), "acting_network"):
-        return of_one_s_own(actors.name)
-    seating = entry.seating
-    is_team = seating.forms_teams
-    if not (seating.reads_no_others or seating.actions is TeamChoices):
-        return f"{entry.name} acts for agents by more than what each of them observes"
-    if is_team and plan.agents_return:
-        return "the server alone knows when a team's next life begins (simulation.respawn)"
-    if plan.frame_stack > 1:
-        return f"its networks read {plan.frame_stack} observations at once (frame_stack)"
-    for agent_id, agent in plan.agents.items():
-        if not isinstance(agent.action_space, Discrete):
-            return f"agent {agent_id!r} acts {agent.action_space}, not Discrete"
-        if is_team and agent.action_space.start:
-            return f"agent {agent_id!r} counts its actions from {agent.action_space.start}, not 0"
-        if observing.reading(agent_id, seating.own_space(agent)) is not None:
-            return f"what agent {agent_id!r} observes is scaled or normalised on the server"
-        if split_mask(agent.observation_space)[1] and not seating.follows_masks:
-            return f"agent {agent_id!r} observes an action mask, which {entry.name} does not follow"
-    for policy_id in dict.fromkeys(seat.policy_id for seat in seats):
-        if actors.acting_network(policy_id) is None:
-            kind = type(actors.acting(policy_id)).__name__
-            return (
-                f"policy {policy_id!r} is not one of {actors.name}'s default small networks on the "
-                f"CPU ({kind}: with an LSTM or atoms, or for images)"
-            )
-    return ""
+    def _find_problem(self) -> str:
+        plan, actors, entry = self._plan, self._actors, self._entry
+        name, seating = entry.name, entry.seating
+        if not hasattr(next(iter(actors.learners.values())), "acting_network"):
+            return of_one_s_own(actors.name)
+        is_team = seating.forms_teams
+        if not (seating.reads_no_others or seating.actions is TeamChoices):
+            return f"{name} acts for agents by more than what each of them observes"
+        if is_team and plan.agents_return:
+            return "the server alone knows when a team's next life begins (simulation.respawn)"
+        if plan.frame_stack > 1:
+            return f"its networks read {plan.frame_stack} observations at once (frame_stack)"
+        for agent_id, agent in plan.agents.items():
+            acts = agent.action_space
+            if not isinstance(acts, Discrete):
+                return f"agent {agent_id!r} acts {acts}, not Discrete"
+            if is_team and acts.start:
+                return f"agent {agent_id!r} counts its actions from {acts.start}, not 0"
+            if self._observing.reading(agent_id, seating.own_space(agent)) is not None:
+                return f"what agent {agent_id!r} observes is scaled or normalised on the server"
+            if split_mask(agent.observation_space)[1] and not seating.follows_masks:
+                return f"agent {agent_id!r} observes an action mask, which {name} does not follow"
+        for policy_id in self._policy_ids:
+            if actors.acting_network(policy_id) is None:
+                kind = type(actors.acting(policy_id)).__name__
+                return (
+                    f"policy {policy_id!r} is not one of {actors.name}'s default small networks on "
+                    f"the CPU ({kind}: with an LSTM or atoms, or for images)"
+                )
+        return ""
 
 
 def of_one_s_own(name: str) -> str:
@@ -168,4 +161,5 @@ def find_local_problem(plan: ServerPlan) -> str:
     if entry.make is None:  # it is a process of its own
         return of_one_s_own(entry.name)
     seats = entry.seating.make_seats(plan, observing)
-    return find_problem(plan, entry, seats.values(), observing, entry.make_actors(plan, seats))
+    actors = entry.make_actors(plan, seats)
+    return LocalInference(plan, entry, seats.values(), observing, actors).problem

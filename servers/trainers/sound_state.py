@@ -49,7 +49,7 @@ class SoundState:
         self._began_at = time.perf_counter()
         both = (*self._beyond(is_all=True), *self._beyond(is_all=False))
         self._exempt = frozenset(place for place, _ in both)
-        self._keep()
+        self.keep()
 
     @property
     def is_due(self) -> bool:
@@ -66,18 +66,15 @@ class SoundState:
 
     def keep(self) -> None:
         """Keeps a copy of the state, all of which has just been found sound."""
-        self._keep()
+        self._copy = to_plain(self._read())
+        self._kept_at = time.perf_counter()
+        self._took_s = self._kept_at - self._began_at
         self._num_left = max(0, self._num_left - 1)
 
     def go_back(self) -> None:
         """Has the trainer load the copy."""
         self._trainer.load(from_plain(copy.deepcopy(self._copy)))
         self._num_left = self._num_watched
-
-    def _keep(self) -> None:
-        self._copy = to_plain(self._read())
-        self._kept_at = time.perf_counter()
-        self._took_s = self._kept_at - self._began_at
 
     def _beyond(self, *, is_all: bool) -> Iterator[tuple[str, float]]:
         """Yields the places of arrays and tensors that are not sound, with their largest number."""

@@ -63,7 +63,6 @@ class AgentSpaces:
             )
         box = action_space if isinstance(action_space, Box) else None
         if not isinstance(action_space, self.actions) or (box is not None and len(box.shape) != 1):
-            more = ""
             if parts_of(action_space) is not None:
                 more = _OF_PARTS
             elif isinstance(action_space, MultiDiscrete) and Discrete in self.actions:

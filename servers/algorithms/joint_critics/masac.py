@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from muxrl.servers.agents.keys import ALIVE, OBS
 from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS, TERMINATEDS
-from muxrl.servers.algorithms.distributions import squashed
+from muxrl.servers.algorithms.distributions import LOG_STD, clipped, squashed, squashed_actions
 from muxrl.servers.algorithms.joint_critics.trainer import (
     CRITIC,
     POLICY,
@@ -27,9 +27,6 @@ from muxrl.servers.algorithms.temperature import ALPHA, Temperature
 from muxrl.servers.algorithms.torch_trainer import Asked
 from muxrl.servers.algorithms.update import Step
 from muxrl.servers.trainers.interface import Acted, Rows
-
-_LOG_STD = -5.0, 2.0
-"""What the logarithms of deviations are clipped to; RLlib's."""
 
 
 class MASAC(JointCriticTrainer):
@@ -63,16 +60,13 @@ class MASAC(JointCriticTrainer):
         return {**super().make_steps(), ALPHA: alpha}
 
     def act(self, rows: Rows) -> Acted:
-        means, logs = np.split(self.outputs_of(rows), 2, -1)
-        if rows.should_explore:
-            drawn = rows.rng.standard_normal(means.shape, np.float32)
-            means = means + np.exp(logs.clip(*_LOG_STD)) * drawn
-        return Acted(np.tanh(means) * self._dimensions)
+        rng = rows.rng if rows.should_explore else None
+        return Acted(squashed_actions(self.outputs_of(rows), rng) * self._dimensions)
 
     def network(self) -> nn.Module:
         """Returns the module behind a member's means and log-deviations before ``tanh``, for
         files."""
-        return Asked(self.net.actor, _inputs_of)
+        return Asked(self.net.actor, lambda actor, *seen: clipped(actor(torch.cat(seen, -1))))
 
     def draw_actions(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Draws actions, differentiable.
@@ -86,7 +80,7 @@ class MASAC(JointCriticTrainer):
         """
         means, logs = self.net.outputs(obs).chunk(2, -1)
         # Each dimension by itself, so that those that a member lacks can be left out.
-        inputs = torch.stack([means, logs.clamp(*_LOG_STD)], -1)
+        inputs = torch.stack([means, logs.clamp(*LOG_STD)], -1)
         actions, log_probs = squashed(inputs, self.noise(means).unsqueeze(-1))
         return actions.squeeze(-1) * self.has_dimension, (log_probs * self.has_dimension).sum(-1)
 
@@ -121,8 +115,3 @@ class MASAC(JointCriticTrainer):
         lower = net.values(following, actions, net.target_critic).amin(0)
         soft_value = lower - alpha * (log_probs * following[ALIVE]).sum(-1)
         return batch[REWARDS] + self.gamma * (1.0 - batch[TERMINATEDS]) * soft_value
-
-
-def _inputs_of(actor: nn.Module, *seen: Tensor) -> Tensor:
-    means, logs = actor(torch.cat(seen, -1)).chunk(2, -1)
-    return torch.cat([means, logs.clamp(*_LOG_STD)], -1)

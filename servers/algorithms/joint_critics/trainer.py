@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from muxrl.protocol.messages import DenseLayer, PolicyNetwork
-from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, OBS, STATE
+from muxrl.servers.agents.keys import AGENT_ID, ALIVE, OBS, STATE
 from muxrl.servers.algorithms.columns import REWARDS
 from muxrl.servers.algorithms.networks import ParallelMLP, dense_layers
 from muxrl.servers.algorithms.replay.steps import StepReplay
@@ -124,11 +124,6 @@ class JointCriticTrainer(TeamTrainer):
             pairs.append((net.actor, net.target_actor))  # type: ignore[arg-type]
         self.targets = Targets(*pairs)
 
-    @property
-    def batch_env_steps(self) -> int:
-        """Env steps that are handed over at a time."""
-        return self.settings.rollout_fragment_length
-
     def make_replay(self) -> StepReplay:
         return StepReplay(self.settings.buffer_capacity_steps, self.policy.seed)
 
@@ -165,10 +160,8 @@ class JointCriticTrainer(TeamTrainer):
     scores_name = "logits"
 
     @property
-    def acting_keys(self) -> tuple[str, ...]:
-        """Parts of observations that `network` reads, and the mask."""
-        ids, mask = (AGENT_ID,) * self.net.has_ids, (ACTION_MASK,) * self.policy.has_masks
-        return (OBS, *ids, *mask)
+    def input_keys(self) -> tuple[str, ...]:
+        return (OBS,) + (AGENT_ID,) * self.net.has_ids
 
     def network(self) -> nn.Module:
         """Returns the module behind a member's actions before ``tanh``, for files."""

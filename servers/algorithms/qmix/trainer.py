@@ -37,8 +37,6 @@ from muxrl.servers.algorithms.torch_trainer import Asked, tensor_of
 from muxrl.servers.algorithms.update import Step, Targets, value_at
 from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows
 
-BATCH_ENV_STEPS = 200
-"""Between two calls of `learn`: an update for each episode alone would have acting wait for it."""
 MEMBERS, IMPORTANCE = "members", "importance"
 """With QPLEX's importance weights at a learning rate of their own: all else, and they."""
 
@@ -74,7 +72,6 @@ class QMIX(TeamTrainer):
     net: TeamNet
     targets: Targets
     scores_name = "q_values"
-    batch_env_steps = BATCH_ENV_STEPS
     saved = {**TeamTrainer.saved, "num_target_updates": "num_target_updates"}
     needs_whole_episodes = True  # a GRU must see an episode from its start
 
@@ -83,6 +80,7 @@ class QMIX(TeamTrainer):
         net = self.net
         self.targets = Targets((net.agent, net.target_agent), (net.mixer, net.target_mixer))
         self.num_target_updates = 0
+        self.max_sequence_steps = settings.max_sequence_steps
         self._member = self._member_in_numpy()
 
     def make_net(self) -> nn.Module:
@@ -116,11 +114,6 @@ class QMIX(TeamTrainer):
         own, alpha = self.settings, self.settings.prioritized_replay_alpha
         by_priority = (alpha, own.prioritized_replay_beta) if alpha > 0.0 else None
         return EpisodeReplay(own.buffer_capacity_episodes, self.policy.seed, by_priority)
-
-    @property
-    def max_sequence_steps(self) -> int:
-        """Steps after which a longer episode is cut."""
-        return self.settings.max_sequence_steps
 
     # --- acting -------------------------------------------------------------------------
 
@@ -165,9 +158,10 @@ class QMIX(TeamTrainer):
             after = None if left is None else left.cpu().numpy()
             return values
 
-        parts = {OBS: obs, LAST_ACTION: last_action}
-        if self._gpu is not None and self._gpu.is_worth(ask, self.net, parts):
-            return self._gpu.ask(ask, self.net, parts), after
+        if self._gpu is not None:
+            answered = self._gpu.asked(ask, self.net, {OBS: obs, LAST_ACTION: last_action})
+            if answered is not None:
+                return answered, after
         assert self._member is not None, "a copy acts, on the CPU"
         return self._member.step(obs, last_action, h)
 
@@ -182,11 +176,9 @@ class QMIX(TeamTrainer):
         return PolicyNetwork(layers_of(agent), agent.has_last_action, agent.has_ids)
 
     @property
-    def acting_keys(self) -> tuple[str, ...]:
-        """Parts of an observation that a member reads."""
+    def input_keys(self) -> tuple[str, ...]:
         agent = self.net.agent
-        own = ((LAST_ACTION, agent.has_last_action), (AGENT_ID, agent.has_ids))
-        return (OBS, ACTION_MASK, *(key for key, is_read in own if is_read))
+        return (OBS,) + (LAST_ACTION,) * agent.has_last_action + (AGENT_ID,) * agent.has_ids
 
     def network(self) -> nn.Module:
         """Returns a member's network, for files."""

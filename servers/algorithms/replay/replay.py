@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
 from muxrl.servers.agents.keys import BINARY_KEYS
 from muxrl.servers.algorithms.replay.priorities import Priorities
 from muxrl.servers.episodes.trajectories import Trajectory
-
-ReplayUnit = Literal["steps", "episodes"]
-"""What one entry is."""
 
 ROWS = "rows"
 """Of a batch that was drawn by priority: where its entries are in the replay, ``[B]`` int64."""
@@ -33,7 +30,7 @@ class Replay(ABC):
         priorities: by which entries are drawn; None: uniformly.
     """
 
-    unit: ClassVar[ReplayUnit]
+    unit: ClassVar[str]
 
     def __init__(self, capacity: int, seed: int | None, priorities: Priorities | None) -> None:
         self._capacity = capacity

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from muxrl.protocol.rows import each_array
 from muxrl.servers.algorithms.replay.replay import ROWS, Replay
 from muxrl.servers.algorithms.torch_trainer import TorchTrainer
 from muxrl.servers.episodes.trajectories import Trajectory
@@ -92,11 +90,8 @@ class ReplayTrainer(TorchTrainer):
         for i in range(num):
             self.begin_learning()
             drawn = self.draw()
-            tensors: dict[str, Any] = each_array(
-                lambda one: torch.from_numpy(one).to(self.device), drawn
-            )
             self.num_updates += 1
-            measured, priorities = self.update_on(tensors)
+            measured, priorities = self.update_on(self.on_device(drawn))
             metrics |= measured
             if ROWS in drawn and priorities is not None:
                 self.replay.update_priorities(drawn[ROWS], priorities.cpu().numpy())

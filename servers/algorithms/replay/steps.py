@@ -200,7 +200,8 @@ class StepReplay(Replay):
             num_steps += has_step
         following = self._following(last)
         drawn = {name: read(c, rows) for name, c in self._columns.items()}
-        after = {n: read(c, following) for n, c in self._columns.items() if n in self._observed}
+        observed = {n: c for n, c in self._columns.items() if n.partition(".")[0] == "obs"}
+        after = {name: read(column, following) for name, column in observed.items()}
         return {
             OBS: value_of("obs", drawn),
             NEXT_OBS: value_of("obs", after),
@@ -211,10 +212,6 @@ class StepReplay(Replay):
             WEIGHTS: np.ones(num, np.float32) if weights is None else weights,
             **({} if weights is None else {ROWS: rows}),
         }
-
-    @property
-    def _observed(self) -> set[str]:
-        return {name for name in self._columns if name.partition(".")[0] == "obs"}
 
     def _following(self, rows: np.ndarray) -> np.ndarray:
         return (rows + self._ahead[rows]) % self._size

@@ -119,7 +119,7 @@ class OffPolicySettings(AlgorithmSettings):
     """Steps trained per step played; None: one update per `rollout_fragment_length`."""
 
     @property
-    def fragment(self) -> int:
+    def batch_env_steps(self) -> int:
         """Env steps between two calls of `learn`."""
         length = self.rollout_fragment_length
         return self.n_step if length == "auto" else length
@@ -134,7 +134,7 @@ class OffPolicySettings(AlgorithmSettings):
     def updates_per_step(self) -> float:
         """Updates for each env step."""
         intensity = self.training_intensity
-        return intensity / self.batch_size if intensity else 1 / self.fragment
+        return intensity / self.batch_size if intensity else 1 / self.batch_env_steps
 
     def find_milestones(self) -> Iterator[Milestone]:
         """Yields the first update, and the first copy to the target network, which comes after an

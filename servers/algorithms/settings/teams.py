@@ -128,6 +128,9 @@ class QMIXSettings(TeamReplaySettings):
     own_module_refused = "its mixer and its members' networks belong together"
     seating = TEAMS
     entry = "episode"
+    batch_env_steps: ClassVar[int] = 200
+    """Between two calls of `learn`: an update for each episode alone would have acting wait for
+    it."""
     space_check: ClassVar[SpaceCheck] = staticmethod(_check_member)
 
     adv_hypernet_embed: Count = 64
@@ -263,6 +266,11 @@ class JointCriticSettings(TeamReplaySettings):
     tau = 0.005
     updates_per_step: Positive = 1.0
     """Updates for each new step of a team; may be a fraction."""
+
+    @property
+    def batch_env_steps(self) -> int:
+        """Env steps that are handed over at a time."""
+        return self.rollout_fragment_length
 
     def find_milestones(self) -> Iterator[Milestone]:
         """Yields the first update, with which targets begin to move."""

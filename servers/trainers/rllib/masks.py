@@ -34,21 +34,24 @@ from muxrl.servers.agents.masks import has_action_mask
 _CRITIC_ENCODER = "encoder.critic_encoder"
 
 
-def mask_logits(logits: Tensor, mask: Tensor, lowest: float = UNAVAILABLE) -> Tensor:
-    """Returns ``logits [..., n]`` with `lowest` where ``mask [..., n]`` is 0."""
-    return torch.where(mask > 0, logits, lowest)
-
-
 def unmasked(batch: dict[str, Any]) -> dict[str, Any]:
     """Returns a batch with the observations that the networks read, without their masks."""
     obs = batch[Columns.OBS]
     return {**batch, Columns.OBS: obs[OBS]} if isinstance(obs, dict) else batch
 
 
-def masked(logits: Tensor, batch: dict[str, Any], lowest: float = UNAVAILABLE) -> Tensor:
-    """As `mask_logits`, by the masks of a batch's observations; without masks all stay."""
+def masked(
+    outputs: dict[str, Any],
+    batch: dict[str, Any],
+    key: str = Columns.ACTION_DIST_INPUTS,
+    lowest: float = UNAVAILABLE,
+) -> dict[str, Any]:
+    """Returns a module's outputs with `lowest` in ``outputs[key] [..., n]`` where the masks of a
+    batch's observations are 0; without masks all stay."""
     obs = batch[Columns.OBS]
-    return mask_logits(logits, obs[ACTION_MASK], lowest) if isinstance(obs, dict) else logits
+    if not isinstance(obs, dict):
+        return outputs
+    return {**outputs, key: torch.where(obs[ACTION_MASK] > 0, outputs[key], lowest)}
 
 
 class ReadsNoMask:
@@ -111,10 +114,10 @@ class MaskablePPOTorchRLModule(FollowsMask, DefaultPPOTorchRLModule):
         return [n for n in names if n != _CRITIC_ENCODER] if self.is_stateful() else names
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        return _with_masked_logits(super()._forward(unmasked(batch), **kwargs), batch)
+        return masked(super()._forward(unmasked(batch), **kwargs), batch)
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        return _with_masked_logits(super()._forward_train(unmasked(batch), **kwargs), batch)
+        return masked(super()._forward_train(unmasked(batch), **kwargs), batch)
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Tensor:
         """RLlib's; the critic does not read the mask."""
@@ -150,8 +153,7 @@ class MaskableDQNTorchRLModule(FollowsMask, DefaultDQNTorchRLModule):
 
     def _qf_forward_helper(self, batch: dict[str, Any], *networks: Any) -> dict[str, Any]:
         outputs = super()._qf_forward_helper(unmasked(batch), *networks)
-        outputs[QF_PREDS] = masked(outputs[QF_PREDS], batch, lowest=-torch.inf)
-        return outputs
+        return masked(outputs, batch, QF_PREDS, -torch.inf)
 
 
 class MaskableSACCatalog(ReadsNoMask, SACCatalog):
@@ -169,9 +171,7 @@ class MaskableSACTorchRLModule(FollowsMask, DefaultSACTorchRLModule):
     maskable_catalog = MaskableSACCatalog
 
     def _forward_inference(self, batch: dict[str, Any]) -> dict[str, Any]:
-        outputs = super()._forward_inference(unmasked(batch))
-        key = Columns.ACTION_DIST_INPUTS
-        return {**outputs, key: masked(outputs[key], batch)}
+        return masked(super()._forward_inference(unmasked(batch)), batch)
 
     def _qf_forward_train_helper(
         self, batch: dict[str, Any], *networks: Any, squeeze: bool = True
@@ -220,10 +220,4 @@ class MaskableAPPOTorchRLModule(MaskablePPOTorchRLModule, DefaultAPPOTorchRLModu
     def forward_target(self, batch: dict[str, Any]) -> dict[str, Any]:
         """RLlib's, with the logits of unavailable actions masked."""
         outputs = super().forward_target(unmasked(batch))
-        key = TARGET_NETWORK_ACTION_DIST_INPUTS
-        return {**outputs, key: masked(outputs[key], batch)}
-
-
-def _with_masked_logits(outputs: dict[str, Any], batch: dict[str, Any]) -> dict[str, Any]:
-    outputs[Columns.ACTION_DIST_INPUTS] = masked(outputs[Columns.ACTION_DIST_INPUTS], batch)
-    return outputs
+        return masked(outputs, batch, TARGET_NETWORK_ACTION_DIST_INPUTS)

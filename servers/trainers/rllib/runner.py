@@ -18,13 +18,9 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from ray.rllib.utils.metrics import (
     NUM_AGENT_STEPS_SAMPLED,
-    NUM_AGENT_STEPS_SAMPLED_LIFETIME,
     NUM_ENV_STEPS_SAMPLED,
-    NUM_ENV_STEPS_SAMPLED_LIFETIME,
     NUM_EPISODES,
-    NUM_EPISODES_LIFETIME,
     NUM_MODULE_STEPS_SAMPLED,
-    NUM_MODULE_STEPS_SAMPLED_LIFETIME,
 )
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
@@ -72,16 +68,14 @@ class QueuedEnvRunner(EnvRunner):
             )
         episodes, env_steps = self._portions.popleft()
         num_ended, num_steps = sum(one.is_done for one in episodes), sum(map(len, episodes))
-        for now, ever, key, num in (
-            (NUM_ENV_STEPS_SAMPLED, NUM_ENV_STEPS_SAMPLED_LIFETIME, (), env_steps),
-            (NUM_EPISODES, NUM_EPISODES_LIFETIME, (), num_ended),
-            (NUM_AGENT_STEPS_SAMPLED, NUM_AGENT_STEPS_SAMPLED_LIFETIME,
-             (DEFAULT_MODULE_ID,), num_steps),
-            (NUM_MODULE_STEPS_SAMPLED, NUM_MODULE_STEPS_SAMPLED_LIFETIME,
-             (DEFAULT_MODULE_ID,), num_steps),
-        ):  # fmt: skip
-            self.metrics.log_value((now, *key), num, reduce="sum")
-            self.metrics.log_value((ever, *key), num, reduce="lifetime_sum")
+        for name, key, num in (
+            (NUM_ENV_STEPS_SAMPLED, (), env_steps),
+            (NUM_EPISODES, (), num_ended),
+            (NUM_AGENT_STEPS_SAMPLED, (DEFAULT_MODULE_ID,), num_steps),
+            (NUM_MODULE_STEPS_SAMPLED, (DEFAULT_MODULE_ID,), num_steps),
+        ):
+            self.metrics.log_value((name, *key), num, reduce="sum")
+            self.metrics.log_value((f"{name}_lifetime", *key), num, reduce="lifetime_sum")
         return episodes
 
     def get_metrics(self) -> Any:

@@ -199,7 +199,7 @@ def test_a_batch_is_one_update_of_a2c_and_of_impala() -> None:
         actors = actors_of(cls, **SMALL)
         learned(actors, *batch_of(actors, np.random.default_rng(0)))
         trainer: Any = actors.learners["p"]
-        steps = {float(one["step"]) for one in trainer.steps[""].state().values()}
+        steps = {float(one["step"]) for one in trainer.steps[""].optimizer.gathered().values()}
         assert steps == {num}
 
 

@@ -80,7 +80,7 @@ def test_on_policy_algorithms_learn_as_theirs(name: str, kind: str) -> None:
     )  # fmt: skip
     trainer, policy = actors.learners["p"], theirs._model.policy
     if name == "PPO":
-        trainer.should_standardize = False
+        trainer.settings.standardize_advantages = False
     net, between = trainer.net, policy.mlp_extractor
     pairs: dict[str, tuple[Any, Any]] = {
         "actor": (net.actor, between.policy_net), "pi": (net.pi, policy.action_net),

@@ -66,7 +66,7 @@ class Caught:
         found: list[Any] = []
         for trainer in self.learners.values():
             found += [v for name, v in trainer.net.state_dict().items() if "target" not in name]
-            found += tree.flatten([step.state() for step in trainer.steps.values()])
+            found += tree.flatten([step.optimizer.gathered() for step in trainer.steps.values()])
         return [torch.as_tensor(leaf).detach().clone().numpy() for leaf in found]
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from muxrl.servers.algorithms.networks import Encoder
 from muxrl.servers.algorithms.settings.model import ModelSettings
-from muxrl.servers.algorithms.update import Step, seeded, value_at
+from muxrl.servers.algorithms.update import Step, seeded, update_together, value_at
 
 
 def net(seed: int = 0) -> nn.Linear:
@@ -29,6 +29,10 @@ def loss_of(one: nn.Module, factor: float = 1.0) -> torch.Tensor:
     return factor * one(X).square().mean()
 
 
+def update(step: Step, loss: torch.Tensor) -> str:
+    return update_together([(step, loss)])
+
+
 @pytest.mark.parametrize("clip", [None, 0.1, 1e6])
 def test_it_steps_as_torchs_adam_also_after_its_state_was_loaded(clip: float | None) -> None:
     ours, theirs = net(), net()
@@ -36,10 +40,10 @@ def test_it_steps_as_torchs_adam_also_after_its_state_was_loaded(clip: float | N
     step = Step({"": list(ours.parameters())}, 0.01, clip=clip, eps=1e-5)
     for i in range(4):
         if i == 2:  # as after a resumption
-            state = step.state()
+            state = step.optimizer.gathered()
             step = Step({"": list(ours.parameters())}, 0.01, clip=clip, eps=1e-5)
-            step.load(state)
-        assert step(loss_of(ours)) == ""
+            step.optimizer.load(state)
+        assert update(step, loss_of(ours)) == ""
         adam.zero_grad()
         loss_of(theirs).backward()
         norm = nn.utils.get_total_norm([p.grad for p in theirs.parameters() if p.grad is not None])
@@ -59,7 +63,7 @@ def test_convolutions_of_images_step_as_by_torchs_adam() -> None:
     adam = torch.optim.Adam(theirs.parameters(), lr=0.01, foreach=False)
     step = Step({"": list(ours.parameters())}, 0.01)
     for _ in range(2):
-        step(ours(images).square().sum())
+        update(step, ours(images).square().sum())
         adam.zero_grad()
         theirs(images).square().sum().backward()
         adam.step()
@@ -71,7 +75,7 @@ def test_gradients_are_clipped_in_three_ways() -> None:
     def clipped(**how: Any) -> list[torch.Tensor]:
         one = net()
         step = Step({"": list(one.parameters())}, 0.1, clip=0.5, **how)
-        step(loss_of(one, 100.0))
+        update(step, loss_of(one, 100.0))
         return [p.grad for p in one.parameters() if p.grad is not None]
 
     assert max(float(g.abs().max()) for g in clipped(clip_by="value")) == pytest.approx(0.5)
@@ -80,36 +84,27 @@ def test_gradients_are_clipped_in_three_ways() -> None:
     assert math.sqrt(sum(float(g.norm()) ** 2 for g in both)) == pytest.approx(0.5)
 
 
-def test_groups_are_clipped_each_by_its_own_norm() -> None:
-    one, other = net(), net(1)
-    groups = {"one": list(one.parameters()), "other": list(other.parameters())}
-    step = Step(groups, 0.1, clip=0.5)
-    step(loss_of(one, 100.0) + loss_of(other, 1e-3))
-    norms = {n: torch.stack([p.grad.norm() for p in g]).norm() for n, g in groups.items()}  # type: ignore[union-attr]
-    assert float(norms["one"]) == pytest.approx(0.5)
-    assert float(norms["other"]) == pytest.approx(step.norms["other"])
-    assert step.norms["other"] < 0.5 < step.norms["one"]
-
-
 @pytest.mark.parametrize("factor", [1e30, math.inf, math.nan])
 def test_an_unsound_update_changes_nothing(factor: float) -> None:
     one = net()
     step = Step({"": list(one.parameters())}, 0.1, clip=1.0)
-    step(loss_of(one))
+    update(step, loss_of(one))
     before = [p.clone() for p in one.parameters()]
-    state = {k: {n: v.clone() for n, v in own.items()} for k, own in step.state().items()}
-    assert "not finite" in step(loss_of(one, factor))
+    state = {
+        k: {n: v.clone() for n, v in own.items()} for k, own in step.optimizer.gathered().items()
+    }
+    assert "not finite" in update(step, loss_of(one, factor))
     assert all(map(torch.equal, before, one.parameters()))
-    for key, own in step.state().items():
+    for key, own in step.optimizer.gathered().items():
         assert all(torch.equal(v, own[n]) for n, v in state[key].items())
 
 
 def test_a_parameter_without_a_gradient_stays_as_it_is() -> None:
     one, other = net(), net(1)
     step = Step({"": [*one.parameters(), *other.parameters()]}, 0.1)
-    step(loss_of(one) + loss_of(other))
+    update(step, loss_of(one) + loss_of(other))
     before = [p.clone() for p in other.parameters()]
-    step(loss_of(one))
+    update(step, loss_of(one))
     assert all(map(torch.equal, before, other.parameters()))
 
 
@@ -119,13 +114,6 @@ def test_a_schedule_lies_on_the_lines_between_its_points(at: int) -> None:
     expected = 1.0 - at / 200 if at <= 100 else min(2.0, 0.5 + 1.5 * (at - 100) / 100)
     assert value_at(points, at) == pytest.approx(expected)
     assert value_at(0.25, at) == 0.25
-
-
-def test_the_learning_rate_follows_its_schedule() -> None:
-    step = Step({"": list(net().parameters())}, [(0, 1.0), (10, 0.0)])
-    assert step.lr == 1.0
-    step.follow(5)
-    assert step.lr == pytest.approx(0.5)
 
 
 def test_a_seed_is_drawn_from_apart() -> None:

@@ -130,7 +130,7 @@ def test_noise_explores_within_the_box_and_follows_its_schedule() -> None:
 
 def updates_of_actor(trainer: Any) -> int:
     """Returns how many it has had."""
-    steps = trainer.steps["policy"].state().values()
+    steps = trainer.steps["policy"].optimizer.gathered().values()
     return max((int(one["step"]) for one in steps), default=0)
 
 

@@ -111,18 +111,6 @@ def test_the_target_entropy_is_each_members(settings: Any, expected: list[float]
     assert make_trainer(MASAC, **settings).target_entropy.tolist() == expected
 
 
-def test_what_is_recorded_of_absent_members_makes_no_difference() -> None:
-    net, batch = make_trainer(MASAC).net, make_batch(np.random.default_rng(0))
-    absent = batch[OBS][ALIVE] == 0
-    others = batch[ACTIONS].clone()
-    others[absent] = 0.77
-    values = net.values(batch[OBS], batch[ACTIONS])
-    torch.testing.assert_close(net.values(batch[OBS], others), values)
-    present = batch[ACTIONS].clone()
-    present[~absent] += 0.1
-    assert (net.values(batch[OBS], present) != values).any()
-
-
 @pytest.mark.parametrize("has_ids", [True, False])
 def test_members_differ_by_their_id_and_by_nothing_else(has_ids: bool) -> None:
     row = np.random.default_rng(0).normal(size=OBS_DIM).astype(np.float32)

@@ -112,7 +112,7 @@ def test_updates_follow_the_steps_from_when_there_are_enough(
         metrics = trainer.learn([piece_of(rng, 10, t=10 * k)])
     assert metrics["num_steps_stored"] == 100
     assert metrics["num_updates"] == num
-    assert {int(one["step"]) for one in trainer.steps["qf"].state().values()} == {num}
+    assert {int(one["step"]) for one in trainer.steps["qf"].optimizer.gathered().values()} == {num}
 
 
 def test_a_take_of_many_rows_brings_no_updates_for_those_before_the_threshold() -> None:

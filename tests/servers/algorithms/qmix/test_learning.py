@@ -18,7 +18,6 @@ from muxrl.servers.algorithms.qmix.trainer import (
     QMIX,
     QPLEX,
     VDN,
-    episode_priorities,
     td_terms,
 )
 from muxrl.servers.algorithms.replay.replay import WEIGHTS
@@ -129,13 +128,6 @@ def test_loss_and_priorities_are_those_of_a_loop_over_steps(
 
 def drawn_by_priority(batch: dict[str, Any], weights: list[float]) -> dict[str, Any]:
     return batch | {"rows": np.arange(len(weights)), WEIGHTS: np.array(weights, np.float32)}
-
-
-def test_an_episodes_priority_in_closed_form() -> None:
-    td_error = torch.tensor([[1.0, -3.0, 2.0, 0.0], [-0.5, 0.0, 0.0, 0.0]])[..., None]
-    mask = torch.tensor([[1.0, 1, 1, 0], [1, 0, 0, 0]])[..., None]
-    found = episode_priorities(td_error, mask, 0.9)
-    assert found.tolist() == pytest.approx([0.9 * 3 + 0.1 * 2, 0.5])
 
 
 def test_weights_scale_the_loss_and_not_the_errors() -> None:
@@ -280,8 +272,6 @@ def test_an_update_sets_the_priorities_of_what_it_learned_from(mixer: str) -> No
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mixer": "sum"}, "mixer='sum' is unknown; it is one of qmix, vdn, qplex, none"),
-        ({"agent": "lstm"}, "agent='lstm' is unknown"),
         ({"center_rewards": True}, "it is a part of standardize_rewards, so set that"),
         ({"updates_per_episode": 0.0}, "must be above 0"),
         (
