@@ -248,7 +248,7 @@ class ActorCritic(TorchTrainer):
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         rollout = self.begin_batch(trajectories)
-        return self.reported(self.learn_batch(rollout, trajectories), rollout)
+        return self.reported(self.learn_batch(rollout), rollout)
 
     def begin_batch(self, trajectories: Sequence[Trajectory]) -> Rollout:
         """Returns what is to be learned from."""
@@ -271,9 +271,7 @@ class ActorCritic(TorchTrainer):
         }
 
     @abstractmethod
-    def learn_batch(
-        self, rollout: Rollout, trajectories: Sequence[Trajectory]
-    ) -> Mapping[str, Any]:
+    def learn_batch(self, rollout: Rollout) -> Mapping[str, Any]:
         """Learns from a batch, and returns metrics of its last update."""
 
     @property
@@ -354,24 +352,17 @@ def mean_of_own(batch: Mapping[str, Any], of_steps: Tensor) -> Tensor:
 class OnPolicy(ActorCritic):
     """Updates the policy that has played: advantages are estimated once for each batch."""
 
-    def learn_batch(
-        self, rollout: Rollout, trajectories: Sequence[Trajectory]
-    ) -> Mapping[str, Any]:
-        return self.learn_columns(self.batch_of(rollout), rollout, trajectories)
+    def learn_batch(self, rollout: Rollout) -> Mapping[str, Any]:
+        return self.learn_columns(self.batch_of(rollout), rollout)
 
     def learn_columns(
-        self,
-        columns: Mapping[str, Any],
-        rollout: Rollout,
-        trajectories: Sequence[Trajectory],
-        part: tuple[int, int] = (0, 1),
+        self, columns: Mapping[str, Any], rollout: Rollout, part: tuple[int, int] = (0, 1)
     ) -> Mapping[str, Any]:
         """Makes the updates of a batch, and returns metrics of the last one.
 
         Args:
             columns: of `batch_of`.
             rollout: that they are of.
-            trajectories: likewise.
             part: which one of how many batches that the server takes for one.
         """
         own, num = self.settings, len(columns[ADVANTAGES])
@@ -383,7 +374,7 @@ class OnPolicy(ActorCritic):
             self.note_progress((part[0] + i / len(every)) / part[1])
             batch = columns if isinstance(rows, slice) else pick(columns, torch.from_numpy(rows))
             loss, metrics = self.loss(batch, is_reported=i == len(every))
-            self.update({"": loss}, trajectories)
+            self.update({"": loss}, rollout.trajectories)
         return metrics
 
     def estimates_of(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray]:

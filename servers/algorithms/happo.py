@@ -68,7 +68,7 @@ class HAPPO(MAPPO):
             columns = one.batch_of(rollout)
             weighted = {**columns, ADVANTAGES: columns[ADVANTAGES] * factors[rows]}
             part = place, len(policy_ids)
-            found = one.learn_columns(weighted, rollout, fragments, part)
+            found = one.learn_columns(weighted, rollout, part)
             metrics[policy_id] = one.reported(found, rollout)
             factors[rows] *= one.ratios(columns)
         return metrics

@@ -8,7 +8,7 @@ clipped ratio against a target policy, with V-trace.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +21,9 @@ from muxrl.servers.agents.log_probs import LOG_PROB
 from muxrl.servers.algorithms.actor_critic import STATES, ActorCritic, ActorCriticNet
 from muxrl.servers.algorithms.columns import ACTIONS, REWARDS
 from muxrl.servers.algorithms.ppo import KL, AdaptiveKL
-from muxrl.servers.algorithms.rollout import Padded, Rollout, vtrace
+from muxrl.servers.algorithms.rollout import Padded, Rollout
 from muxrl.servers.algorithms.settings.actor_critic import APPOSettings, IMPALASettings
 from muxrl.servers.algorithms.update import Targets
-from muxrl.servers.episodes.trajectories import Trajectory
 
 _RATIO_CAP = 2.0
 """Of mu / pi_target in IMPACT's surrogate, "clip" in its equation 3; RLlib's."""
@@ -58,16 +57,14 @@ class IMPALA(ActorCritic):
     Settings = IMPALASettings
     settings: IMPALASettings
 
-    def learn_batch(
-        self, rollout: Rollout, trajectories: Sequence[Trajectory]
-    ) -> Mapping[str, Any]:
+    def learn_batch(self, rollout: Rollout) -> Mapping[str, Any]:
         batch = self._sequences(rollout)
         num_updates = getattr(self.settings, "circular_buffer_iterations_per_batch", 1)
         metrics: Mapping[str, Any] = {}
         for i in range(num_updates):
             self.note_progress((i + 1) / num_updates)
             loss, metrics = self.loss(batch)
-            self.update({"": loss}, trajectories)
+            self.update({"": loss}, rollout.trajectories)
         return metrics
 
     def _sequences(self, rollout: Rollout) -> dict[str, Any]:
@@ -109,24 +106,43 @@ class IMPALA(ActorCritic):
             judge: log-probabilities of the policy that the correction is for, ``[S, L]``; None:
                 the one that is learned.
         """
-        own, where = self.settings, batch["where"]
-        inputs, all_values = self._asked(batch, self.net)
-        values = all_values[:, :-1]
+        where = batch["where"]
+        inputs, values = self._asked(batch, self.net)
         terms = self.distribution.terms(inputs, batch[ACTIONS])
         with torch.no_grad():
             log_rhos = (terms.log_prob if judge is None else judge) - batch[LOG_PROB]
-            targets, advantages = vtrace(
-                log_rhos.masked_fill(~where, -torch.inf),
-                values,
-                batch[REWARDS],
-                batch["discounts"],
-                all_values[:, 1:],
-                clip_rho=own.vtrace_clip_rho_threshold,
-                clip_pg_rho=own.vtrace_clip_pg_rho_threshold,
-            )
+            log_rhos = log_rhos.masked_fill(~where, -torch.inf)
+            targets, advantages = self._vtrace(log_rhos, values, batch)
         is_own = where & torch.isfinite(batch[LOG_PROB])
-        found = Corrected(where, is_own, int(where.sum()), values, targets, advantages)
+        found = Corrected(where, is_own, int(where.sum()), values[:, :-1], targets, advantages)
         return found, (inputs, terms)
+
+    def _vtrace(
+        self, log_rhos: Tensor, all_values: Tensor, batch: Mapping[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        """Returns targets of the values, and advantages, ``[S, L]`` each, by equation 1.
+
+        Args:
+            log_rhos: log pi(a) - log mu(a) of each action, ``[S, L]``; minus infinity where the
+                policy that acted is not known.
+            all_values: of the observations acted on, and of that after each sequence's last
+                action, ``[S, L + 1]``.
+            batch: has rewards, and discounts: gamma, and 0 where an episode terminates.
+        """
+        own, rewards, discounts = self.settings, batch[REWARDS], batch["discounts"]
+        values, following = all_values[:, :-1], all_values[:, 1:]
+        rhos = log_rhos.exp()
+        trace = rhos.clamp(max=1.0)
+        errors = rhos.clamp(max=own.vtrace_clip_rho_threshold)
+        errors = errors * (rewards + discounts * following - values)
+        corrections = torch.empty_like(values)
+        running = torch.zeros_like(values[:, 0])
+        for t in reversed(range(values.shape[1])):
+            running = errors[:, t] + discounts[:, t] * trace[:, t] * running
+            corrections[:, t] = running
+        later = torch.cat([corrections[:, 1:], torch.zeros_like(running)[:, None]], 1)
+        advantages = rewards + discounts * (following + later) - values
+        return values + corrections, rhos.clamp(max=own.vtrace_clip_pg_rho_threshold) * advantages
 
     def _asked(self, batch: Mapping[str, Any], net: ActorCriticNet) -> tuple[Tensor, Tensor]:
         """Returns a distribution's inputs ``[S, L, k]``, and values ``[S, L + 1]``."""
@@ -178,11 +194,9 @@ class APPO(IMPALA):
         self.targets = Targets((self.net, self.target))
         self._num_batches = 0
 
-    def learn_batch(
-        self, rollout: Rollout, trajectories: Sequence[Trajectory]
-    ) -> Mapping[str, Any]:
+    def learn_batch(self, rollout: Rollout) -> Mapping[str, Any]:
         own = self.settings
-        metrics = super().learn_batch(rollout, trajectories)
+        metrics = super().learn_batch(rollout)
         before = self._num_batches
         self._num_batches += own.circular_buffer_iterations_per_batch
         every = own.target_network_update_freq * own.circular_buffer_iterations_per_batch

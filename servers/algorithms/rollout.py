@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from muxrl.servers.agents.keys import ALIVE
@@ -35,6 +34,7 @@ class Rollout:
         rewards: float32 ``[sum(lengths)]``.
         outputs: what was recorded with each action, likewise.
         before: places of the observations that were acted on, among all of them.
+        trajectories: the pieces.
     """
 
     lengths: np.ndarray
@@ -44,6 +44,7 @@ class Rollout:
     rewards: np.ndarray
     outputs: dict[str, Any]
     before: np.ndarray
+    trajectories: Sequence[Trajectory] = ()
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory]) -> Rollout:
@@ -59,6 +60,7 @@ class Rollout:
             np.concatenate([np.asarray(one.rewards, np.float32) for one in trajectories]),
             {name: concatenated([one.outputs[name] for one in trajectories]) for name in first},
             np.flatnonzero(~is_last),
+            trajectories,
         )
 
     @property
@@ -159,46 +161,6 @@ class Padded:
         is_step = longest < np.array(sizes)[:, None]
         rows = np.where(is_step, np.array(begins)[:, None] + longest, 0)
         return cls(rows, is_step, np.array(begins))
-
-
-def vtrace(
-    log_rhos: Tensor,
-    values: Tensor,
-    rewards: Tensor,
-    discounts: Tensor,
-    bootstrap: Tensor,
-    *,
-    clip_rho: float,
-    clip_pg_rho: float,
-) -> tuple[Tensor, Tensor]:
-    """V-trace of sequences, without gradient; Espeholt et al. 2018 (arXiv 1802.01561), 4.1.
-
-    Args:
-        log_rhos: log pi(a) - log mu(a) of each action, ``[S, L]``; minus infinity where the policy
-            that acted is not known.
-        values: of the observations acted on, ``[S, L]``.
-        rewards: likewise.
-        discounts: gamma, and 0 where an episode terminates.
-        bootstrap: value after each step as it would be with nothing after it, ``[S, L]``: of the
-            next observation, also at a sequence's last step.
-        clip_rho: largest weight in the correction of values.
-        clip_pg_rho: largest weight in the policy's gradient.
-
-    Returns:
-        Targets of the values, and advantages, ``[S, L]`` each.
-    """
-    rhos = log_rhos.exp()
-    trace = rhos.clamp(max=1.0)
-    errors = rhos.clamp(max=clip_rho) * (rewards + discounts * bootstrap - values)
-    corrections = torch.empty_like(values)
-    running = torch.zeros_like(values[:, 0])
-    for t in reversed(range(values.shape[1])):
-        running = errors[:, t] + discounts[:, t] * trace[:, t] * running
-        corrections[:, t] = running
-    targets = values + corrections
-    following = bootstrap + torch.cat([corrections[:, 1:], torch.zeros_like(running)[:, None]], 1)
-    advantages = rhos.clamp(max=clip_pg_rho) * (rewards + discounts * following - values)
-    return targets, advantages
 
 
 def minibatches(

@@ -11,16 +11,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from muxrl.servers.algorithms.settings.teams import QMIXSettings
+
 
 def bootstrapped_returns(
     rewards: Tensor,
     following: Tensor,
     terminated: Tensor,
     mask: Tensor,
-    *,
-    gamma: float,
-    n_step: int = 1,
-    td_lambda: float = 0.0,
+    own: QMIXSettings,
 ) -> Tensor:
     """Returns the target of every step.
 
@@ -34,19 +33,17 @@ def bootstrapped_returns(
         following: ``V(t + 1)``, ``[B, T, k]``.
         terminated: ``[B, T, 1]``, 1 where nothing follows.
         mask: ``[B, T, 1]``, 1 where there is data.
-        gamma: discount.
-        n_step: rewards that are added up before the bootstrap value.
-        td_lambda: 0 for one step, 1 for all that is left of the episode; with ``n_step = 1``.
+        own: the settings, of which it reads ``gamma``, ``n_step`` and ``td_lambda``.
 
     Returns:
         ``[B, T, k]``.
     """
-    discount = gamma * (1.0 - terminated)
+    discount, td_lambda = own.gamma * (1.0 - terminated), own.td_lambda
     one_step = rewards + discount * following
-    if n_step > 1:
+    if own.n_step > 1:
         has_next = mask[:, 1:] > 0
         returns = one_step
-        for _ in range(n_step - 1):
+        for _ in range(own.n_step - 1):
             ahead = torch.where(has_next, returns[:, 1:], following[:, :-1])
             ahead = torch.cat([ahead, following[:, -1:]], 1)
             returns = rewards + discount * ahead

@@ -315,7 +315,7 @@ def td_terms(
         The mixed values of the actions taken, and their targets without gradient, both
         ``[B, T, 1]``, or ``[B, T, n]`` where every member has a target of its own.
     """
-    (mixer, target_mixer), obs, gamma = mixers, batch[OBS], own.gamma
+    (mixer, target_mixer), obs = mixers, batch[OBS]
     state, alive, available = obs[STATE], obs[ALIVE], obs[ACTION_MASK]
     now, later = slice(None, -1), slice(1, None)
 
@@ -338,17 +338,9 @@ def td_terms(
         )
         if not mixer.is_joint:
             following = follow_absent(
-                following, alive[:, 1:], rewards, terminated, mask, gamma=gamma
+                following, alive[:, 1:], rewards, terminated, mask, gamma=own.gamma
             )
-        target = bootstrapped_returns(
-            rewards,
-            following,
-            terminated,
-            mask,
-            gamma=gamma,
-            n_step=own.n_step,
-            td_lambda=own.td_lambda,
-        )
+        target = bootstrapped_returns(rewards, following, terminated, mask, own)
     return q_taken, target
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muxrl.servers.algorithms.qmix.returns import bootstrapped_returns, follow_absent
+from muxrl.servers.algorithms.settings.teams import QMIXSettings
 
 GAMMA = 0.5
 REWARDS, VALUES = [1.0, 2.0, 3.0], [10.0, 20.0, 40.0]
@@ -41,7 +42,8 @@ def test_returns_of_three_steps(
             rewards, values = column(*REWARDS, *rubbish), column(*VALUES, *rubbish)
             padding = [0.0] * len(rubbish)
             terminations, mask = column(0, 0, ends, *padding), column(1, 1, 1, *padding)
-            got = bootstrapped_returns(rewards, values, terminations, mask, gamma=GAMMA, **returns)
+            own = QMIXSettings(gamma=GAMMA, **returns)
+            got = bootstrapped_returns(rewards, values, terminations, mask, own)
             assert got[0, :3, 0].tolist() == pytest.approx(expected)
 
 
@@ -64,7 +66,8 @@ def test_n_step_returns_are_n_rewards_and_a_value(
     for row, length in enumerate(lengths):
         mask[row, :length] = 1.0
         terminated[row, length - 1] = float(ends[row])
-    got = bootstrapped_returns(rewards, values, terminated, mask, gamma=GAMMA, n_step=n_step)
+    own = QMIXSettings(gamma=GAMMA, n_step=n_step)
+    got = bootstrapped_returns(rewards, values, terminated, mask, own)
     for row, length in enumerate(lengths):
         for t in range(length):
             stop = min(t + n_step, length)
