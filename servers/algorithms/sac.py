@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -124,24 +124,10 @@ class SACNet(nn.Module):
         return clipped(inputs) if self.is_continuous else inputs
 
 
-class _Losses(NamedTuple):
-    """What is learned of a batch.
-
-    Attributes:
-        policy: its loss.
-        log_probs: by which the temperature is adapted, ``[B]``: of actions, or their expectation.
-        values: of each critic at the actions that were taken, ``[B]``.
-        target: of them, ``[B]``.
-        target_entropy: a number.
-        metrics: more, by name.
-    """
-
-    policy: Tensor
-    log_probs: Tensor
-    values: list[Tensor]
-    target: Tensor
-    target_entropy: Tensor | float
-    metrics: dict[str, Any]
+_Found = tuple[Tensor, Tensor, list[Tensor], Tensor, dict[str, Any]]
+"""Of a batch: the policy's loss; log-probabilities by which the temperature is adapted, ``[B]``, of
+actions, or their expectation; what each critic says of the actions that were taken, ``[B]``, and
+the target of these; and more metrics."""
 
 
 class SAC(OffPolicy):
@@ -236,31 +222,29 @@ class SAC(OffPolicy):
     # --- learning -----------------------------------------------------------------------
 
     def update_on(self, batch: dict[str, Any]) -> tuple[dict[str, Any], Tensor | None]:
-        net, weights = self.net, batch[WEIGHTS]
-        found = (self._learn_box if net.is_continuous else self._learn_discrete)(batch)
-        alpha = self.temperature.alpha
-        losses = {
-            POLICY: found.policy,
-            ALPHA: self.temperature.loss(found.log_probs.detach() + found.target_entropy),
-        }
-        for name, values in zip(CRITICS, found.values, strict=False):
-            errors = functional.huber_loss(values, found.target, reduction="none")
-            losses[name] = (weights * errors).mean()
+        learn = self._learn_box if self.net.is_continuous else self._learn_discrete
+        policy_loss, log_probs, values, target, metrics = learn(batch)
+        alpha, target_entropy = self.temperature.alpha, self._target_entropy(split(batch[OBS])[1])
+        surplus = log_probs.detach() + target_entropy
+        losses = {POLICY: policy_loss, ALPHA: self.temperature.loss(surplus)}
+        for name, of_one in zip(CRITICS, values, strict=False):
+            errors = functional.huber_loss(of_one, target, reduction="none")
+            losses[name] = (batch[WEIGHTS] * errors).mean()
         self.update(losses, [batch])
         self.move_targets()
         with torch.no_grad():
-            errors = torch.stack([(one - found.target).abs() for one in found.values]).mean(0)
+            errors = torch.stack([(one - target).abs() for one in values]).mean(0)
         return {
             **{f"{name}_loss": loss.detach() for name, loss in losses.items()},
             "total_loss": lambda: torch.stack([*losses.values()]).detach().sum(),
             "alpha_value": alpha,
             "log_alpha_value": alpha.log,
-            "target_entropy": found.target_entropy,
+            "target_entropy": target_entropy,
             "td_error_mean": errors.mean,
-            **found.metrics,
+            **metrics,
         }, errors
 
-    def _learn_box(self, batch: Mapping[str, Any]) -> _Losses:
+    def _learn_box(self, batch: Mapping[str, Any]) -> _Found:
         net: Any = self.net
         alpha = self.temperature.alpha
         (obs, _), (following, _) = split(batch[OBS]), split(batch[NEXT_OBS])
@@ -276,16 +260,11 @@ class SAC(OffPolicy):
         both = [(one, one.encoder(obs)) for one in net.critics]
         # Of the critics the policy's loss needs what they say of actions alone.
         worth = _lowest([one(seen.detach(), drawn) for one, seen in both])
-        return _Losses(
-            (alpha * log_probs - worth).mean(),
-            log_probs,
-            [one(seen, actions) for one, seen in both],
-            target,
-            self._target_entropy(None),
-            _about(worth.detach(), log_probs.detach()),
-        )
+        loss = (alpha * log_probs - worth).mean()
+        values = [one(seen, actions) for one, seen in both]
+        return loss, log_probs, values, target, _about(worth.detach(), log_probs.detach())
 
-    def _learn_discrete(self, batch: Mapping[str, Any]) -> _Losses:
+    def _learn_discrete(self, batch: Mapping[str, Any]) -> _Found:
         net, alpha = self.net, self.temperature.alpha
         (obs, mask), (following, next_mask) = split(batch[OBS]), split(batch[NEXT_OBS])
         with torch.no_grad():
@@ -296,14 +275,10 @@ class SAC(OffPolicy):
         probs, log_probs = _policy(net.inputs(obs), mask)
         of_actions = [one(obs) for one in net.critics]
         worth = _lowest(of_actions).detach()
-        return _Losses(
-            (probs * (alpha * log_probs - worth)).sum(-1).mean(),
-            (probs * log_probs).sum(-1),
-            [at(one, batch[ACTIONS]) for one in of_actions],
-            target,
-            self._target_entropy(mask),
-            _about(of_actions[0].detach(), log_probs.detach()),
-        )
+        loss = (probs * (alpha * log_probs - worth)).sum(-1).mean()
+        values = [at(one, batch[ACTIONS]) for one in of_actions]
+        about = _about(of_actions[0].detach(), log_probs.detach())
+        return loss, (probs * log_probs).sum(-1), values, target, about
 
     def _target_entropy(self, mask: Tensor | None) -> Tensor | float:
         """Returns the entropy that the temperature is adapted to.

@@ -131,15 +131,11 @@ class StepReplay(Replay):
             return
         nums = np.array([len(one) - first for one, _, first in pieces])
         is_new = np.array([last is None for _, last, _ in pieces])
-        observed = columns_of(
-            "obs",
-            concatenated(
-                [
-                    pick(one.observations, slice(first + (last is not None), None))
-                    for one, last, first in pieces
-                ]
-            ),
-        )
+        seen = [
+            pick(one.observations, slice(first + (last is not None), None))
+            for one, last, first in pieces
+        ]
+        observed = columns_of("obs", concatenated(seen))
         actions = columns_of("actions", _joined_after("actions", pieces))
         if not self._columns:
             self._columns = {
