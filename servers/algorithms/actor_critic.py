@@ -315,8 +315,7 @@ class ActorCritic(TorchTrainer):
             fragment = np.searchsorted(np.cumsum(rollout.lengths + 1), begins, "right")
             begins = begins - fragment
         recorded = rollout.outputs[STATES]
-        found: dict[str, Tensor] = self.on_device({k: one[begins] for k, one in recorded.items()})
-        return found
+        return self.on_device({key: one[begins] for key, one in recorded.items()})
 
     def columns_of(self, rollout: Rollout, **more: np.ndarray) -> dict[str, Any]:
         """Returns the batch: rows, or sequences with `IS_STEP`, which losses leave out.

@@ -149,7 +149,7 @@ class DQN(OffPolicy):
             return None
         return shared, advantage, state_value
 
-    def acting_in_numpy(self) -> Callable[[np.ndarray], np.ndarray] | None:
+    def acting_in_numpy(self) -> Callable[..., Any] | None:
         if (heads := self._heads()) is None:
             return None
         shared, advantage, state_value = heads

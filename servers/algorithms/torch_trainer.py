@@ -123,7 +123,7 @@ class TorchTrainer(ABC):
             return rows.observations
         return joined(rows.parts, self._input_keys)
 
-    def acting_in_numpy(self) -> Callable[[np.ndarray], np.ndarray] | None:
+    def acting_in_numpy(self) -> Callable[..., Any] | None:
         """Returns what computes what the network says of observations ``[B, ...]`` in numpy, by
         views of the parameters; None: torch alone does."""
         layers = self.acting_layers()

@@ -68,13 +68,14 @@ class _Row:
     scores: np.ndarray | None = None
 
 
+@dataclass
 class Verification:
     """Plays made-up episodes with a server's inference and with a policy's file.
 
     Observations are drawn from the agents' spaces, where one in ten does not act at a step; masks
     leave at least one action. Recurrent states and last actions are each side's own.
 
-    Args:
+    Attributes:
         plan: the server.
         seats: all of the server's that the policy acts for, by id.
         graph: the policy.
@@ -82,21 +83,14 @@ class Verification:
         tolerance: see `TOLERANCE`.
     """
 
-    def __init__(
-        self,
-        plan: ServerPlan,
-        seats: Mapping[str, Seat],
-        graph: PolicyGraph,
-        acting: Acting,
-        *,
-        tolerance: float = TOLERANCE,
-    ) -> None:
-        self._seats = seats
-        self._agents = plan.agents
-        self._graph = graph
-        self._acting = acting
-        self._tolerance = tolerance
-        self._largest = 1.0
+    plan: ServerPlan
+    seats: Mapping[str, Seat]
+    graph: PolicyGraph
+    acting: Acting
+    tolerance: float = TOLERANCE
+
+    def __post_init__(self) -> None:
+        plan, self._largest = self.plan, 1.0
         """Of all scores so far; at least 1."""
         self._state = None if plan.state_size is None else np.zeros(plan.state_size, np.float32)
         self._rng = np.random.default_rng(0)
@@ -111,10 +105,8 @@ class Verification:
         Raises:
             Differs: an action or a score differs.
         """
-        agents = self._graph.agents
-        episodes = [
-            _Episode(Alone(self._agents, self._seats)) for _ in range(max(2, _ROWS // len(agents)))
-        ]
+        num = max(2, _ROWS // len(self.graph.agents))
+        episodes = [_Episode(Alone(self.plan.agents, self.seats)) for _ in range(num)]
         compared = t = 0
         while compared < NUM_OBSERVATIONS:
             rows = [row for episode in episodes for row in self._ask_server(episode, t)]
@@ -127,16 +119,16 @@ class Verification:
 
     def _ask_server(self, episode: _Episode, t: int) -> list[_Row]:
         """Has the server act in one step of an episode."""
-        present = [a for a in self._graph.agents if t == 0 or self._rng.random() >= _P_ABSENT]
+        present = [a for a in self.graph.agents if t == 0 or self._rng.random() >= _P_ABSENT]
         observations = {agent_id: self._draw(agent_id) for agent_id in present}
-        size = self._graph.reading.frame_stack
+        size = self.graph.reading.frame_stack
         for agent_id, value in observations.items():
             episode.seen[agent_id] = [*episode.seen.get(agent_id, [value] * size)[1:], value]
         rows = []
         look = episode.alone.look(observations, self._state)
         block = look.block
-        states = {seat_id: episode.alone.states(seat) for seat_id, seat in self._seats.items()}
-        actions = episode.alone.act(self._acting, look)
+        states = {seat_id: episode.alone.states(seat) for seat_id, seat in self.seats.items()}
+        actions = episode.alone.act(self.acting, look)
         assert block.chosen is not None
         for one, seen, answer in zip(
             block.served.parts, block.observations, block.chosen, strict=True
@@ -149,17 +141,17 @@ class Verification:
                     pick(answer.outputs, (0, i)),
                 )
                 # Of a group whose agents each have a seat, another one's actions are its own.
-                own = (seat.seat_id,) if seat.seat_id in self._agents else seat.members
+                own = (seat.seat_id,) if seat.seat_id in self.plan.agents else seat.members
                 for agent_id in own:
-                    if agent_id not in actions and not self._graph.is_fed_while_absent:
+                    if agent_id not in actions and not self.graph.is_fed_while_absent:
                         continue
                     last = episode.last_actions.get(agent_id, -1)
                     seen_last = episode.seen[agent_id] if agent_id in observations else ()
-                    feed = self._graph.feed(agent_id, seen_last, last)
+                    feed = self.graph.feed(agent_id, seen_last, last)
                     row = _Row(episode, agent_id, feed)
                     if agent_id in actions:
                         row.action = actions[agent_id]
-                        row.scores = self._graph.server_scores(server, agent_id)
+                        row.scores = self.graph.server_scores(server, agent_id)
                     rows.append(row)
         episode.last_actions |= actions
         return rows
@@ -171,7 +163,7 @@ class Verification:
             parts = [np.atleast_1d(one) for one in (mask if isinstance(mask, tuple) else [mask])]
             ends = np.cumsum([one.size for one in parts])
             drawn = self._rng.random(ends[-1]) < 0.5
-            for choice in np.split(drawn, np.cumsum(self._graph.form.choices)[:-1]):
+            for choice in np.split(drawn, np.cumsum(self.graph.form.choices)[:-1]):
                 choice[self._rng.integers(len(choice))] = True
             for one, some in zip(parts, np.split(drawn, ends[:-1]), strict=True):
                 one[...] = some.reshape(one.shape)
@@ -179,7 +171,7 @@ class Verification:
 
     def _near_known(self, value: Any) -> Any:
         """Moves a drawn observation to where those of training were: far away, all is clipped."""
-        read = self._graph.reading
+        read = self.graph.reading
         reading = read.reading
         if reading is None or reading.normalizer is None:
             return value
@@ -207,13 +199,11 @@ class Verification:
                 if name.startswith(STATE_OUT)
             }
             if row.action is not None:
-                self._compare(row, outputs[ACTION][i], outputs[self._graph.scores][i])
+                self._compare(row, outputs[ACTION][i], outputs[self.graph.scores][i])
 
     def _state_of(self, row: _Row) -> dict[str, np.ndarray]:
         return row.episode.states.get(row.agent_id) or {
-            port.name: port.zeros(1)
-            for port in self._graph.inputs
-            if port.name.startswith(STATE_IN)
+            port.name: port.zeros(1) for port in self.graph.inputs if port.name.startswith(STATE_IN)
         }
 
     def _compare(self, row: _Row, action: np.ndarray, scores: np.ndarray) -> None:
@@ -221,11 +211,11 @@ class Verification:
         # Float32 loses digits by the size of the terms, not of their sum, which a single row's
         # scores may be: an image's were 1.7 where others' were 295.
         self._largest = max(self._largest, _largest(expected))
-        allowed = self._tolerance * self._largest
+        allowed = self.tolerance * self._largest
         worst = float(np.max(np.abs(scores.astype(np.float64) - expected)))
         if not worst <= allowed:
             raise Differs(
-                f"agent {row.agent_id!r}: its {self._graph.scores} differ by up to {worst:.2g} "
+                f"agent {row.agent_id!r}: its {self.graph.scores} differ by up to {worst:.2g} "
                 f"from the server's, more than {allowed:.2g}"
             )
         if not self._is_same(row.action, action, scores, allowed):
@@ -234,10 +224,10 @@ class Verification:
             )
 
     def _is_same(self, server: Any, file: np.ndarray, scores: np.ndarray, allowed: float) -> bool:
-        space = self._graph.action_space
+        space = self.graph.action_space
         if isinstance(space, Box):
             # What is allowed for in -1..1 grows with the bounds to which it is scaled.
-            form = self._graph.form
+            form = self.graph.form
             scale = _largest(np.array(form.bounds)) if form.has_bounds else 1.0
             return bool(np.max(np.abs(file - server)) <= allowed * max(1.0, scale))
         if np.array_equal(file, server):
@@ -246,7 +236,7 @@ class Verification:
             return False
         # Two actions of one score, as far as that is known, are equally greedy.
         actions = np.array([[server, file]])
-        first, other = scores[self._graph.form.read_rows(actions)[0]].tolist()
+        first, other = scores[self.graph.form.read_rows(actions)[0]].tolist()
         return abs(first - other) <= 2 * allowed
 
 

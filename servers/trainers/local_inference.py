@@ -7,6 +7,7 @@ can read as the server does. Everything else is refused by name, by the server a
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,48 +27,46 @@ from muxrl.servers.trainers.entry import TrainerEntry
 from muxrl.servers.trainers.lookup import find_trainer
 
 
+@dataclass
 class LocalInference:
     """The networks of one server, for its clients.
 
-    Args:
+    Attributes:
         plan: the server.
         entry: its algorithm.
         seats: its agents.
         observing: how it reads observations.
         actors: its trainers.
+        problem: why clients cannot act in its place; "" if they can.
     """
 
-    def __init__(
-        self,
-        plan: ServerPlan,
-        entry: TrainerEntry,
-        seats: Collection[Seat],
-        observing: Observing,
-        actors: Actors,
-    ) -> None:
-        self._plan, self._entry, self._observing = plan, entry, observing
-        self._actors = actors
-        self._policy_ids = tuple(dict.fromkeys(seat.policy_id for seat in seats))
+    plan: ServerPlan
+    entry: TrainerEntry
+    seats: Collection[Seat]
+    observing: Observing
+    actors: Actors
+
+    def __post_init__(self) -> None:
+        self._policy_ids = tuple(dict.fromkeys(seat.policy_id for seat in self.seats))
         self._newest: tuple[int, float | None, bytes] | None = None
         self.problem = self._find_problem()
-        """Why clients cannot act in this server's place; "" if they can."""
         self._states: dict[str, StateShape] = {}
         """By seat id, what a client says of its recurrent state."""
         if not self.problem:
-            for seat in seats:
-                for key, value in actors.initial_state(seat.policy_id).items():
+            for seat in self.seats:
+                for key, value in self.actors.initial_state(seat.policy_id).items():
                     self._states[seat.seat_id] = StateShape(key, np.shape(value), seat.members)
 
     @property
     def _reads_log_probs(self) -> bool:
         """Whether the learner reads with which probabilities actions were chosen."""
-        return self._entry.learns_from != "replay"
+        return self.entry.learns_from != "replay"
 
     def epsilon(self) -> float | None:
         """Returns the probability of an action at random; None: actions are drawn from logits."""
         if self.problem:
             return None
-        return self._actors.epsilon(self._policy_ids[0])  # it is the same of all
+        return self.actors.epsilon(self._policy_ids[0])  # it is the same of all
 
     def check(self, feed: Feed, *, reports_logged: bool = False) -> PlayedCheck:
         """Returns what reads steps in which clients acted.
@@ -77,9 +76,9 @@ class LocalInference:
             reports_logged: see `PlayedCheck`.
         """
         return PlayedCheck(
-            self._plan.agents,
+            self.plan.agents,
             self.problem,
-            lambda: self._actors.weights_seq_no,
+            lambda: self.actors.weights_seq_no,
             max_lag=feed.max_ahead + 1 if self._reads_log_probs else None,
             states=self._states,
             epsilon=self.epsilon,
@@ -89,32 +88,32 @@ class LocalInference:
     def weights(self) -> bytes:
         """Returns the newest `PolicyWeights` in msgpack; encoded once for each version."""
         if self.problem:
-            return encode(PolicyWeights(self._plan.server_id, problem=self.problem))
-        now = self._actors.weights_seq_no, self.epsilon()
+            return encode(PolicyWeights(self.plan.server_id, problem=self.problem))
+        now = self.actors.weights_seq_no, self.epsilon()
         if self._newest is None or self._newest[:2] != now:
-            with self._actors.lock:  # no weights are loaded meanwhile
+            with self.actors.lock:  # no weights are loaded meanwhile
                 self._newest = self._encode()
         return self._newest[2]
 
     def _encode(self) -> tuple[int, float | None, bytes]:
-        version, epsilon = self._actors.weights_seq_no, self.epsilon()
+        version, epsilon = self.actors.weights_seq_no, self.epsilon()
         policies: dict[str, PolicyNetwork] = {}
         for policy_id in self._policy_ids:
-            network = self._actors.acting_network(policy_id)
+            network = self.actors.acting_network(policy_id)
             assert network is not None, "or there would be a problem"
             policies[policy_id] = network
         message = PolicyWeights(
-            self._plan.server_id,
+            self.plan.server_id,
             version,
             policies,
-            self._entry.seating.follows_masks,
+            self.entry.seating.follows_masks,
             epsilon,
             self._reads_log_probs,
         )
         return version, epsilon, encode(message)
 
     def _find_problem(self) -> str:
-        plan, actors, entry = self._plan, self._actors, self._entry
+        plan, actors, entry = self.plan, self.actors, self.entry
         name, seating = entry.name, entry.seating
         if not hasattr(next(iter(actors.learners.values())), "acting_network"):
             return of_one_s_own(actors.name)
@@ -131,7 +130,7 @@ class LocalInference:
                 return f"agent {agent_id!r} acts {acts}, not Discrete"
             if is_team and acts.start:
                 return f"agent {agent_id!r} counts its actions from {acts.start}, not 0"
-            if self._observing.reading(agent_id, seating.own_space(agent)) is not None:
+            if self.observing.reading(agent_id, seating.own_space(agent)) is not None:
                 return f"what agent {agent_id!r} observes is scaled or normalised on the server"
             if split_mask(agent.observation_space)[1] and not seating.follows_masks:
                 return f"agent {agent_id!r} observes an action mask, which {name} does not follow"

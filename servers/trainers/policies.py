@@ -50,25 +50,24 @@ _STEPS_EACH, _SECONDS_EACH = "min_sample_timesteps_per_iteration", "min_time_s_p
 """Settings, where a trainer's class has them."""
 
 
+@dataclasses.dataclass
 class TrainerLearning:
     """Trainers, for the learning thread; see `muxrl.servers.training.thread.Learning`.
 
-    Args:
-        actors: the trainers.
+    Attributes:
+        acting: the trainers.
         feed: where batches come from.
         env_steps_each: that an iteration has at least.
         seconds_each: that an iteration takes at least.
+        begun_at: env steps before the iteration that is under way; None: none is.
     """
 
-    def __init__(
-        self, actors: Actors, feed: Feed, env_steps_each: int = 0, seconds_each: float = 0.0
-    ) -> None:
-        self.acting = actors
-        self._feed = feed
-        self._env_steps_each, self._seconds_each = env_steps_each, seconds_each
-        self.begun_at: int | None = None
-        """Env steps before the iteration that is under way; None: none is."""
-        self.policy_lag = PolicyLag()
+    acting: Actors
+    feed: Feed
+    env_steps_each: int = 0
+    seconds_each: float = 0.0
+    begun_at: int | None = None
+    policy_lag: PolicyLag = dataclasses.field(default_factory=PolicyLag)
 
     def train(self) -> Mapping[str, Mapping[str, float]]:
         actors, start_s = self.acting, time.monotonic()
@@ -78,15 +77,15 @@ class TrainerLearning:
         while True:
             metrics |= self._learn_batch()
             num_env_steps = actors.num_env_steps_sampled - self.begun_at
-            has_time = time.monotonic() - start_s >= self._seconds_each
-            if has_time and num_env_steps >= self._env_steps_each:
+            has_time = time.monotonic() - start_s >= self.seconds_each
+            if has_time and num_env_steps >= self.env_steps_each:
                 break
         self.begun_at = None
         return metrics
 
     def _learn_batch(self) -> Mapping[str, Mapping[str, float]]:
         actors = self.acting
-        chunks = self._feed.take()
+        chunks = self.feed.take()
         self.policy_lag = PolicyLag.of(chunks, actors.weights_seq_no)
         played: dict[str, list[Trajectory]] = defaultdict(list)
         for chunk in chunks:
@@ -99,7 +98,7 @@ class TrainerLearning:
             if num_before is None or actors.num_updates != num_before:
                 actors.publish()
                 actors.weights_seq_no += 1
-        self._feed.finish_learning()
+        self.feed.finish_learning()
         return metrics
 
 

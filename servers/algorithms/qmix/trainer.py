@@ -81,7 +81,6 @@ class QMIX(TeamTrainer):
         self.targets = Targets((net.agent, net.target_agent), (net.mixer, net.target_mixer))
         self.num_target_updates = 0
         self.max_sequence_steps = settings.max_sequence_steps
-        self._member = self._member_in_numpy()
 
     def make_net(self) -> nn.Module:
         return TeamNet(self.policy, self.settings)
@@ -133,11 +132,10 @@ class QMIX(TeamTrainer):
         for name in ("mixer", "target_agent", "target_mixer"):  # which need not go to a GPU
             delattr(self.net, name)
         super().begin_acting()
-        self._member = self._member_in_numpy()
 
-    def _member_in_numpy(self) -> NumpyAgent | None:
+    def acting_in_numpy(self) -> Callable[..., Any] | None:
         """Returns the members' network for small passes; None: it is on a GPU."""
-        return NumpyAgent(self.net.agent) if self.device.type == "cpu" else None
+        return NumpyAgent(self.net.agent).step if self.device.type == "cpu" else None
 
     def act(self, rows: Rows) -> Acted:
         values, after = self.values(rows)
@@ -162,8 +160,8 @@ class QMIX(TeamTrainer):
             answered = self._gpu.asked(ask, self.net, {OBS: obs, LAST_ACTION: last_action})
             if answered is not None:
                 return answered, after
-        assert self._member is not None, "a copy acts, on the CPU"
-        return self._member.step(obs, last_action, h)
+        assert self._in_numpy is not None, "a copy acts, on the CPU"
+        return self._in_numpy(obs, last_action, h)
 
     def acting_modules(self) -> list[nn.Module]:
         return [self.net.agent]
