@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
+import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -16,8 +16,10 @@ from ray.rllib.algorithms.ppo.ppo import PPOConfig
 from ray.rllib.algorithms.sac.sac import SACConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 
 from muxrl.servers.config import ServerConfig, ServerPlan
+from muxrl.servers.import_by_name import import_named
 from muxrl.servers.setting_values import (
     AlgorithmProblem,
     kind_of,
@@ -33,7 +35,6 @@ from muxrl.servers.trainers.rllib.masks import (
     MaskablePPOTorchRLModule,
     MaskableSACTorchRLModule,
 )
-from muxrl.servers.trainers.rllib.networks import MODEL_TYPES, load_module_class
 from muxrl.servers.trainers.rllib.trainer import (
     Corrected,
     OnPolicy,
@@ -76,6 +77,12 @@ _MORE_KINDS: Mapping[str, Any] = {
 }
 """Of settings that take more than RLlib's annotation says."""
 
+MODEL_TYPES: Mapping[str, Any] = {
+    **typing.get_type_hints(DefaultModelConfig),
+    "conv_filters": list,  # of which RLlib takes more than it says, "valid" as the fourth of each
+}
+EXAMPLE = "my_package.my_module:MyRLModule"
+
 
 @dataclass(frozen=True)
 class RLlibEntry(TrainerEntry):
@@ -107,7 +114,7 @@ class RLlibEntry(TrainerEntry):
     def model_settings(self) -> dict[str, Any]:
         """Every network setting of RLlib's default module, with its default."""
         own = self.config_class().model_config
-        fields = dataclasses.asdict(DefaultModelConfig())
+        fields = asdict(DefaultModelConfig())
         return {name: own.get(name, default) for name, default in fields.items()}
 
     def _network_problems(self, config: ServerConfig | ServerPlan) -> Iterator[str]:
@@ -169,3 +176,44 @@ def entry_of(name: str, config_class: type) -> RLlibEntry:
             "trainer of your own"
         )
     return RLlibEntry(name, _kind_of(config_class)[0], config_class)
+
+
+def load_module_class(path: str, algorithm: str, config: AlgorithmConfig) -> type[TorchRLModule]:
+    """Returns the class at "package.module:Class" if it fits the algorithm.
+
+    Args:
+        path: as the user wrote it.
+        algorithm: named in the message.
+        config: its learner says which of RLlib's module APIs it calls.
+
+    Raises:
+        AlgorithmProblem: it cannot be imported, is no torch RLModule, or lacks an interface.
+    """
+    cls = import_named("rl_module", path, EXAMPLE)
+    if not (isinstance(cls, type) and issubclass(cls, TorchRLModule)):
+        raise AlgorithmProblem(
+            f"rl_module {path!r} is {_described(cls)}, and {algorithm} needs a subclass of RLlib's "
+            "TorchRLModule"
+        )
+    learner: Any = config.get_default_learner_class()
+    missing = [
+        api.__name__ for api in learner.rl_module_required_apis() if not issubclass(cls, api)
+    ]
+    if missing:
+        raise AlgorithmProblem(
+            f"rl_module {path!r} lacks {' and '.join(missing)}, which {algorithm}'s learner "
+            "calls; inherit from it (ray.rllib.core.rl_module.apis)"
+        )
+    if inspect.isabstract(cls):
+        abstract: frozenset[str] = getattr(cls, "__abstractmethods__", frozenset())
+        raise AlgorithmProblem(
+            f"rl_module {path!r} leaves {', '.join(sorted(abstract))} abstract; implement it"
+        )
+    return cls
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, type):
+        bases = ", ".join(base.__name__ for base in value.__bases__)
+        return f"the class {value.__name__}({bases})"
+    return f"an object of {type(value).__name__}"
