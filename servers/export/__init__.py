@@ -1,1 +1,4 @@
-"""Policies as ONNX files, which act without muxrl, RLlib and torch; `checkpoint.py` is the door."""
+"""Policies as ONNX files, which act without muxrl, RLlib and torch.
+
+The door is `muxrl.servers.fixed_policies.exported`.
+"""

@@ -57,15 +57,10 @@ def masked(
 class ReadsNoMask:
     """Goes before one of RLlib's catalogs: its networks are for observations without masks."""
 
-    def __init__(
-        self,
-        observation_space: spaces.Space,
-        action_space: spaces.Space,
-        model_config_dict: dict[str, Any],
-    ) -> None:
+    def __init__(self, observation_space: Any, **more: Any) -> None:
         if has_action_mask(observation_space):
-            observation_space = observation_space[OBS]  # type: ignore[index]
-        super().__init__(observation_space, action_space, model_config_dict)  # type: ignore[call-arg]
+            observation_space = observation_space[OBS]
+        super().__init__(observation_space=observation_space, **more)  # type: ignore[call-arg]
 
 
 class FollowsMask:
@@ -77,8 +72,6 @@ class FollowsMask:
     """
 
     maskable_catalog: ClassVar[type]
-    acting_keys: tuple[str, ...] | None
-    """The keys of observations with a mask, None without one."""
 
     def __init__(self, *args: Any, catalog_class: Any = None, **kwargs: Any) -> None:
         super().__init__(*args, catalog_class=catalog_class or self.maskable_catalog, **kwargs)  # type: ignore[call-arg]
@@ -90,7 +83,6 @@ class FollowsMask:
                 f"an action mask says which of n actions are available, but the action space is "
                 f"{self.action_space}; it must be Discrete or MultiDiscrete"
             )
-        self.acting_keys = (OBS, ACTION_MASK) if is_masked else None
         super().setup()  # type: ignore[misc]
 
 
@@ -209,8 +201,8 @@ class MaskableSACTorchRLModule(FollowsMask, DefaultSACTorchRLModule):
         logits = self._forward_inference(batch)[Columns.ACTION_DIST_INPUTS]
         log_probs = torch.log_softmax(logits, -1)
         probs = log_probs.exp()
-        if self.acting_keys is not None:
-            log_probs = torch.where(batch[Columns.OBS][ACTION_MASK] > 0, log_probs, 0.0)
+        if isinstance(obs := batch[Columns.OBS], dict):
+            log_probs = torch.where(obs[ACTION_MASK] > 0, log_probs, 0.0)
         return probs, log_probs
 
 

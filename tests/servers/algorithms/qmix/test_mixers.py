@@ -52,11 +52,3 @@ def test_only_large_states_are_scaled_down(name: str, bound_state: bool) -> None
     one, fifty = (mixer(q, s, alive, *more) for s in (state, 50.0 * state))
     assert torch.allclose(one, fifty) == bound_state
     assert not torch.allclose(mixer(q, 0.5 * state, alive, *more), one)
-
-
-@pytest.mark.parametrize("name", ["qmix", "vdn", "none"])
-def test_an_absent_members_value_changes_nothing(name: str) -> None:
-    mixer = small_mixer(name, 2, 3)
-    state, alive = torch.randn(1, 3), torch.tensor([[1.0, 0.0]])
-    one, other = torch.tensor([[1.0, 5.0]]), torch.tensor([[1.0, -9.0]])
-    assert torch.equal(mixer(one, state, alive), mixer(other, state, alive))
