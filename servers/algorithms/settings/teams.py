@@ -43,8 +43,7 @@ class TeamReplaySettings(AlgorithmSettings):
 
     learns_from: ClassVar[LearnsFrom] = "replay"
     samples_actions: ClassVar[bool] = False
-    entry: ClassVar[Literal["episode", "step"]]
-    """Of the replay, by which settings are named."""
+    entry: ClassVar[Literal["episode", "step"]]  # of the replay, by which settings are named
 
     min_sample_timesteps_per_iteration = 1_000
 
@@ -128,9 +127,8 @@ class QMIXSettings(TeamReplaySettings):
     own_module_refused = "its mixer and its members' networks belong together"
     seating = TEAMS
     entry = "episode"
+    # Between two calls of `learn`: an update for each episode alone would have acting wait for it.
     batch_env_steps: ClassVar[int] = 200
-    """Between two calls of `learn`: an update for each episode alone would have acting wait for
-    it."""
     space_check: ClassVar[SpaceCheck] = staticmethod(_check_member)
 
     adv_hypernet_embed: Count = 64
