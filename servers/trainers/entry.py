@@ -387,7 +387,7 @@ class TrainerEntry(Algorithm):
         batch = self.find_batch_env_steps(plan)
         if batch is not None:
             yield Milestone(FIRST_UPDATE, (BATCH,), env_steps=batch)
-        yield from self._told("find_milestones", plan) or ()
+        yield from self._call_declared("find_milestones", plan) or ()
 
     def find_schedules(self, plan: ServerPlan) -> Iterator[Schedule]:
         for setting, value in self.values(plan).items():
@@ -403,16 +403,17 @@ class TrainerEntry(Algorithm):
     def find_replay_size(self, plan: ServerPlan) -> ReplaySize | None:
         if self._declared("replay_size") is None:
             return None
-        return self._told("replay_size", plan, self.seating.make_seats(plan, Observing(plan)))
+        seats = self.seating.make_seats(plan, Observing(plan))
+        return self._call_declared("replay_size", plan, seats)
 
     def learns_jointly(self, plan: ServerPlan) -> bool:
-        told = self._told("learns_jointly", plan)
-        return told is None or bool(told)
+        found = self._call_declared("learns_jointly", plan)
+        return found is None or bool(found)
 
-    def _told(self, method: str, plan: ServerPlan, *more: Any) -> Any:
+    def _call_declared(self, name: str, plan: ServerPlan, *more: Any) -> Any:
         """Returns what a method says of a server's settings; None: there is none."""
-        told = self._declared(method)
-        return told(self.make_settings(plan), *more) if self.settings_class and told else None
+        method = self._declared(name)
+        return method(self.make_settings(plan), *more) if self.settings_class and method else None
 
 
 @functools.cache

@@ -95,9 +95,6 @@ class QueuedEnvRunner(EnvRunner):
     def assert_healthy(self) -> None:
         """There is no environment that could fail."""
 
-    def stop(self) -> None:
-        """There is nothing to close."""
-
 
 def observed_by_module(observations: np.ndarray, masks: np.ndarray | None) -> Any:
     """Returns what an RLModule reads, with its action mask apart if there is one."""
