@@ -103,10 +103,6 @@ class ExternalEntry(TrainerEntry):
         return TEAMS if self.has_groups else UNSCALED_AGENTS
 
     @property
-    def reads_state(self) -> bool:
-        return False
-
-    @property
     def asks_for_state(self) -> bool:
         """It is for the process to say."""
         return True
