@@ -46,9 +46,19 @@ def _digits_of_width(estimate: Estimate) -> int:
     """How many decimals tell the ends of an interval apart; 0 if they are the same."""
     width = estimate.high - estimate.low
     largest = max(map(abs, (estimate.mean, estimate.low, estimate.high)))
-    if not (math.isfinite(width) and width > max(_NOISE, _LEAST_WIDTH * largest)):
+    if not (math.isfinite(width) and is_wide(width, largest)):
         return 0
     return min(_MOST_DIGITS, math.ceil(-math.log10(width)))
+
+
+def is_wide(width: float, largest: float) -> bool:
+    """Whether numbers that lie so far apart differ by more than how they were summed.
+
+    Args:
+        width: of their range.
+        largest: of them, without its sign.
+    """
+    return width > max(_NOISE, _LEAST_WIDTH * largest)
 
 
 def whole(value: float) -> str:

@@ -16,7 +16,7 @@ from itertools import combinations
 
 import numpy as np
 
-from muxrl.orchestrator.measure.statistics import Estimate, Floats, widened
+from muxrl.orchestrator.measure.statistics import Estimate, Floats, has_interval, widened
 
 _NUM_RESAMPLES = 1_000  # each is fitted
 _SCALE = 400 / math.log(10)
@@ -28,7 +28,8 @@ class Ratings:
     """Of some players.
 
     Attributes:
-        ratings: by player, in Elo points above the anchor; no interval of one unit.
+        ratings: by player, in Elo points above the anchor; no interval as
+            `has_interval` says.
         cycles: triples (i, k, l) of which each beats the next more often than not, the interval of
             its share of wins being above one half.
         num_triples: of players.
@@ -52,8 +53,8 @@ def rate(wins: Floats, anchor: int) -> Ratings:
     drawn = rng.multinomial(num_units, np.full(num_units, 1 / num_units), size=_NUM_RESAMPLES)
     whole, again = wins.sum(axis=0), np.tensordot(drawn, wins, 1)
     found, share = _fit(whole, anchor), _share(whole)
-    low, high = _ends(_fit(again, anchor) - found, num_units)
-    is_above = share + _ends(_share(again) - share, num_units)[0] > 0.5
+    low, high = _ends(_fit(again, anchor) - found, wins)
+    is_above = share + _ends(_share(again) - share, wins)[0] > 0.5
     triples = list(combinations(range(num_players), 3))
     return Ratings(
         tuple(
@@ -69,11 +70,10 @@ def rate(wins: Floats, anchor: int) -> Ratings:
     )
 
 
-def _ends(deviations: Floats, num_units: int) -> tuple[Floats, Floats]:
-    if num_units == 1:
-        return (np.full(deviations.shape[1:], math.nan),) * 2
-    low, high = widened(deviations, num_units, 1)
-    return low, high
+def _ends(deviations: Floats, wins: Floats) -> Floats:
+    if not has_interval([wins]):
+        return np.full((2, *deviations.shape[1:]), math.nan)
+    return widened(deviations, len(wins), 1)
 
 
 def wins_of(returns: Sequence[Sequence[Floats]]) -> Floats:

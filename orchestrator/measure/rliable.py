@@ -9,7 +9,6 @@ cover 75 % with three runs. Interquartile means are drawn again inside their tas
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,6 +24,8 @@ from muxrl.orchestrator.measure.statistics import (
     Variance,
     checked,
     checked_strata,
+    has_interval,
+    unknown,
     widened,
     wilson_interval,
 )
@@ -65,21 +66,23 @@ def interquartile_mean_interval(
         num_resamples: more make the ends steadier, not the interval narrower.
 
     Returns:
-        The interquartile mean as the estimate's mean; NaN at both ends if every task has one run.
+        The interquartile mean as the estimate's mean; NaN at both ends as `has_interval`
+        says.
 
     Raises:
         ValueError: as `mean_interval`.
     """
     arrays = checked_strata(strata, "mean")
     estimate = interquartile_mean(np.concatenate(arrays))
-    num = sum(map(len, arrays))
-    if num == len(arrays):
-        return Estimate(estimate, math.nan, math.nan)
+    if not has_interval(arrays):
+        return unknown(estimate)
     rng = np.random.default_rng(0)  # so that a report can be reproduced to the last digit
     drawn = np.concatenate(
         [a[rng.integers(len(a), size=(num_resamples, len(a)))] for a in arrays], axis=1
     )
-    low, high = estimate + widened(_middle_mean(drawn) - estimate, num, len(arrays), shared)
+    low, high = estimate + widened(
+        _middle_mean(drawn) - estimate, drawn.shape[1], len(arrays), shared
+    )
     return Estimate(estimate, float(low), float(high))
 
 
@@ -124,7 +127,7 @@ def probability_of_improvement(
         separate = 1 + more * ((1 - _PLACES) / (2 - _PLACES) + _PLACES / (1 + _PLACES))
         variance += _PLACES * (1 - _PLACES) * separate / sizes.prod() / len(first) ** 2
     if any(all(len(scores) == 1 for scores in of_tasks) for of_tasks in runs):
-        return Estimate(estimate, math.nan, math.nan)
+        return unknown(estimate)
     reach = NORMAL * np.sqrt(variance) + 0.5 / num_pairs
     near = _PLACES[np.abs(_PLACES - estimate) <= reach]
     low, high = near[[0, -1]] if len(near) else (estimate, estimate)
@@ -157,5 +160,5 @@ def performance_profile(
     places = checked(thresholds).tolist()
     parts = [(place, wilson_interval([scores > place], share)) for place in places]
     if len(scores) == len(arrays):
-        return [(place, Estimate(part.mean, math.nan, math.nan)) for place, part in parts]
+        return [(place, unknown(part.mean)) for place, part in parts]
     return parts

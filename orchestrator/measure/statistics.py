@@ -10,7 +10,8 @@ Numbers come as *strata*, one array for each seed (or for each set of opponents)
 mean of the strata's means, so every stratum has the same weight. Intervals are Student's t with
 Satterthwaite's degrees of freedom, all strata being assumed to have the same variance: N - K for K
 strata with N numbers in all, if each has equally many; fewer otherwise, because a small stratum has
-the same weight and is known less well. With a stratum of one number there is no interval.
+the same weight and is known less well. With a stratum of one number there is no interval, nor with
+a few that are all equal (`has_interval`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri, stdtrit  # what scipy.stats calls; that would take a second to load
+
+from muxrl.orchestrator.measure.number_text import is_wide
 
 CONFIDENCE = 0.95
 NUM_RESAMPLES = 10_000
@@ -54,7 +57,12 @@ class Estimate:
     high: float
 
 
-UNKNOWN = Estimate(math.nan, math.nan, math.nan)
+def unknown(mean: float) -> Estimate:
+    """Returns a mean without an interval."""
+    return Estimate(mean, math.nan, math.nan)
+
+
+UNKNOWN = unknown(math.nan)
 """The estimate of no number at all."""
 Line = Sequence[tuple[float, Estimate]]
 """What is drawn: estimates by their place on the horizontal axis."""
@@ -107,13 +115,15 @@ def mean_interval(strata: Sequence[ArrayLike], shared: Variance = NO_VARIANCE) -
         shared: the variance that all of them have in common, see `shared_variance`.
 
     Returns:
-        The estimate; NaN at both ends if a stratum has one number, whose variance is unknown.
+        The estimate; NaN at both ends if a stratum has one number, whose variance is unknown, or as
+        `has_interval` says.
 
     Raises:
         ValueError: there is no stratum, an empty one, or a number that is not finite.
     """
     arrays = checked_strata(strata, "mean")
-    return (variance_of(arrays) + shared).around(_mean(arrays))
+    mean = _mean(arrays)
+    return (variance_of(arrays) + shared).around(mean) if has_interval(arrays) else unknown(mean)
 
 
 def difference_interval(strata: Sequence[ArrayLike], other_strata: Sequence[ArrayLike]) -> Estimate:
@@ -123,7 +133,10 @@ def difference_interval(strata: Sequence[ArrayLike], other_strata: Sequence[Arra
         ValueError: as `mean_interval`.
     """
     ours, theirs = checked_strata(strata, "mean"), checked_strata(other_strata, "mean")
-    return (variance_of(ours) + variance_of(theirs)).around(_mean(ours) - _mean(theirs))
+    difference = _mean(ours) - _mean(theirs)
+    if not (has_interval(ours) and has_interval(theirs)):
+        return unknown(difference)
+    return (variance_of(ours) + variance_of(theirs)).around(difference)
 
 
 def estimate_of(
@@ -235,13 +248,31 @@ def _wilson(part: float, variance: Variance, num: float, quantile: float) -> Est
     "Confidence Intervals for Proportions with Small Expected Number of Positive Counts").
     """
     if math.isnan(variance.value):
-        return Estimate(part, math.nan, math.nan)
+        return unknown(part)
     spread = part * (1 - part)
     effective = spread / variance.value if spread > 0 and variance.value > 0 else num
     weight = quantile**2 / effective
     centre = (part + weight / 2) / (1 + weight)
     reach = math.sqrt(weight * (spread + weight / 4)) / (1 + weight)
     return Estimate(part, max(0.0, centre - reach), min(1.0, centre + reach))
+
+
+def has_interval(strata: Sequence[Floats]) -> bool:
+    """Returns whether numbers tell how far their mean may be off: they vary, or are many.
+
+    A variance of 0 is none that was measured: equal numbers do not show that the next one is equal.
+    What is left is that all of N lie on one side of the median with a probability of 2 ** (1 - N)
+    (Thompson 1936, "On Confidence Ranges for the Median"): where six are equal, an interval of no
+    width holds it with 95 %; for fewer, no interval does. Of K strata that is N - K + 1.
+
+    Args:
+        strata: one array ``[num_numbers, ...]`` each.
+    """
+    freedom = sum(map(len, strata)) - len(strata)
+    return 2.0**-freedom <= 1 - CONFIDENCE or any(
+        is_wide(float(np.ptp(stratum, axis=0).max()), float(np.abs(stratum).max()))
+        for stratum in strata
+    )
 
 
 def variance_of(strata: Sequence[Floats]) -> Variance:

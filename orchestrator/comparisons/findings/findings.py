@@ -177,8 +177,8 @@ def result_notes(
         if unknown:
             yield (
                 f"in role {role} the difference of {'; '.join(unknown)} has no "
-                "interval: among some others it is of one seed alone, and nothing is known of how "
-                "it varies there"
+                "interval: among some others it is of one seed alone, or it is the same with all "
+                "of a few, and nothing is known of how it varies"
             )
     if budget.num_episodes < _FEW_EPISODES:
         yield f"each evaluation has only {budget.num_episodes} episodes"

@@ -104,8 +104,8 @@ def made_up_run(
 def made_up_runs(root: Path) -> list[Path]:
     """QMIX and PPO hunt, PPO and A2C flee, three seeds each; QMIX is 2 above, A2C flees 1 worse."""
     return [
-        made_up_run(root, hunters, prey, seed, base + extra + 0.1 * seed)
-        for hunters, base in (("QMIX", 5.0), ("PPO", 3.0))
+        made_up_run(root, hunters, prey, seed, base + extra + slope * (seed - 2))
+        for hunters, base, slope in (("QMIX", 5.2, 0.1), ("PPO", 3.2, 0.11))
         for prey, extra in (("PPO", 0.0), ("A2C", 1.0))
         for seed in (1, 2, 3)
     ]

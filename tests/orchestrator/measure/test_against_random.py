@@ -95,7 +95,7 @@ def test_only_episodes_of_the_same_resets_are_pairs(shares_resets: bool, mean: f
 
 def test_seeds_that_disagree_widen_only_the_interval_over_seeds() -> None:
     learned = [np.array([1.0, 1.1]), np.array([30.0, 30.1]), np.array([2.0, 2.1])]
-    random = [np.array([2.0, 2.1]), np.array([0.0, 0.1]), np.array([1.0, 1.1])]
+    random = [np.array([2.0, 2.2]), np.array([0.0, 0.0]), np.array([1.0, 1.1])]
     these, any_seed = (
         against_random(1, learned, random),
         against_random(1, learned, random, unit=Unit.SEEDS),

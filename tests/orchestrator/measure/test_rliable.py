@@ -12,7 +12,7 @@ from muxrl.orchestrator.measure.rliable import (
     performance_profile,
     probability_of_improvement,
 )
-from muxrl.orchestrator.measure.statistics import Line, Variance
+from muxrl.orchestrator.measure.statistics import NO_VARIANCE, Line, Variance
 
 
 def test_interquartile_mean_by_hand() -> None:
@@ -39,7 +39,7 @@ def test_the_luck_that_runs_share_widens_it() -> None:
     assert estimate.high - estimate.low == pytest.approx(
         2 * math.hypot(1.98 * 2.0, (apart.high - apart.low) / 2), rel=0.1
     )
-    alike = interquartile_mean_interval([[3.0] * 5], Variance(4.0, 99.0))
+    alike = interquartile_mean_interval([[3.0] * 6], Variance(4.0, 99.0))
     assert (alike.low, alike.high) == pytest.approx((3 - 1.98 * 2, 3 + 1.98 * 2), rel=0.1)
 
 
@@ -47,6 +47,14 @@ def test_interquartile_mean_over_tasks_draws_runs_inside_their_task() -> None:
     """Tasks far apart, runs alike: whatever is drawn, half of the scores are of each task."""
     estimate = interquartile_mean_interval([[0.0] * 4, [10.0] * 4])
     assert (estimate.mean, estimate.low, estimate.high) == (5.0, 5.0, 5.0)
+
+
+def test_few_runs_that_are_equal_have_no_interval_whatever_luck_they_share() -> None:
+    for shared in (NO_VARIANCE, Variance(4.0, 99.0)):
+        estimate = interquartile_mean_interval([[3.0] * 5], shared)
+        assert estimate.mean == 3.0
+        assert math.isnan(estimate.low)
+        assert math.isnan(estimate.high)
 
 
 def test_interquartile_mean_of_one_run_has_no_interval() -> None:

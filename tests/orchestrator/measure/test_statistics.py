@@ -19,11 +19,23 @@ from muxrl.orchestrator.measure.statistics import (
 )
 
 
-def test_constant_returns_have_an_interval_of_no_width() -> None:
-    estimate = mean_interval([[7.0] * 5])
-    assert (estimate.mean, estimate.low, estimate.high) == (7.0, 7.0, 7.0)
-    difference = difference_interval([[8.0] * 3], [[7.0] * 3])
-    assert (difference.mean, difference.low, difference.high) == (1.0, 1.0, 1.0)
+@pytest.mark.parametrize("value", [0.0, 0.1, -7.0])
+def test_equal_numbers_have_an_interval_only_if_they_are_many(value: float) -> None:
+    """A sign test of five goes below 5 % for no outcome (2 / 2**5), of six for one (2 / 2**6)."""
+    few, noisy = [value] * 5, [value, np.nextafter(value, 9.0), *[value] * 3]
+    for numbers, is_known in ((few, False), (noisy, False), ([*few, value], True)):
+        estimate = mean_interval([numbers])
+        assert estimate.mean == pytest.approx(value)
+        assert math.isnan(estimate.low) != is_known
+        assert math.isnan(estimate.high) != is_known
+        for other in ([0.0, 1.0], [0.0] * 9):
+            difference = difference_interval([numbers], [other])
+            assert difference.mean == pytest.approx(value - np.mean(other))
+            assert math.isnan(difference.low) != is_known
+        shared = Variance(1.0, 99.0)  # which tells nothing of how runs differ
+        assert math.isnan(mean_interval([numbers], shared).low) != is_known
+    many = mean_interval([[value] * 6])
+    assert (many.low, many.high) == pytest.approx((value, value))
 
 
 def test_how_far_strata_are_apart_is_not_in_the_interval() -> None:

@@ -64,7 +64,8 @@ def evaluation(
 
 
 def write_whole_run(run: RunDirectory, shift: float = 0.0) -> None:
-    """Two evaluations; the wolves end 5 above random, the sheep 1 below, every seed alike."""
+    """Two evaluations; the wolves end about 5 above random, the sheep 1 below, and seeds that are
+    shifted nearly alike."""
 
     def shifted(values: Sequence[float]) -> list[float]:
         return [value + shift for value in values]
@@ -72,13 +73,13 @@ def write_whole_run(run: RunDirectory, shift: float = 0.0) -> None:
     with MetricsWriter(run) as metrics:
         for env_steps in (0, 1_000):
             gain = 5.0 if env_steps else 0.0
-            learned, flat = shifted([gain, gain + 1]), shifted([0.0, 1.0])
+            learned, flat = shifted([gain, gain + 1]), shifted([0.01, 0.99 + shift / 1e3])
             loss = -1.0 if env_steps else 0.0
-            poor = shifted([loss, loss])
+            poor = shifted([loss - 0.01, loss + 0.01])
             for replaced, wolves, sheep in (
                 (None, learned, poor),
                 ("wolves", flat, poor),
-                ("sheep", learned, shifted([0.0, 0.0])),
+                ("sheep", learned, shifted([0.01, -0.01])),
             ):
                 metrics.evaluation(evaluation(env_steps, replaced, wolves, wolves, sheep))
         for env_steps, level in ((100, None), (500, 1.0), (990, 3.0)):

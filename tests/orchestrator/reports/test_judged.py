@@ -49,7 +49,7 @@ def test_the_issue_ppo_that_had_learned_nothing(tmp_path: Path) -> None:
     assert note.startswith("wolves is better than random, but not than untrained: it may owe that")
     assert report.headline[0] == (
         "wolves (QMIX) is better than random agents in its place, but not than untrained ones: "
-        "+5.00 [5.00, 5.00] over episodes."
+        "+5.00 [4.87, 5.13] over episodes."
     )
     final = json.loads((run.path / "summary.json").read_text())["servers"]["wolves"]["final"]
     assert final["untrained"]["mean"] == 5.5
@@ -61,7 +61,7 @@ def test_the_issue_ppo_that_had_learned_nothing(tmp_path: Path) -> None:
     over = "[95 %, episodes]"
     assert f"| untrained {over} | advantage {over} | over untrained {over} | verdict |" in markdown
     assert (
-        "| 5.50 [−0.85, 11.85] | +5.00 [5.00, 5.00] | 0.00 [0.00, 0.00] | better than random, not "
+        "| 5.50 [−0.85, 11.85] | +5.00 [4.87, 5.13] | 0.00 [–] | better than random, not "
         "than untrained |" in markdown
     )
     assert "Untrained: they act, by the same rule, as the server began." in report.caption
@@ -73,7 +73,7 @@ def test_the_issue_ppo_that_had_learned_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_terminal_has_room_for_it(tmp_path: Path, width: int) -> None:
     run = whole_run(tmp_path)
-    add_untrained(run, wolves=[1.0, 2.0], sheep=[-2.0, -2.0])
+    add_untrained(run, wolves=[1.0, 2.01], sheep=[-2.0, -2.0])
     text = printed(write_report(run), width)
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
@@ -87,12 +87,12 @@ def test_the_terminal_has_room_for_it(tmp_path: Path, width: int) -> None:
 @pytest.mark.usefixtures("undrawn")
 def test_seeds_are_compared_with_untrained_if_all_were(tmp_path: Path) -> None:
     runs = [new_run(tmp_path, seed=seed) for seed in (1, 2)]
-    for run in runs:
-        write_whole_run(run)
-    add_untrained(runs[0], wolves=[1.0, 2.0], sheep=[-2.0, -2.0])
+    for run, shift in zip(runs, (0.0, 0.01), strict=True):
+        write_whole_run(run, shift)
+    add_untrained(runs[0], wolves=[1.0, 2.01], sheep=[-2.0, -2.0])
     paths = [run.path for run in runs]
     assert combine_runs(paths, tmp_path / "some").servers[0].judgement is Verdict.BETTER
-    add_untrained(runs[1], wolves=[1.0, 2.0], sheep=[-2.0, -2.0])
+    add_untrained(runs[1], wolves=[1.0, 2.01], sheep=[-2.0, -2.0])
     report = combine_runs(paths, tmp_path / "all")
     assert report.servers[0].judgement is Verdict.BETTER_THAN_BOTH
     assert report.servers[0].final.num_untrained_episodes == 4

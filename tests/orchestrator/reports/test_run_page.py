@@ -45,9 +45,9 @@ def test_a_page_holds_the_report_and_needs_no_other_file(run: RunDirectory) -> N
     assert page.links == []
     assert [image[:22] for image in page.images] == ["data:image/png;base64,"]
     assert list(report.headline) == [
-        "wolves (QMIX) is better than random agents in its place: +5.00 [5.00, 5.00] "
+        "wolves (QMIX) is better than random agents in its place: +5.00 [4.87, 5.13] "
         "over episodes.",
-        "sheep (PPO) is worse than random agents in its place: −1.00 [−1.00, −1.00] over episodes.",
+        "sheep (PPO) is worse than random agents in its place: −1.00 [−1.25, −0.75] over episodes.",
     ]
     for sentence in (*report.headline, report.caption):
         assert sentence in html.unescape(text)
