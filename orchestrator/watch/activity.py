@@ -35,7 +35,9 @@ class Activities:
             return
         before, self._before = self._before, row
         begin_s, end_s = row.time_s if before.time_s is None else before.time_s, row.time_s
-        states = {s: (_state(row, s), _state(before, s)) for s in self._strips}
+        # Of a run that is resumed, all processes are new, and count from 0.
+        since = {} if row.resumed_from is not None else before.servers
+        states = {s: (row.servers.get(s, _UNKNOWN), since.get(s, _UNKNOWN)) for s in self._strips}
         row_s = end_s - begin_s
         shares = {s: _shares(now, then, row_s) for s, (now, then) in states.items()}
         has_stepped = row.env_steps > before.env_steps
@@ -63,21 +65,17 @@ class Activities:
         return self._num_refused[server_id]
 
 
-def _state(row: JointRow, server_id: str) -> ServerState:
-    return row.servers.get(server_id, _UNKNOWN)
-
-
 def _shares(
     now: ServerState, before: ServerState, row_s: float
 ) -> tuple[float, float, float, float] | None:
     """Of learning while agents act, of holding, of being silent, of being lost; None: the server
     has never said anything."""
-    if now.is_lost:
-        return 0.0, 0.0, 0.0, 1.0
+    lost_s = now.lost_s - before.lost_s
+    lost = min(1.0, lost_s / row_s) if lost_s > 0 < row_s else 0.0
+    if now.is_lost:  # older runs do not say since when
+        return (0.0, 0.0, 1.0 - lost, lost) if now.lost_s else (0.0, 0.0, 0.0, 1.0)
     if now.time_s is None:
         return None
-    lost_s = now.lost_s - before.lost_s
-    lost = min(1.0, lost_s / row_s) if lost_s > 0 < row_s else 0.0  # and listens again
     if before.time_s is None or now.time_s < before.time_s:  # another process
         before = _UNKNOWN
     passed_s = now.time_s - (before.time_s or 0.0)

@@ -214,13 +214,16 @@ class _Joint:
                 now = row.servers.get(server_id)
                 if now is not None and now.exchange_p50_s is not None:
                     latencies.add((time_s, now.exchange_p50_s, now.exchange_p99_s))
-        what = [f"{name} started again" for name in row.restarted]
-        if row.resumed_from is not None:
-            what.append("resumed")
-        if what:
-            place = {"env_steps": row.env_steps, "time_s": row.time_s}
-            self.marks = [*self.marks, {**place, "what": ", ".join(what)}][-_MOST_MARKS:]
+        if row.resumed_from is not None:  # from there, and the clock goes on as it was then
+            self._mark("resumed", row.resumed_from, self.latest.time_s if self.latest else 0.0)
+        if row.restarted:
+            what = ", ".join(f"{name} started again" for name in row.restarted)
+            self._mark(what, row.env_steps, row.time_s)
         self.latest = row
+
+    def _mark(self, what: str, env_steps: int, time_s: float | None) -> None:
+        place = {"env_steps": env_steps, "time_s": time_s, "what": what}
+        self.marks = [*self.marks, place][-_MOST_MARKS:]
 
 
 class Evaluated:

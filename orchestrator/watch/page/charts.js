@@ -148,7 +148,7 @@ function strip({ name, width, height, stretches, states, colour, end }) {
   picture.append(svg("rect", { class: "ground", x: 0, y: 0, width, height }));
   const parts = states.map(() => "");
   for (const [begin, until, ...seconds] of stretches) {
-    const whole = seconds.reduce((a, b) => a + b, 0) || 1;
+    const whole = until - begin || 1;  // of which some may be unknown
     const [x1, x2] = [frame.px(begin).toFixed(2), frame.px(until).toFixed(2)];
     let share = 0;
     for (let i = states.length - 1; i >= 0; i -= 1) {

@@ -24,7 +24,7 @@ function runSections(run) {
     ["numbers", run.servers, () => numbers(run)],
     ...(run.metrics.length ? [["metrics", null, () => metricsHead()]] : []),
     ...run.metrics.map((metric) => [`metric ${metric.name}`, [metric, steps], (width) => metricCard(metric, run.servers.map((s) => s.id), steps, width), "card"]),
-    ["strips", run.servers.map((s) => [s.strip, s.num_refused, s.num_restarts, s.latency]), (width) => strips(run, end, marks("time_s"), width)],
+    ["strips", run.servers.map((s) => [s.strip, s.num_refused, s.num_restarts, s.latency]), (width) => strips(run, end, width)],
     ["speed", null, () => el("h2", {}, "Speed, latency, and the age of what was learned from")],
     ["speed of all", run.speed, (width) => speed(run, end, marks("time_s"), width), "card"],
     ...run.servers.map((server, index) => [server, index]).filter(([server]) => server.lag.length).map(([server, index]) =>
@@ -223,7 +223,7 @@ function table(headings, rows) {
 
 // --- who holds whom ------------------------------------------------------------------------
 
-function strips(run, end, marks, width) {
+function strips(run, end, width) {
   const recorded = run.servers.filter((server) => server.strip.length);
   const head = el("h2", {}, "Who holds whom up");
   if (!recorded.length) return el("section", {}, head, el("p", { class: "empty" }, run.time_s === null ? "nothing recorded yet" : "This run recorded no states."));

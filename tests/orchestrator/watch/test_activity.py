@@ -64,6 +64,25 @@ def test_a_server_that_is_lost_and_its_next_process() -> None:
     assert activities.num_refused("qmix") == 5
 
 
+def test_a_server_is_lost_only_as_long_as_it_was() -> None:
+    activities = watched(
+        record(1.0, 10, qmix=own(50, 20, 10) | {"lost_s": 2.0}),
+        record(2.0, 10, qmix={"is_lost": True, "lost_s": 2.25}),
+        record(3.0, 10, qmix={"is_lost": True, "lost_s": 3.25}),
+    )
+    before, rest = activities.spans("qmix")
+    assert before[2:] == pytest.approx((0, 0, 0, 0, 0.75, 0.25)), "it had not reported since"
+    assert rest[2:] == pytest.approx((0, 0, 0, 0, 0, 1))
+
+
+def test_a_run_that_is_resumed_counts_losses_from_0() -> None:
+    activities = Activities(["qmix"])
+    activities.add(record(1.0, 10, qmix=own(50, 20, 10) | {"lost_s": 2.0}))
+    again = record(3.0, 20, qmix=own(1, 0, 0) | {"lost_s": 0.5})
+    activities.add(msgspec.structs.replace(again, resumed_from=10))
+    assert activities.spans("qmix")[0][2:] == pytest.approx((1.5, 0, 0, 0, 0, 0.5))
+
+
 def test_a_server_that_was_lost_and_listens_again_between_two_rows() -> None:
     activities = watched(
         record(1.0, 10, qmix=own(50, 20, 10) | {"lost_s": 2.0}),

@@ -188,6 +188,16 @@ def test_a_refused_checkpoint_and_warnings_stand_above_all(tab: Browser, site: S
     tab.wait(f"!{alarm}")
 
 
+def areas_of(paths: list[tuple[str, str]]) -> dict[str, float]:
+    """Returns the area of each state in a strip."""
+    areas = {}
+    for state, d in paths:
+        boxes = re.findall(r"M([\d.]+),([\d.]+)H([\d.]+)V([\d.]+)", d)
+        sides = np.array(boxes, float).reshape(-1, 4)
+        areas[state] = float(((sides[:, 2] - sides[:, 0]) * (sides[:, 1] - sides[:, 3])).sum())
+    return areas
+
+
 def test_strips_show_for_how_long_a_server_learned_and_held(tab: Browser, site: Site) -> None:
     show(tab, site, long_run(site.root))
     drawn = tab.evaluate(READ_STRIPS)
@@ -197,16 +207,54 @@ def test_strips_show_for_how_long_a_server_learned_and_held(tab: Browser, site: 
     }
     assert [server for server, *_ in drawn] == list(expected)
     for server, words, paths in drawn:
-        areas = {}
-        for state, d in paths:
-            boxes = re.findall(r"M([\d.]+),([\d.]+)H([\d.]+)V([\d.]+)", d)
-            sides = np.array(boxes, float).reshape(-1, 4)
-            areas[state] = float(((sides[:, 2] - sides[:, 0]) * (sides[:, 1] - sides[:, 3])).sum())
+        areas = areas_of(paths)
         whole = sum(areas.values())
         shares = {state: area / whole for state, area in areas.items()}
         assert shares == pytest.approx(expected[server] | {"silent": 0, "lost": 0}, abs=0.01)
         for state, share in expected[server].items():
             assert (f"{state} " in words) == (share > 0)
+
+
+def test_a_loss_and_a_resume_stand_where_and_as_long_as_they_were(tab: Browser, site: Site) -> None:
+    run = new_run(site.root)
+    with MetricsWriter(run) as metrics:
+        for time_s, sheep, more in (
+            (1.0, own(1, 0, 0), {}),
+            (2.0, {"is_lost": True, "lost_s": 0.25}, {"restarted": ["sheep"]}),
+            (3.0, {"is_lost": True, "lost_s": 1.25}, {}),
+            (4.0, own(0.5, 0, 0, lost_s=1.75), {}),
+            (6.0, {}, {"resumed_from": 85}),  # it has not reported yet
+            (7.0, own(2, 0, 0), {}),
+        ):
+            row = joint(time_s, int(20 * time_s), 1.0, wolves=own(time_s, 0, 0), sheep=sheep)
+            metrics.joint(row | more)
+    show(tab, site, run)
+    (paths,) = (paths for who, _, paths in tab.evaluate(READ_STRIPS) if who == "sheep")
+    (width,) = {
+        int(box.split()[2])
+        for box in tab.evaluate(
+            "[...document.querySelectorAll('.striprow svg')].map((s) => s.getAttribute('viewBox'))"
+        )
+    }
+    seconds = {state: area / 34 * 7.0 / width for state, area in areas_of(paths).items()}
+    assert (seconds["lost"], seconds["silent"]) == pytest.approx((1.75, 0.75), abs=0.02)
+    assert sum(seconds.values()) == pytest.approx(4.0, abs=0.02), "nothing is known of 4 to 6 s"
+    marks = """[...document.querySelectorAll('article')].flatMap((card) => {
+        const [axis] = card.querySelectorAll('.name');
+        const at = (of) => [...card.querySelectorAll(of)];
+        const x = at('text.x').map((label) => [+label.dataset.value, +label.getAttribute('x')]);
+        return at('.mark').map((mark) => [axis?.textContent, mark.textContent, x,
+                                          +mark.getAttribute('x1')]);})"""
+    found = set()
+    for axis, what, labels, at in tab.evaluate(marks):
+        slope, begin = np.polyfit(*np.array(labels)[:, ::-1].T, 1)
+        found.add((axis, what, round(slope * at + begin, 1)))
+    assert found == {
+        ("env steps", "sheep started again", 40.0),
+        ("env steps", "resumed", 85.0),
+        ("time of training", "sheep started again", 2.0),
+        ("time of training", "resumed", 4.0),
+    }
 
 
 def test_latencies_and_restarts_stand_at_their_server(tab: Browser, site: Site) -> None:

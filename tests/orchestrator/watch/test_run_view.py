@@ -202,6 +202,19 @@ def test_each_metric_has_curves_of_the_episode_or_of_servers(tmp_path: Path) -> 
     ]
 
 
+def test_a_resume_is_marked_where_it_happened(tmp_path: Path) -> None:
+    """Not at the first row after it, which is written once servers listen and play."""
+    run = new_run(tmp_path)
+    with MetricsWriter(run) as metrics:
+        metrics.joint({"env_steps": 100, "time_s": 5.0})
+        row = {"env_steps": 130, "time_s": 9.0, "resumed_from": 110, "restarted": ["sheep"]}
+        metrics.joint(row)
+    assert RunView(run.path).read()["marks"] == [
+        {"env_steps": 110, "time_s": 5.0, "what": "resumed"},
+        {"env_steps": 130, "time_s": 9.0, "what": "sheep started again"},
+    ]
+
+
 def test_what_comes_is_added_and_what_is_cut_back_is_forgotten(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     view = RunView(run.path)
