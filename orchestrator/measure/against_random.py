@@ -41,6 +41,9 @@ class Verdict(StrEnum):
     NOT_THAN_UNTRAINED = "better than random, not than untrained"
     """The advantage over the untrained policies may be 0 or below: what makes these policies better
     than random was there before any training."""
+    NOT_ALL_UPDATED = "better than random, but some seeds made no update"
+    """And so is that of the advantage over the untrained policies, if these were measured; but of
+    some seeds these are untrained policies themselves."""
     WORSE = "worse"
     """The whole interval is below 0."""
     UNCLEAR = "not distinguishable"
@@ -74,6 +77,8 @@ class AgainstRandom:
     untrained: Estimate | None = None
     over_untrained: Estimate | None = None
     """`learned` less `untrained`, as `advantage`."""
+    num_seeds_without_update: int = 0
+    """Seeds whose learner made no update: there the learned policies are untrained ones."""
 
     @property
     def verdict(self) -> Verdict | None:
@@ -81,16 +86,20 @@ class AgainstRandom:
         if self.advantage is None:
             return None
         if self.advantage.low > 0:
-            if self.over_untrained is None:
-                return Verdict.BETTER
-            if self.over_untrained.low > 0:
-                return Verdict.BETTER_THAN_BOTH
-            return Verdict.NOT_THAN_UNTRAINED
+            if self.over_untrained is not None and not self.over_untrained.low > 0:
+                return Verdict.NOT_THAN_UNTRAINED
+            if self.num_seeds_without_update:
+                return Verdict.NOT_ALL_UPDATED
+            return Verdict.BETTER_THAN_BOTH if self.over_untrained else Verdict.BETTER
         return Verdict.WORSE if self.advantage.high < 0 else Verdict.UNCLEAR
 
 
 def against_random(
-    points: Sequence[Measured], unit: Unit = Unit.EPISODES, *, is_proportion: bool | None = None
+    points: Sequence[Measured],
+    unit: Unit = Unit.EPISODES,
+    *,
+    is_proportion: bool | None = None,
+    num_without_update: int = 0,
 ) -> AgainstRandom:
     """Compares the returns of learned policies with those under random actions.
 
@@ -104,6 +113,7 @@ def against_random(
         points: one evaluation of each seed; what one of them did not measure is left out.
         unit: what intervals are over.
         is_proportion: whether each number is 0 or 1; None: if that is seen of returns.
+        num_without_update: of the seeds, whose learner made no update.
     """
     shares_resets = all(point.first_seed is not None for point in points)
     are_shared = share_episodes(point.first_seed for point in points)
@@ -145,6 +155,7 @@ def against_random(
         num_untrained_episodes=sum(map(len, _known(untrained or []))),
         untrained=None if untrained is None else interval(untrained),
         over_untrained=over_untrained,
+        num_seeds_without_update=num_without_update,
     )
 
 

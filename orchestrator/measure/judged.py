@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -129,15 +130,19 @@ class MetricResult:
     """For each seed; not written, since the run's metrics have it."""
 
 
-def _judged(runs: Sequence[RecordedRun], subject: Subject, in_place: str, unit: Unit) -> Judged:
+def _judged(
+    runs: Sequence[RecordedRun], server_id: str, subject: Subject, in_place: str, unit: Unit
+) -> Judged:
     """Returns what some of a server's agents returned; `final` is of evaluations with random in
     place, if all runs have such a one."""
+    without = sum(not run.has_updates(server_id) for run in runs)
+    judge = partial(against_random, unit=unit, num_without_update=without)
     found = [measured(run.evaluations, run.points, subject, in_place) for run in runs]
     last = last_of_each(found, [in_place])
     return Judged(
         subject,
-        against_random(last, unit) if last else None,
-        tuple(against_random(points, unit) for points in _aligned(found)),
+        judge(last) if last else None,
+        tuple(map(judge, _aligned(found))),
         tuple(map(curve_of, found)),
     )
 
@@ -150,7 +155,7 @@ def _side_results(runs: Sequence[RecordedRun], server_id: str, unit: Unit) -> It
         return
     for side, agents in sides[0].items():
         in_place = Condition(server_id, side).key or ""
-        found = _judged(runs, Subject("side", side, agents), in_place, unit)
+        found = _judged(runs, server_id, Subject("side", side, agents), in_place, unit)
         is_measured = found.final is not None and found.final.random is not None
         if is_measured and all(other.get(side) == agents for other in sides):
             yield found
@@ -163,9 +168,9 @@ def server_result(runs: Sequence[RecordedRun], server_id: str, unit: Unit) -> Se
     training = tuple(run.training[server_id] for run in runs)
     subject = Subject("server", server_id, server.agents)
     sides = tuple(_side_results(runs, server_id, unit)) if server.learns else ()
-    over = _judged(runs, subject, server.shadow, unit).final if server.shadow else None
+    over = _judged(runs, server_id, subject, server.shadow, unit).final if server.shadow else None
     return ServerResult(
-        **vars(_judged(runs, subject, server_id, unit)),
+        **vars(_judged(runs, server_id, subject, server_id, unit)),
         shadow=server.shadow,
         over_acting=over if over and over.advantage else None,
         server_id=server_id,

@@ -32,6 +32,9 @@ _CLAIMS = {
     Verdict.NOT_THAN_UNTRAINED: (
         "better than random agents in its place, but not than untrained ones"
     ),
+    Verdict.NOT_ALL_UPDATED: (
+        "better than random agents in its place, but some of its seeds made no update"
+    ),
     Verdict.WORSE: "worse than random agents in its place",
     Verdict.UNCLEAR: "not distinguishable from random agents in its place",
 }

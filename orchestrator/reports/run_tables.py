@@ -25,6 +25,7 @@ _VERDICT_STYLES: Mapping[str, str] = {
     Verdict.BETTER: "green",
     Verdict.BETTER_THAN_BOTH: "green",
     Verdict.NOT_THAN_UNTRAINED: "yellow",
+    Verdict.NOT_ALL_UPDATED: "yellow",
     Verdict.WORSE: "red",
     Verdict.UNCLEAR: "yellow",
 }

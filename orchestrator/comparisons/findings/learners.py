@@ -28,6 +28,7 @@ _VERDICTS: Mapping[Verdict | None, str] = {
     Verdict.BETTER: LEARNED,
     Verdict.BETTER_THAN_BOTH: LEARNED,
     Verdict.NOT_THAN_UNTRAINED: "not shown: untrained",
+    Verdict.NOT_ALL_UPDATED: "not shown: some made no update",
     Verdict.WORSE: BELOW,
     Verdict.UNCLEAR: "not shown",
 }
@@ -49,8 +50,13 @@ def find_learners(
             if not all(run.servers[server_id].learns for run, server_id in playing):
                 continue
             ours = runs[(runs.contestant == contestant.name) & (runs.subject == role.key)]
-            measured = [one for one in known_of(ours).played if one.random is not None]
-            found = against_random(measured, Unit.SEEDS) if measured else None
+            known = known_of(ours)
+            known = known.loc[[one.random is not None for one in known.played]]
+            has_none = {run.path for run, server_id in playing if not run.has_updates(server_id)}
+            without, measured = known.run.isin(has_none).sum(), list(known.played)
+            found = None
+            if measured:
+                found = against_random(measured, Unit.SEEDS, num_without_update=int(without))
             yield {
                 "role": role.name,
                 "label": contestant.played[role.name],

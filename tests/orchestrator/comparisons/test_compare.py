@@ -172,15 +172,21 @@ def test_prey_are_not_credited_with_hunters_that_have_not_learned(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("num_updates", "verdict"), [((0, 0), "made no update"), ((3, 0), "not shown: untrained")]
+    ("num_updates", "measures_untrained", "verdict"),
+    [
+        ((0, 0), False, "made no update"),
+        ((3, 0), True, "not shown: untrained"),
+        ((3, 3, 0), False, "not shown: some made no update"),
+        ((3, 3, 3), False, "learned"),
+    ],
 )
 def test_without_an_update_nobody_has_learned(
-    tmp_path: Path, num_updates: tuple[int, int], verdict: str
+    tmp_path: Path, num_updates: tuple[int, ...], measures_untrained: bool, verdict: str
 ) -> None:
     """Its own policies are the untrained ones, which no evaluation plays once more."""
     paths = []
     for seed, num in enumerate(num_updates):
-        untrained = -1.0 if num else None
+        untrained = -1.0 if num and measures_untrained else None
         path = made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0 + seed / 10, untrained=untrained)
         with MetricsWriter(RunDirectory(path)) as metrics:
             states = {"hunters": {"weights_seq_no": num}}
@@ -192,7 +198,8 @@ def test_without_an_update_nobody_has_learned(
     assert learner.advantage.low > 0
     (sentence,) = [one for one in found.headline if "qmix as hunters" in one]
     if any(num_updates):
-        assert "is not shown to have learned" in sentence
+        verb = "is shown" if verdict == "learned" else "is not shown"
+        assert f"{verb} to have learned" in sentence
     else:
         assert sentence == (
             "Not judged: qmix as hunters beside ppo prey, which made no update, so there is "

@@ -74,6 +74,24 @@ def test_the_verdict_follows_the_interval_of_pairs(
         assert compared.num_untrained_episodes == 30
 
 
+@pytest.mark.parametrize(
+    ("began", "verdict"),
+    [
+        (None, Verdict.NOT_ALL_UPDATED),
+        (1.0, Verdict.NOT_ALL_UPDATED),
+        (2.0, Verdict.NOT_THAN_UNTRAINED),
+    ],
+)
+def test_where_a_seed_made_no_update_others_do_not_stand_for_it(
+    began: float | None, verdict: Verdict
+) -> None:
+    episodes = {"": LUCK + 2.0, "it": LUCK} | (
+        {} if began is None else {"it:untrained": LUCK + began}
+    )
+    points = [Measured(100, seed, episodes, "it") for seed in range(2)]
+    assert judge(points, num_without_update=1).verdict is verdict
+
+
 def ends(estimate: Estimate) -> list[float]:
     return [estimate.mean, estimate.low, estimate.high]
 

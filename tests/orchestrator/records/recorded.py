@@ -79,7 +79,7 @@ def write_whole_run(run: RunDirectory, shift: float = 0.0) -> None:
             for replaced, wolves, sheep in (
                 (None, learned, poor),
                 ("wolves", flat, poor),
-                ("sheep", learned, shifted([0.01, -0.01])),
+                ("sheep", learned, shifted([0.01, -0.01 + shift / 1e3])),
             ):
                 metrics.evaluation(evaluation(env_steps, replaced, wolves, wolves, sheep))
         for env_steps, level in ((100, None), (500, 1.0), (990, 3.0)):

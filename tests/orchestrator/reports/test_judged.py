@@ -87,7 +87,7 @@ def test_the_terminal_has_room_for_it(tmp_path: Path, width: int) -> None:
 @pytest.mark.usefixtures("undrawn")
 def test_seeds_are_compared_with_untrained_if_all_were(tmp_path: Path) -> None:
     runs = [new_run(tmp_path, seed=seed) for seed in (1, 2)]
-    for run, shift in zip(runs, (0.0, 0.01), strict=True):
+    for run, shift in zip(runs, (0.0, 0.1), strict=True):
         write_whole_run(run, shift)
     add_untrained(runs[0], wolves=[1.0, 2.01], sheep=[-2.0, -2.0])
     paths = [run.path for run in runs]

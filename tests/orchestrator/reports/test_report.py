@@ -292,6 +292,31 @@ def test_seeds_are_combined(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_of_seeds_some_of_which_made_no_update_the_verdict_says_so(tmp_path: Path) -> None:
+    runs = [new_run(tmp_path, seed) for seed in (1, 2, 3)]
+    for shift, run in enumerate(runs):
+        write_whole_run(run, shift=10.0 * shift)
+        with MetricsWriter(run) as metrics:
+            of_server = {"wolves": {"weights_seq_no": shift}, "sheep": {"weights_seq_no": 1}}
+            metrics.joint({"env_steps": 1_000, "servers": of_server})
+    out = tmp_path / "study"
+    report = combine_runs([run.path for run in runs], out)
+    wolves, sheep = report.servers
+    assert (wolves.has_updates, wolves.final.num_seeds_without_update) == (True, 1)
+    assert wolves.judgement == "better than random, but some seeds made no update"
+    assert sheep.judgement == "worse"
+    assert report.headline[0].startswith(
+        "wolves (QMIX) is better than random agents in its place, but some of its seeds made no "
+        "update: +5.00 ["
+    )
+    assert any(f"run {runs[0].name}: wolves made no update" in note for note in report.notes)
+    written = json.loads((out / "summary.json").read_text())["servers"]["wolves"]["final"]
+    assert written["verdict"] == wolves.judgement
+    for text in ((out / "summary.md").read_text(), " ".join(printed(report, 200).split())):
+        assert "but some seeds made no update" in text
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_seeds_of_unlike_length_share_only_the_points_they_all_have(tmp_path: Path) -> None:
     runs = [new_run(tmp_path, seed) for seed in (1, 2)]
     for run, all_env_steps in zip(runs, ([0, 1_000, 2_000], [0, 1_000, 1_020]), strict=True):

@@ -158,7 +158,8 @@ def test_the_highest_merit_of_a_head_to_head_is_told(low: float, sentence: str) 
 
 def test_runs_below_random_are_found_and_marked(tmp_path: Path) -> None:
     paths = [
-        made_up_run(tmp_path, "QMIX", "PPO", s, -1.0 - 0.01 * s, prey_gain=2.0) for s in (1, 2, 3)
+        made_up_run(tmp_path, "QMIX", "PPO", s, -1.0 - 0.01 * s, prey_gain=2.0 + 0.01 * s)
+        for s in (1, 2, 3)
     ]
     found = compare_runs(paths, num_episodes=2)
     frame = found.frame("learners")
