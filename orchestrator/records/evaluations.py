@@ -12,6 +12,7 @@ needed.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ import numpy as np
 
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.rows import EvaluationRow
+from muxrl.orchestrator.records.series import Floats
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -129,27 +131,17 @@ def wide_frame(rows: Mapping[tuple[int, str], EvaluationRow]) -> DataFrame:
     """Returns the frame of rows, which are given by env steps and who was replaced."""
     from pandas import DataFrame, MultiIndex
 
-    places = sorted(rows)
-    parts = [{RETURN: rows[at].returns, **rows[at].metrics} for at in places]
-    columns: dict[tuple[str, str], int] = {}
-    for part in parts:
-        for name, by_agent in part.items():
-            for agent in by_agent:
-                columns.setdefault((name, agent), len(columns))
-    lengths = [_num_episodes(rows[at]) for at in places]
-    table = np.full((sum(lengths), len(columns)), math.nan)
+    lengths = {at: _num_episodes(rows[at]) for at in sorted(rows)}
+    index = [(*at, k) for at, length in lengths.items() for k in range(length)]
+    table: dict[tuple[str, str], Floats] = defaultdict(lambda: np.full(len(index), math.nan))
     begin = 0
-    for part, length in zip(parts, lengths, strict=True):
-        for name, by_agent in part.items():
+    for at, length in lengths.items():
+        for name, by_agent in {RETURN: rows[at].returns, **rows[at].metrics}.items():
             for agent, values in by_agent.items():
-                table[begin : begin + len(values), columns[name, agent]] = np.array(values, float)
+                table[name, agent][begin : begin + len(values)] = np.array(values, float)
         begin += length
-    index = [(*at, k) for at, length in zip(places, lengths, strict=True) for k in range(length)]
-    return DataFrame(
-        table,
-        MultiIndex.from_tuples(index, names=INDEX),
-        MultiIndex.from_tuples(columns, names=("metric", "agent")),
-    )
+    columns = MultiIndex.from_tuples(table, names=("metric", "agent"))
+    return DataFrame(table, MultiIndex.from_tuples(index, names=INDEX), columns)
 
 
 def frame_of(parts: Mapping[tuple[int, str], DataFrame], like: DataFrame) -> DataFrame:

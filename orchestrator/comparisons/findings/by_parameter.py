@@ -14,18 +14,12 @@ from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.episode_parameters import draw
 from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, point_at
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant
+from muxrl.orchestrator.comparisons.findings.scores import iqm_or_part
 from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.evaluations.evaluate import FORMAT
 from muxrl.orchestrator.measure.against_random import share_episodes
-from muxrl.orchestrator.measure.rliable import interquartile_mean_interval
-from muxrl.orchestrator.measure.statistics import (
-    NO_VARIANCE,
-    Floats,
-    are_proportions,
-    part_over_seeds,
-    shared_variance,
-)
+from muxrl.orchestrator.measure.statistics import Floats, are_proportions
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.evaluations import AS_LEARNED, wide_frame
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -80,20 +74,15 @@ def compare_by_parameter(
             of_runs = [returns.to_numpy() for returns in found if len(returns)]
             if of_runs:
                 are_shared = share_episodes(point_at(r, budget).first_seed for r in contestant.runs)
-                shared = shared_variance(of_runs) if are_shared else NO_VARIANCE
-                means = np.array([returns.mean() for returns in of_runs])
+                means = [float(returns.mean()) for returns in of_runs]
                 num_episodes = sum(map(len, of_runs))
-                is_part = subject.key in parts
+                num_parts = num_episodes if subject.key in parts else 0
                 yield {
                     "contestant": contestant.name,
                     "subject": subject.key,
                     "parameter": name,
                     "value": value,
-                    "iqm": (
-                        part_over_seeds(means, num_episodes, shared)
-                        if is_part
-                        else interquartile_mean_interval([means], shared)
-                    ),
+                    "iqm": iqm_or_part(means, of_runs, num_parts, are_shared=are_shared),
                     "num_runs": len(of_runs),
                     "num_episodes": num_episodes,
                 }

@@ -32,12 +32,11 @@ from muxrl.orchestrator.measure.rliable import (
 from muxrl.orchestrator.measure.statistics import (
     NO_VARIANCE,
     UNKNOWN,
+    Estimate,
     Floats,
     Line,
-    Unit,
     Variance,
     are_proportions,
-    estimate_of,
     mean_interval,
     part_over_seeds,
     shared_variance,
@@ -226,6 +225,23 @@ def known_of(runs: DataFrame) -> DataFrame:
     return runs[runs["return"].astype(float).notna()]
 
 
+def iqm_or_part(
+    scores: Sequence[float], episodes: Sequence[Floats], num_parts: int, *, are_shared: bool
+) -> Estimate:
+    """Returns what runs reached, over seeds.
+
+    Args:
+        scores: one for each run.
+        episodes: what each run has in each of its episodes.
+        num_parts: how many episodes the scores are proportions of; 0: they are none.
+        are_shared: whether runs played the same episodes.
+    """
+    shared = shared_variance(episodes) if are_shared else NO_VARIANCE
+    if num_parts:
+        return part_over_seeds(scores, num_parts, shared)
+    return interquartile_mean_interval([scores], shared)
+
+
 def standings(runs: DataFrame, scores: Scores, asked: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yields what each contestant reached, for some agents.
 
@@ -240,22 +256,18 @@ def standings(runs: DataFrame, scores: Scores, asked: Iterable[str]) -> Iterator
         known = known_of(ours)
         reached, played = list(known["return"]), list(known.played)
         mean = iqm = UNKNOWN
-        if subject in parts and reached:
-            how: Any = {"share_episodes": share_episodes(p.first_seed for p in played)}
+        if reached:
             returns = [one.learned for one in played]
-            iqm = mean = estimate_of(returns, Unit.SEEDS, is_proportion=True, **how)
-        elif reached:
-            shared = common_variance(played)
-            iqm = interquartile_mean_interval([reached], shared)
-            mean = mean_interval([reached], shared)
+            are_shared = share_episodes(one.first_seed for one in played)
+            num = int(known.num_episodes.sum()) if subject in parts else 0
+            iqm = iqm_or_part(reached, returns, num, are_shared=are_shared)
+            mean = iqm if num else mean_interval([reached], common_variance(played))
         areas, area = list(ours.area_under_curve), None
         if all(map(math.isfinite, areas)):
             are_shared = share_episodes(one.first_seed for one in ours.played)
-            of_areas = shared_variance(list(ours.area_in_episodes)) if are_shared else NO_VARIANCE
-            if subject in parts and scores.measures[subject] == "return":
-                area = part_over_seeds(areas, int(ours.num_episodes.sum()), of_areas)
-            else:
-                area = interquartile_mean_interval([areas], of_areas)
+            is_part = subject in parts and scores.measures[subject] == "return"
+            num = int(ours.num_episodes.sum()) if is_part else 0
+            area = iqm_or_part(areas, list(ours.area_in_episodes), num, are_shared=are_shared)
         yield {
             "contestant": contestant,
             "subject": subject,
