@@ -6,16 +6,16 @@ brings, is imported when needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.config.merge import flat
 from muxrl.orchestrator.records.conditions import Condition
+from muxrl.orchestrator.records.evaluations import RETURN
 from muxrl.orchestrator.records.metrics import iter_rows
-from muxrl.orchestrator.records.plan import Plan
-from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow
+from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ def evaluation_frame(run_dirs: Iterable[Path]) -> DataFrame:
         MalformedMetrics: a file of evaluations is broken elsewhere than in its last line.
     """
     rows = (
-        (*run, server_id, plan.servers[server_id].algorithm, agent, *at, value)
-        for run, plan, server_of, row in _evaluations(run_dirs)
-        for server_id, agent, at, value in _values(server_of, row, row.returns)
+        [*run, server_id, algorithm, *rest]
+        for run, name, server_id, algorithm, *rest in _values(run_dirs)
+        if name == RETURN
     )
     return frame_of(EVALUATION_COLUMNS, rows)
 
@@ -89,20 +89,16 @@ def metric_frame(run_dirs: Iterable[Path]) -> DataFrame:
         NotARunDirectory, MalformedMetrics: as `evaluation_frame`.
     """
     rows = (
-        (*run, name, server_id, None if who == COMMON else who, *at, value)
-        for run, _, server_of, row in _evaluations(run_dirs)
-        for name, by_agent in row.metrics.items()
-        for server_id, who, at, value in _values(server_of, row, by_agent)
-        if value is not None
+        [*run, name, server_id, None if who == COMMON else who, *at, value]
+        for run, name, server_id, _, who, *at, value in _values(run_dirs)
+        if name != RETURN and value is not None
     )
     return frame_of(METRIC_COLUMNS, rows)
 
 
-def _evaluations(
-    run_dirs: Iterable[Path],
-) -> Iterator[tuple[tuple[Any, ...], Plan, Mapping[str, str], EvaluationRow]]:
-    """Yields each evaluation: the run, as `_RUN_COLUMNS` have it, its plan, by agent who acted, and
-    the row."""
+def _values(run_dirs: Iterable[Path]) -> Iterator[tuple[Any, ...]]:
+    """Yields each number of each evaluation: the run, as `_RUN_COLUMNS` have it, its name among
+    metrics, the server that acted and its algorithm, `_AT_COLUMNS`, and itself."""
     for run_dir in run_dirs:
         folder = RunDirectory.open(run_dir)
         plan = folder.read_plan()
@@ -116,17 +112,13 @@ def _evaluations(
             for server_id in (*acted[row.env_steps], Condition.of_row(row).shadow):
                 if server_id:
                     server_of |= dict.fromkeys(plan.servers[server_id].agents, server_id)
-            yield run, plan, server_of, row
-
-
-def _values(
-    server_of: Mapping[str, str], row: EvaluationRow, by_agent: AgentReturns
-) -> Iterator[tuple[Any, str, tuple[Any, ...], float | None]]:
-    """Yields each value: the server and the agent that it is of, when it was, and itself."""
-    for agent, values in by_agent.items():
-        for episode, value in enumerate(values):
-            at = (row.env_steps, row.time_s, row.is_final, row.replaced, episode)
-            yield server_of.get(agent), agent, at, value
+            at = (row.env_steps, row.time_s, row.is_final, row.replaced)
+            for name, by_agent in {RETURN: row.returns, **row.metrics}.items():
+                for agent, values in by_agent.items():
+                    server = server_of.get(agent)
+                    algorithm = server and plan.servers[server].algorithm
+                    for episode, value in enumerate(values):
+                        yield run, name, server, algorithm, agent, *at, episode, value
 
 
 def training_frame(run_dirs: Iterable[Path]) -> DataFrame:

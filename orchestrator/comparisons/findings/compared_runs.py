@@ -33,6 +33,7 @@ from muxrl.protocol.suggestions import listed, similar_or_known
 from muxrl.servers.config import ServerConfig
 
 _MAX_LISTED = 5
+_TWICE = "since an earlier one has the same settings and seed"
 
 
 @dataclass(frozen=True)
@@ -89,22 +90,30 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
     of_sweeps: list[ExperimentConfig] = []
     for path in paths:
         if (path / TRIALS_FILE).is_file():
-            sweep, trials = _read_sweep(path)
-            twice = []
-            for run_dir in (t.run_dir for t in trials if _is_done(t) and t.run_dir):
-                run = read_run(path / run_dir)
+            try:
+                sweep = SweepDirectory.open(path)
+                trials = sweep.trials()
+            except NotASweepDirectory as error:
+                raise CannotCompare(str(error)) from error
+            left_out: dict[str, list[str]] = {}
+            twice: list[str] = []
+            for trial in trials:
+                # A scheduler ends a trial for its bad start, so its seed is no fair sample.
+                if trial.status != "done" or trial.run_dir is None:
+                    left_out.setdefault(trial.status.replace("_", " "), []).append(trial.id)
+                    continue
+                run = read_run(path / trial.run_dir)
                 if (unnamed := replace(run.config, name="")) in of_sweeps:
                     twice.append(run.name)
                 else:
                     of_sweeps.append(unnamed)
                     runs.append(run)
-            notes += _left_out(sweep, trials)
-            if twice:
-                notes.append(
-                    f"left out of sweep {sweep.name!r}: {len(twice)} of {len(trials)} trials, "
-                    "since an earlier one has the same settings and seed "
-                    f"({listed(twice, _MAX_LISTED)})"
-                )
+            left_out |= {_TWICE: twice} if twice else {}
+            notes += [
+                f"left out of sweep {sweep.name!r}: {len(those)} of {len(trials)} trials, {why} "
+                f"({listed(those, _MAX_LISTED)})"
+                for why, those in left_out.items()
+            ]
             _add_sweep(sweep, trials, roles, scripts)
         else:
             runs.append(read_run(path))
@@ -171,32 +180,6 @@ def read_run(path: Path) -> RecordedRun:
         raise CannotCompare(f"the config of run {str(path)!r} cannot be read: {error}") from error
     add_user_folders(run.status.folders if run.status else ())
     return run
-
-
-def _read_sweep(path: Path) -> tuple[SweepDirectory, list[TrialRecord]]:
-    try:
-        sweep = SweepDirectory.open(path)
-        return sweep, sweep.trials()
-    except NotASweepDirectory as error:
-        raise CannotCompare(str(error)) from error
-
-
-def _left_out(sweep: SweepDirectory, trials: Sequence[TrialRecord]) -> list[str]:
-    """Says which trials did not finish, and so are not compared."""
-    ids: dict[str, list[str]] = {}
-    for trial in trials:
-        if not _is_done(trial):
-            ids.setdefault(trial.status, []).append(trial.id)
-    return [
-        f"left out of sweep {sweep.name!r}: {len(those)} of {len(trials)} trials, "
-        f"{status.replace('_', ' ')} ({listed(those, _MAX_LISTED)})"
-        for status, those in ids.items()
-    ]
-
-
-def _is_done(trial: TrialRecord) -> bool:
-    # A scheduler ends a trial for its bad start, so that trial's seed is no fair sample.
-    return trial.status == "done" and trial.run_dir is not None
 
 
 def _add_sweep(
