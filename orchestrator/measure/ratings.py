@@ -53,8 +53,9 @@ def rate(wins: Floats, anchor: int) -> Ratings:
     drawn = rng.multinomial(num_units, np.full(num_units, 1 / num_units), size=_NUM_RESAMPLES)
     whole, again = wins.sum(axis=0), np.tensordot(drawn, wins, 1)
     found, share = _fit(whole, anchor), _share(whole)
-    low, high = _ends(_fit(again, anchor) - found, wins)
-    is_above = share + _ends(_share(again) - share, wins)[0] > 0.5
+    low, high = _ends(_fit(again, anchor) - found, num_units, is_known=has_interval([wins]))
+    # That one rating may mislead is said of a few units that are alike, too.
+    is_above = share + _ends(_share(again) - share, num_units, is_known=num_units > 1)[0] > 0.5
     triples = list(combinations(range(num_players), 3))
     return Ratings(
         tuple(
@@ -70,10 +71,10 @@ def rate(wins: Floats, anchor: int) -> Ratings:
     )
 
 
-def _ends(deviations: Floats, wins: Floats) -> Floats:
-    if not has_interval([wins]):
+def _ends(deviations: Floats, num_units: int, *, is_known: bool) -> Floats:
+    if not is_known:
         return np.full((2, *deviations.shape[1:]), math.nan)
-    return widened(deviations, len(wins), 1)
+    return widened(deviations, num_units, 1)
 
 
 def wins_of(returns: Sequence[Sequence[Floats]]) -> Floats:

@@ -160,18 +160,23 @@ def grid(
         columns: how they are shown, where that does not follow from the name and the value.
         over: what intervals are over.
     """
-    given, every = _named(names, columns), _records(rows)
-    cells = [tuple(column.of(row, name) for name, column in given.items()) for row in every]
-    headings = (
-        Heading(
-            name,
-            _heading(column.heading or name, column, [row.get(name) for row in every], over),
-            any(not _TEXT.isdisjoint(of_row[place].css.split()) for of_row in cells[:1]),
-            column.is_whole,
-        )
-        for place, (name, column) in enumerate(given.items())
-    )
-    return Grid(tuple(headings), tuple(map(_row, cells, every)))
+    every = _records(rows)
+    return _laid_out([(n, c, every) for n, c in _named(names, columns)], every, over)
+
+
+def _laid_out(
+    columns: Iterable[tuple[str, Column, Sequence[Row | None]]], rows: Sequence[Row], over: str
+) -> Grid:
+    """Returns columns, each with its name and the row that each of its cells is of, if any."""
+    headings, cells = [], []
+    for name, column, theirs in columns:
+        found = [column.of(row, name) if row else Cell((MISSING,)) for row in theirs]
+        values = [row.get(name) for row in theirs if row]
+        lines = _heading(column.heading or name, column, values, over)
+        is_text = any(not _TEXT.isdisjoint(cell.css.split()) for cell in found[:1])
+        headings.append(Heading(name, lines, is_text, column.is_whole))
+        cells.append(found)
+    return Grid(tuple(headings), tuple(map(_row, zip(*cells, strict=True), rows)))
 
 
 def stacked(whole: Grid, stacks: Iterable[str], brief: str = "") -> Grid:
@@ -230,30 +235,21 @@ def spread(
         last: columns at the right, taken from the first of the rows that become one.
         columns, over: as for `grid`.
     """
-    left, right, column = _named(first, columns), _named(last, columns), _named([shown], columns)
-    groups: dict[tuple[Any, ...], dict[str, Row]] = {}
+    left, ((_, column),) = _named(first, columns), _named([shown], columns)
+    groups: dict[tuple[Any, ...], dict[Any, Row]] = {}
     for row in _records(rows):
         if row[across] in places:
-            groups.setdefault(tuple(row[name] for name in left), {})[row[across]] = row
+            groups.setdefault(tuple(row[name] for name, _ in left), {})[row[across]] = row
     first_rows = [next(iter(group.values())) for group in groups.values()]
-    before, after = grid(first_rows, left, columns, over), grid(first_rows, right, columns, over)
-    middle = [
-        [
-            column[shown].of(group[place], shown) if place in group else Cell((MISSING,))
-            for place in places
-        ]
-        for group in groups.values()
+    laid_out = [
+        *((n, c, first_rows) for n, c in left),
+        *(
+            (shown, replace(column, heading=text), [group.get(at) for group in groups.values()])
+            for at, text in places.items()
+        ),
+        *((n, c, first_rows) for n, c in _named(last, columns)),
     ]
-    across_headings = (
-        Heading(
-            shown,
-            _heading(text, column[shown], [g[at][shown] for g in groups.values() if at in g], over),
-        )
-        for at, text in places.items()
-    )
-    headings = (*before.headings, *across_headings, *after.headings)
-    cells = zip(before.rows, middle, after.rows, strict=True)
-    return Grid(headings, tuple(replace(b, cells=(*b.cells, *m, *a.cells)) for b, m, a in cells))
+    return _laid_out(laid_out, first_rows, over)
 
 
 def markdown(grid: Grid) -> str:
@@ -268,9 +264,10 @@ def markdown(grid: Grid) -> str:
     )
 
 
-def _named(names: Names, columns: Columns) -> dict[str, Column]:
-    found = {n: columns.get(n, "") for n in (names.split() if isinstance(names, str) else names)}
-    return {n: Column(one) if isinstance(one, str) else one for n, one in found.items()}
+def _named(names: Names, columns: Columns) -> list[tuple[str, Column]]:
+    given = names.split() if isinstance(names, str) else names
+    found = ((name, columns.get(name, "")) for name in given)
+    return [(name, Column(one) if isinstance(one, str) else one) for name, one in found]
 
 
 def _heading(text: str, column: Column, values: Iterable[Any], over: str) -> str:

@@ -170,7 +170,8 @@ def test_a_cell_is_the_mean_over_pairs_of_seeds(
     cell = played.by_label[0].cells["qmix", "a2c"]
     # Both are 0.1 stronger with each seed, which cancels: 4 - 2 + 10.
     found = cell["return"]
-    assert (found.mean, found.low, found.high) == pytest.approx((12, 12, 12))
+    assert found.mean == pytest.approx(12)
+    assert np.isnan([found.low, found.high]).all()  # two that are alike tell nothing
     assert (cell["num_pairs"], cell["num_matches"]) == (2, 2 * 2 * 2)
     assert cell["num_partners"] == 2  # the contestant that has both, once for each seed
     against_random = played.by_label[0].cells["qmix", "random"]["return"]
