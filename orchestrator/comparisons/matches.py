@@ -345,7 +345,7 @@ def _about(role: str, ours: Profile, theirs: Profile, pair: int) -> dict[str, An
         "run": player.run,
         "other_run": next((who.run for who in rest if who.run is not None), None),
         "pair": pair,
-        "are_partners": ours is theirs
+        "trained_together": ours is theirs
         and player.run is not None
         and any(who.run == player.run for who in rest),
     }
@@ -443,12 +443,13 @@ def scored(returns: Sequence[Floats], **about: Any) -> Match:
 
     Args:
         returns: of each seat, by episode.
-        about: its other attributes.
+        about: its other columns.
     """
     seen = np.concatenate(returns)
     seen = seen[np.isfinite(seen)]
     score = float(seen.mean()) if len(seen) else math.nan
-    return Match(score=score, num_episodes=len(seen), returns=np.mean(returns, axis=0), **about)
+    of_seats = {"num_episodes": len(seen), "returns": np.mean(returns, axis=0)}
+    return {"return": score, **of_seats, **about}
 
 
 def key_of(seating: Mapping[str, Player], seeds: range) -> str:

@@ -196,7 +196,7 @@ def meet(league: League, folder: LeagueDirectory, last: int) -> HeadToHead:
                 run=own.run if own else None,
                 other_run=others.run if others else None,
                 pair=0,
-                are_partners=False,
+                trained_together=False,
             )
         )
     evaluation = league.config.experiment.evaluation

@@ -87,6 +87,11 @@ class ServerResult(Judged):
     """Those of such a server, if they were replaced one at a time; each has a `final`."""
 
     @property
+    def parts(self) -> dict[str, Judged]:
+        """By name what is judged: its sides, where it has any, else the server."""
+        return {f"{self.server_id}/{one.name}": one for one in self.sides} or {self.server_id: self}
+
+    @property
     def trained_by(self) -> str:
         """The algorithm, and whose shadow it was."""
         return self.algorithm + (f", shadow of {self.shadow}" if self.shadow else "")

@@ -93,7 +93,7 @@ class Report:
     @property
     def has_untrained(self) -> bool:
         """Whether any server was measured as it began, beside as it learned."""
-        judged = (one for server in self.servers for one in (server, *server.sides))
+        judged = (one for server in self.servers for one in (server, *server.parts.values()))
         return any(one.final is not None and one.final.untrained is not None for one in judged)
 
     @property

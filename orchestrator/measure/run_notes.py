@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict
-from muxrl.orchestrator.measure.judged import Judged, ServerResult
+from muxrl.orchestrator.measure.judged import ServerResult
 from muxrl.orchestrator.measure.number_text import interval, number
 from muxrl.orchestrator.measure.sides import MAX_SIDES
+from muxrl.orchestrator.records.evaluations import EvaluationPoint
 from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
 from muxrl.orchestrator.records.run_status import NOT_ENDED
 from muxrl.orchestrator.storage.versions import version_notes
@@ -61,14 +62,11 @@ def headline(servers: Sequence[ServerResult], num_seeds: int, over: str) -> Iter
             )
         if not server.has_updates:
             yield f"{who} made no update, so there is nothing to judge."
-        elif server.final is None or not server.plays_itself:
-            yield _sentence(who, server.final, num_seeds, over)
-        elif not server.sides:
+        elif server.final is not None and server.plays_itself and not server.sides:
             yield f"{who} plays itself, and was not judged side by side."
         else:
-            for side in server.sides:
-                name = f"{server.server_id}/{side.name} ({server.algorithm})"
-                yield _sentence(name, side.final, num_seeds, over)
+            for name, part in server.parts.items():
+                yield _sentence(f"{name} ({server.algorithm})", part.final, num_seeds, over)
 
 
 def _sentence(who: str, final: AgainstRandom | None, num_seeds: int, over: str) -> str:
@@ -108,22 +106,23 @@ def run_notes(runs: Sequence[RecordedRun], *, has_picture: bool = False) -> Iter
     yield from _grouped(runs, {run: list(_notes(run)) for run in runs}, has_picture=has_picture)
 
 
-def extra_steps_notes(runs: Sequence[RecordedRun], at: Mapping[RecordedRun, int]) -> Iterator[str]:
+def extra_steps_notes(
+    runs: Sequence[RecordedRun], at: Mapping[RecordedRun, EvaluationPoint]
+) -> Iterator[str]:
     """Yields for which runs an evaluation says a good deal less training than there was.
 
     Args:
         runs: of a report, or of a comparison.
-        at: env steps of the evaluation that counts, of runs that have one.
+        at: the evaluation that counts, of runs that have one.
     """
     notes: dict[RecordedRun, list[_Note]] = {run: [] for run in runs}
-    for run, env_steps in at.items():
-        played = run.played_at.get(env_steps, env_steps)
-        if run.learns and played > env_steps * (1 + TOLERANCE):
+    for run, point in at.items():
+        if run.learns and point.env_steps_played > point.env_steps * (1 + TOLERANCE):
             text = (
-                f"what was evaluated after {env_steps:,} env steps had been trained on {{}}, since "
-                "episodes that were open then were played to their end"
+                f"what was evaluated after {point.env_steps:,} env steps had been trained on {{}}, "
+                "since episodes that were open then were played to their end"
             )
-            notes[run].append(_Note(text, ([played],)))
+            notes[run].append(_Note(text, ([point.env_steps_played],)))
     yield from _grouped(runs, notes)
 
 
@@ -229,9 +228,7 @@ def notes_of(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> It
     """Yields the notes of a report, each a sentence without its full stop."""
     yield from run_notes(runs, has_picture=True)
     yield from filter(None, [pooled_note(runs)])
-    yield from extra_steps_notes(
-        runs, {run: run.points[-1].env_steps for run in runs if run.points}
-    )
+    yield from extra_steps_notes(runs, {run: run.points[-1] for run in runs if run.points})
     for run in runs:
         for name, found in run.status.warnings.items() if run.status else ():
             whose = f"the log of {name} warns of " if name else ""
@@ -301,11 +298,9 @@ def _judging_notes(server: ServerResult) -> Iterator[str]:
                 f"{reason}, and its sides were not replaced one at a time: that is done by the "
                 f"final evaluation, of up to {MAX_SIDES} sides"
             )
-        judged: list[tuple[str, Judged]] = [(f"{who}/{side.name}", side) for side in server.sides]
-    else:
-        judged = [(who, server)]
-    for name, one in judged:
-        if one.verdict is Verdict.NOT_THAN_UNTRAINED:
+    for name, one in server.parts.items():
+        is_judged = one is not server or not server.plays_itself
+        if is_judged and one.verdict is Verdict.NOT_THAN_UNTRAINED:
             yield (
                 f"{name} is better than random, but not than untrained: it may owe that to how it "
                 "acts (greedily, or by one rule all the time), not to what it learned"

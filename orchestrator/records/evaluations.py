@@ -50,6 +50,8 @@ class EvaluationPoint:
     """By server whose agents were found to play against each other: side to agents."""
     logged_agents: frozenset[str] = frozenset()
     """Of whose actions the simulation chose any itself, in any condition."""
+    env_steps_played: int = 0
+    """What training had played: open episodes go on to their end; 0: not recorded."""
 
     @classmethod
     def of(
@@ -69,6 +71,7 @@ class EvaluationPoint:
             {who: _num_episodes(row) for who, row in rows.items()},
             sides,
             frozenset().union(*(row.logged_agents for row in rows.values())),
+            (AS_LEARNED in rows and rows[AS_LEARNED].env_steps_played) or 0,
         )
 
 

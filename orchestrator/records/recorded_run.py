@@ -86,9 +86,6 @@ class RecordedRun(Plan):
     """By server, the last version of its weights, 0 before any update; unless it is unknown."""
     metric_training: Mapping[tuple[str, str | None], TrainingCurve] = field(default_factory=dict)
     """By metric, and server or None: of the whole episode. None of those is empty."""
-    played_at: Mapping[int, int] = field(default_factory=dict)
-    """By env steps of an evaluation, those that training had played: open episodes go on to their
-    end."""
     versions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Of the software that made it, by name, the newest first."""
 
@@ -215,11 +212,8 @@ class RecordedRun(Plan):
                 if state.num_logged_actions and not is_shadow:
                     logged[server_id] = state.num_logged_actions
         evaluations = EvaluationSeries(is_external=plan.is_external)
-        played_at: dict[int, int] = {}
         for row in iter_rows(directory.metrics / "evaluation.jsonl", EvaluationRow):
             evaluations.add(row)
-            if row.replaced is None and row.env_steps_played is not None:
-                played_at[row.env_steps] = row.env_steps_played
         curves = {}
         env_steps = {s: of_server.get(s, last.env_steps) for s in plan.servers}
         for server_id in plan.servers:
@@ -254,6 +248,5 @@ class RecordedRun(Plan):
             metric_training={
                 key: TrainingCurve.of(curve.points) for key, curve in metrics.curves.items()
             },
-            played_at=played_at,
             versions=versions_used(path),
         )

@@ -125,16 +125,6 @@ class RunDirectory(Folder):
         """The servers' checkpoints."""
         return self.path / "checkpoints"
 
-    @property
-    def plots(self) -> Path:
-        """Pictures."""
-        return self.path / "plots"
-
-    @property
-    def tensorboard(self) -> Path:
-        """TensorBoard's event files."""
-        return self.path / "tensorboard"
-
     def new_evaluation(self, now: datetime) -> Path:
         """The path of a new file ``evaluations/YYYYmmdd-HHMMSS.json``, with ``-2``, ``-3``... added
         where two evaluations end in one second.

@@ -55,8 +55,9 @@ def _panels(report: Report, limit: float) -> Iterator[Panel]:
     names = [server.server_id for server in report.servers]
     styles = {name: style.line for name, style in styles_of(names).items()}
     for server in report.servers:
-        for part in (server.sides or (server,)) if server.curve else ():
-            yield _part_panel(server, part, styles[server.server_id], limit, len(report.seeds))
+        for name, part in server.parts.items() if server.curve else ():
+            style = styles[server.server_id]
+            yield _part_panel(name, server, part, style, limit, len(report.seeds))
     yield _training_panel(report.servers, styles)
     for name, results in _drawn_metrics(report).items():
         panel = Panel(name, "env steps")
@@ -73,10 +74,14 @@ def _panels(report: Report, limit: float) -> Iterator[Panel]:
 
 
 def _part_panel(
-    server: ServerResult, part: Judged, style: dict[str, Any], limit: float, num_seeds: int
+    name: str,
+    server: ServerResult,
+    part: Judged,
+    style: dict[str, Any],
+    limit: float,
+    num_seeds: int,
 ) -> Panel:
-    """A server's returns, or those of one of its sides, named as `run_tables` does."""
-    name = server.server_id if part is server else f"{server.server_id}/{part.name}"
+    """A server's returns, or those of one of its sides."""
     agents = f"{len(part.agents)} agent{'s'[: len(part.agents) != 1]}"
     colour, shift = style["color"], 0.01 * limit
     random = [(c.env_steps, c.random) for c in part.curve if c.random is not None]

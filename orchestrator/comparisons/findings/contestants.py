@@ -365,9 +365,8 @@ def label_settings(contestants: Sequence[Contestant], roles: Roles) -> Iterator[
             yield {"role": role, "label": label, "algorithm": algorithm, "differing": given}
 
 
-def versions_of(contestants: Sequence[Contestant]) -> dict[str, list[str]]:
-    """Returns, by package, the versions that the runs were made with."""
-    runs = [run for contestant in contestants for run in contestant.runs]
+def versions_of(runs: Sequence[RecordedRun]) -> dict[str, list[str]]:
+    """Returns, by package, the versions that runs were made with."""
     return {
         package: found
         for package in SHOWN

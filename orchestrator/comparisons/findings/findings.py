@@ -76,9 +76,14 @@ class Findings:
         return self.contestants[0].runs[0].config.simulation
 
     @property
+    def runs(self) -> list[RecordedRun]:
+        """Of all contestants."""
+        return [run for contestant in self.contestants for run in contestant.runs]
+
+    @property
     def compared_after(self) -> str:
         """After how many env steps of training; "" if nothing learns."""
-        return compared_after([r for c in self.contestants for r in c.runs], self.budget)
+        return compared_after(self.runs, self.budget)
 
     @property
     def headline(self) -> tuple[str, ...]:
@@ -93,8 +98,7 @@ class Findings:
     @property
     def episodes_in_words(self) -> str:
         """Which runs were evaluated on the same episodes."""
-        runs = [run for contestant in self.contestants for run in contestant.runs]
-        first_seeds = dict.fromkeys(point_at(run, self.budget).first_seed for run in runs)
+        first_seeds = dict.fromkeys(point_at(run, self.budget).first_seed for run in self.runs)
         if None in first_seeds:
             return "of an external simulation"
         same = "for all" if len(first_seeds) == 1 else "for runs of one seed"
@@ -132,7 +136,7 @@ def budget_notes(runs: Sequence[RecordedRun], budget: Budget) -> Iterator[str]:
         )
     if budget.env_steps == 0 and any(run.learns for run in runs):
         yield "the evaluations compared are those before training: untrained policies"
-    yield from extra_steps_notes(runs, {run: point_at(run, budget).env_steps for run in runs})
+    yield from extra_steps_notes(runs, {run: point_at(run, budget) for run in runs})
 
 
 def result_notes(

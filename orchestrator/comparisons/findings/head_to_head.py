@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,42 +24,18 @@ from muxrl.orchestrator.measure.rliable import interquartile_mean_interval
 from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate, Floats, Unit, mean_interval
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 RANDOM = "random"
 """Label of uniformly random actions."""
 
 
-@dataclass(frozen=True)
-class Match:
-    """Episodes of one policy in one role among others, with one pair of seeds.
+Match = Mapping[str, Any]
+"""A row of the frame "matches", of one policy in one role among others, with one pair of seeds.
 
-    Attributes:
-        role: of the player whose return is measured.
-        player: its label.
-        player_contestant: the contestant it belongs to, or "random".
-        others: labels of the players of the other roles.
-        others_contestant: the contestant they belong to, or "random".
-        run, other_run: directories of their runs, None for fixed policies.
-        pair: index of the pair of seeds.
-        score: mean return of the role's agents over the episodes (and seats).
-        num_episodes: over all seats.
-        are_partners: whether player and others were trained together.
-        returns: of each episode (its mean over the seats), NaN where no agent took part.
-    """
-
-    role: str
-    player: str
-    player_contestant: str
-    others: str
-    others_contestant: str
-    run: Path | None
-    other_run: Path | None
-    pair: int
-    score: float
-    num_episodes: int
-    are_partners: bool
-    returns: Floats = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
+Contestants and labels are "random" of random actions; `return` is the mean over the episodes (and
+seats) of the role's agents, which `returns` has by episode, NaN where no agent took part.
+"""
 
 
 @dataclass(frozen=True)
@@ -169,11 +144,12 @@ def tables_of(
     Returns:
         Those by label, and those by contestant, () if these have no more rows and columns.
     """
-    of_contestants = [
-        replace(m, player=m.player_contestant, others=m.others_contestant) for m in matches
-    ]
-    by_label = tuple(_cross_play(matches, role) for role in roles)
-    by_contestant = tuple(_cross_play(of_contestants, role) for role in roles)
+    every = framed("matches", matches)
+    of_contestants = every.assign(player=every.player_contestant, others=every.others_contestant)
+    by_label, by_contestant = (
+        tuple(_cross_play(those[those.role == role], role) for role in roles)
+        for those in (every, of_contestants)
+    )
     is_same = all(
         len(a.players) == len(b.players) and len(a.others) == len(b.others)
         for a, b in zip(by_label, by_contestant, strict=True)
@@ -181,33 +157,25 @@ def tables_of(
     return by_label, () if is_same else by_contestant
 
 
-def _cross_play(matches: Sequence[Match], role: str) -> CrossPlay:
+def _cross_play(matches: DataFrame, role: str) -> CrossPlay:
     """Gathers the matches of a role by player and others."""
-    groups: dict[tuple[str, str], list[Match]] = {}
-    for match in matches:
-        if match.role == role:
-            groups.setdefault((match.player, match.others), []).append(match)
-    players = tuple(dict.fromkeys(row for row, _ in groups))
-    others = tuple(dict.fromkeys(column for _, column in groups))
-    tables = {names: _by_pair(ours) for names, ours in groups.items()}
-    # Only columns that all rows have met, weighted alike: easier others must not count as merit.
-    common = [column for column in others if all((row, column) in tables for row in players)]
-    met = [[tables[row, column] for column in common] for row in players]
-    pairs = sorted(set.intersection(*(set(cell) for row in met for cell in row))) if common else []
-    means = np.array([[np.mean([cell[pair] for cell in row]) for pair in pairs] for row in met])
-    above = zip(players, means - means.mean(axis=0), strict=True) if pairs else ()
-    merits = {row: mean_interval([by_pair]) for row, by_pair in above}
-    found = _rate(players, [match for ours in groups.values() for match in ours])
-    ratings = dict(zip(players, found.ratings, strict=False))
+    players = list(matches.player.unique())
+    groups = dict(tuple(matches.groupby(["player", "others"], sort=False)))
+    by_pair = {
+        names: met["return"].astype(float).groupby(met.pair).mean().dropna()
+        for names, met in groups.items()
+    }
+    found = _rate(players, matches)
+    merits, ratings = _merits(players, by_pair), dict(zip(players, found.ratings, strict=False))
     cells = {
         (player, of): {
             "role": role,
             "player": player,
             "others": of,
-            "return": _over_pairs(list(tables[player, of].values()), met),
-            "num_pairs": len(tables[player, of]),
+            "return": _over_pairs(list(by_pair[player, of]), met),
+            "num_pairs": len(by_pair[player, of]),
             "num_matches": len(met),
-            "num_partners": sum(match.are_partners for match in met),
+            "num_partners": int(met.trained_together.sum()),
             "rating": ratings.get(player),
             "merit": merits.get(player),
         }
@@ -217,38 +185,45 @@ def _cross_play(matches: Sequence[Match], role: str) -> CrossPlay:
     return CrossPlay(role, cells, merits, ratings, cycles, found.num_triples)
 
 
-def _rate(players: Sequence[str], matches: Sequence[Match]) -> Ratings:
+def _merits(
+    players: Sequence[str], by_pair: Mapping[tuple[str, str], Series]
+) -> dict[str, Estimate]:
+    """Returns what each player is worth, from its returns among others by pair of seeds.
+
+    Only others that all players have met count, weighted alike: easier ones must not be a merit.
+    """
+    from pandas import concat
+
+    others = dict.fromkeys(of for _, of in by_pair)
+    common = [of for of in others if all((player, of) in by_pair for player in players)]
+    met = {(player, of): by_pair[player, of] for player in players for of in common}
+    if not met:
+        return {}
+    means = concat(met, axis=1, join="inner").sort_index().T.groupby(level=0, sort=False).mean()
+    above = means - means.mean()
+    return {player: mean_interval([of]) for player, of in above.iterrows() if len(of)}
+
+
+def _rate(players: Sequence[str], matches: DataFrame) -> Ratings:
     """Returns the ratings of the players, each two compared among the same others; none where
     random actions are not among them, or alone."""
-    met: dict[tuple[int, str, str], dict[str, list[Floats]]] = {}
-    for match in matches:
-        place = met.setdefault((match.pair, match.others, match.others_contestant), {})
-        place.setdefault(match.player, []).append(match.returns)
     wins: dict[int, Floats] = {}
-    for (pair, _, _), by_player in met.items():
-        if set(by_player) == set(players):  # as for merits
-            won = wins_of([by_player[player] for player in players])
-            wins[pair] = wins.get(pair, 0) + won
+    places = ["pair", "others", "others_contestant"]
+    for (pair, *_), met in matches.groupby(places, sort=False):
+        by_player = {player: list(own.returns) for player, own in met.groupby("player")}
+        if len(by_player) == len(players):  # as for merits
+            wins[pair] = wins.get(pair, 0) + wins_of([by_player[player] for player in players])
     if not wins or RANDOM not in players or len(players) == 1:
         return Ratings((), (), 0)
-    by_pair = np.array(list(wins.values()))  # [num_pairs, num_episodes, num_players, num_players]
-    units = by_pair.sum(axis=1) if len(wins) > 1 else by_pair[0]
+    of_pairs = np.array(list(wins.values()))  # [num_pairs, num_episodes, num_players, num_players]
+    units = of_pairs.sum(axis=1) if len(wins) > 1 else of_pairs[0]
     return rate(units, players.index(RANDOM))
 
 
-def _by_pair(matches: Sequence[Match]) -> dict[int, float]:
-    """For each pair of seeds, the mean over the matches that were played with it."""
-    scores: dict[int, list[float]] = {}
-    for match in matches:
-        if math.isfinite(match.score):
-            scores.setdefault(match.pair, []).append(match.score)
-    return {pair: float(np.mean(found)) for pair, found in scores.items()}
-
-
-def _over_pairs(scores: Sequence[float], matches: Sequence[Match]) -> Estimate:
+def _over_pairs(scores: Sequence[float], matches: DataFrame) -> Estimate:
     if not scores:
         return UNKNOWN
-    if all(match.run is None and match.other_run is None for match in matches):
+    if matches[["run", "other_run"]].isna().all(axis=None):
         # Fixed policies alone: other seeds are not other runs.
         return Estimate(float(np.mean(scores)), math.nan, math.nan)
     return interquartile_mean_interval([scores])
@@ -257,12 +232,8 @@ def _over_pairs(scores: Sequence[float], matches: Sequence[Match]) -> Estimate:
 def frames_of(played: HeadToHead | None) -> dict[TableName, DataFrame]:
     """Returns the frames of a head to head, empty without one."""
     tables = played.by_label if played else ()
-    matches = (
-        {**vars(match), "return": match.score, "trained_together": match.are_partners}
-        for match in (played.matches if played else ())
-    )
     return {
-        "matches": framed("matches", matches),
+        "matches": framed("matches", played.matches if played else ()),
         "payoffs": framed("payoffs", (row for table in tables for row in table.cells.values())),
         "ratings": framed("ratings", _rating_rows(played) if played else ()),
     }

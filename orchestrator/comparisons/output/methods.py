@@ -140,8 +140,7 @@ def _unknown(found: Findings) -> Iterator[str]:
 
 
 def _sentences(found: Findings) -> Iterator[str]:
-    runs = [run for contestant in found.contestants for run in contestant.runs]
-    versions = versions_of(found.contestants)
+    runs, versions = found.runs, versions_of(found.runs)
     yield (
         f"We trained the contestants below on one shared simulation ({found.simulation.env}) with "
         f"muxrl {', '.join(versions.get('muxrl', ['of unknown version']))} [muxrl], "

@@ -118,22 +118,18 @@ def _write_page(found: Findings, folder: Path) -> Path:
     from muxrl.orchestrator.comparisons.output import figures
 
     curves = figures.learning_curves(found)
-    sections = [
-        {"id": anchor, "title": title, "template": f"{template}.html", "role": role}
-        for anchor, title, template, role in _sections(found, has_curves=bool(curves))
-    ]
     return write_page(
         folder,
         "page.html",
         __package__,
         found=found,
-        sections=sections,
+        sections=list(_sections(found, has_curves=bool(curves))),
         tables=tables,
         drawn=figures,
         curves=curves,
         below=tables.BELOW_MARK.strip(),
         baselines=baseline_caption(found),
-        versions=versions_of(found.contestants),
+        versions=versions_of(found.runs),
         configs={
             c.name: c.runs[0].changes_as_comments + to_yaml(c.runs[0].config)
             for c in found.contestants
@@ -142,22 +138,24 @@ def _write_page(found: Findings, folder: Path) -> Path:
     )
 
 
-def _sections(found: Findings, *, has_curves: bool) -> Iterator[tuple[str, str, str, str]]:
-    """Yields each section's id, title and template, and the role that it is of."""
-    yield "settings", "Settings and versions", "settings", ""
+def _sections(found: Findings, *, has_curves: bool) -> Iterator[dict[str, str]]:
+    def section(anchor: str, title: str, template: str, role: str = "") -> dict[str, str]:
+        return {"id": anchor, "title": title, "template": f"{template}.html", "role": role}
+
+    yield section("settings", "Settings and versions", "settings")
     if len(found.frames["learners"]):
-        yield "learned", "Who has learned", "learned", ""
-    yield "side-by-side", "Returns side by side", "returns", ""
+        yield section("learned", "Who has learned", "learned")
+    yield section("side-by-side", "Returns side by side", "returns")
     if len(found.frames["parameters"]):
-        yield "parameters", "By parameter of the episodes", "parameters", ""
+        yield section("parameters", "By parameter of the episodes", "parameters")
     if has_curves:
-        yield "learning", "Learning", "learning", ""
+        yield section("learning", "Learning", "learning")
     for place, role in enumerate(found.roles):
         if role in set(found.frames["roles"].role):
-            yield f"role-{place}", f"Who plays {role}", "role", role
+            yield section(f"role-{place}", f"Who plays {role}", "role", role)
     if found.head_to_head is not None:
-        yield "head-to-head", "Head to head", "head_to_head", ""
-    yield "runs", "All runs", "runs", ""
+        yield section("head-to-head", "Head to head", "head_to_head")
+    yield section("runs", "All runs", "runs")
 
 
 def baseline_caption(found: Findings) -> str:
@@ -167,7 +165,7 @@ def baseline_caption(found: Findings) -> str:
     if played.empty:
         return ""
     num = played.num_episodes.iloc[0]
-    values = first_values([run for contestant in found.contestants for run in contestant.runs])
+    values = first_values(found.runs)
     of = f" with {values}" if values else ""
     return f"Baselines: mean and interval over {num} episodes{of}: nothing in them is trained."
 

@@ -14,7 +14,7 @@ run = pytest.fixture(lambda tmp_path: whole_run(tmp_path))
 def test_one_run_has_its_report_in_its_directory(run: RunDirectory, muxrl: Muxrl) -> None:
     assert "wolves" in muxrl("report", run.path).out
     assert (run.path / "summary.md").is_file()
-    assert (run.plots / "learning.png").is_file()
+    assert (run.path / "plots" / "learning.png").is_file()
 
 
 def test_out_names_another_folder(run: RunDirectory, tmp_path: Path, muxrl: Muxrl) -> None:

@@ -231,7 +231,7 @@ def met(name: str, played: Played) -> Found:
             run=None if who == RANDOM else Path(f"{who}-{pair}"),
             other_run=None,
             pair=pair,
-            are_partners=False,
+            trained_together=False,
         )
         for who, of_pairs in played.items()
         for pair, returns in enumerate(of_pairs)

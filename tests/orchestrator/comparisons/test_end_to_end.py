@@ -83,10 +83,10 @@ def test_what_was_trained_together_plays_as_it_did_in_its_own_evaluation(
     """Greedy policies on the same episodes: the same returns, or seats or weights were mixed up."""
     runs = comparison.frames["runs"]
     own = dict(zip(zip(runs.run, runs.subject, strict=True), runs["return"], strict=True))
-    together = [match for match in comparison.head_to_head.matches if match.are_partners]
+    together = [match for match in comparison.head_to_head.matches if match["trained_together"]]
     assert len(together) == 2 * 2 * 2  # two assignments without a script, two seeds, two roles
     for match in together:
-        assert match.score == pytest.approx(own[match.run, f"role:{match.role}"])
+        assert match["return"] == pytest.approx(own[match["run"], f"role:{match['role']}"])
 
 
 def test_scripted_and_random_policies_are_played_alone(comparison: Comparison) -> None:

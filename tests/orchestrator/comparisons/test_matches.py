@@ -229,7 +229,7 @@ def test_rotated_seats_take_the_position_out_of_a_return(ledger: Ledger, tmp_pat
     # 4 - 2, and the mean of what both seats give.
     assert hunters.cells["qmix", "a2c"]["return"].mean == pytest.approx(2 + (10 - 20) / 2)
     assert prey.cells["a2c", "qmix"]["return"].mean == pytest.approx(-2 + (10 - 20) / 2)
-    assert all(match.num_episodes == 6 for match in played.matches)
+    assert all(match["num_episodes"] == 6 for match in played.matches)
 
 
 def test_rotations_are_every_cyclic_shift() -> None:
@@ -290,7 +290,7 @@ def test_frozen_contestants_that_differ_late_in_their_checkpoint_s_path_both_pla
         ]
     ).runs
     played, _ = meet(Checkpoints(), find_contestants(runs, find_roles(runs, {})))
-    scores = {m.player: m.score for m in played.matches if m.role == "hunters"}
+    scores = {m["player"]: m["return"] for m in played.matches if m["role"] == "hunters"}
     assert len(scores) == 3  # with random
     assert sorted(scores.values()) == [0.0, float(ord("a")), float(ord("b"))]
 
@@ -306,7 +306,9 @@ def test_games_that_were_played_are_played_again_only_where_something_has_change
         first, _ = meet(ledger, who, known=known)
         assert len(known) == len(ledger.seatings) == 3 * 3
     with kept(file, config) as known:
-        assert meet(ledger, who, known=known)[0].matches == first.matches
+        again, _ = meet(ledger, who, known=known)
+        tables = [frames_of(one)["matches"].drop(columns="returns") for one in (again, first)]
+        assert tables[0].equals(tables[1])
         assert len(ledger.seatings) == len(known)
     config.simulation.kwargs["size"] = 8
     for num in (0, 1):

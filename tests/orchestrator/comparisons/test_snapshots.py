@@ -74,7 +74,7 @@ def test_ratings_of_snapshots_rise_with_training(run: Path, tmp_path: Path) -> N
     assert list(frame["env_steps"][:3]) == list(POINTS)
     # All meet the same others, of which those of its own time are its partners.
     matches = found.head_to_head.matches
-    assert sum(match.are_partners for match in matches) == 2 * len(POINTS)
+    assert sum(match["trained_together"] for match in matches) == 2 * len(POINTS)
     page = found.write(tmp_path / "out").read_text()
     assert "Ratings of left by env steps" in page
 

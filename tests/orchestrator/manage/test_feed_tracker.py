@@ -42,7 +42,7 @@ def test_all_rows_in_their_order_and_the_report(tmp_path: Path, muxrl: Muxrl) ->
         ("log", 100), ("log", 200), ("log", 300), ("log", 300),
     ]  # fmt: skip
     assert rest[-2:] == [["artifacts", ["summary.md", "learning.png"]], ["end", "done"]]
-    (events,) = run.tensorboard.iterdir()
+    (events,) = (run.path / "tensorboard").iterdir()
     assert tensorboard_scalars(events)["evaluation/all_learned/sheep", 300] == 3.0
     assert told.out.splitlines() == [
         f"{HERE}:Notes: 4 rows of {run.path} as first",

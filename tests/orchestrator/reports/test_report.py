@@ -38,7 +38,7 @@ def printed(report: Report, width: int = 80, hidden_metrics: str = "") -> str:
 
 def files(run: RunDirectory) -> tuple[dict[str, object], str, tuple[int, int]]:
     """The summaries and the picture's size."""
-    with Image.open(run.plots / "learning.png") as picture:
+    with Image.open(run.path / "plots" / "learning.png") as picture:
         size = picture.size
     return (
         json.loads((run.path / "summary.json").read_text()),

@@ -71,7 +71,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 
 def test_tensorboard(run: RunDirectory) -> None:
-    (events,) = run.tensorboard.iterdir()
+    (events,) = (run.path / "tensorboard").iterdir()
     assert tensorboard_scalars(events) == EXPECTED
 
 

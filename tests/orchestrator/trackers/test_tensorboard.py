@@ -20,7 +20,7 @@ def test_it_forgets_what_comes_once_more(
     run = tracked_run(tmp_path)
     with closing(Tracking(run, ["tensorboard"], resumed_at)) as trackers:
         trackers.receive("joint", {"env_steps": 30, "loss": 1.0})
-    (path,) = run.tensorboard.iterdir()
+    (path,) = (run.path / "tensorboard").iterdir()
     version, start, row = tensorboard_events(path)
     assert version.file_version == "brain.Event:2"
     assert (start.step, start.session_log.status) == (forgets, start.session_log.START)
@@ -50,5 +50,5 @@ with closing(Tracking(run, ["tensorboard"])) as trackers:
     assert "File too large" in done.stderr
     assert "Traceback" not in done.stderr
     assert len(read_metrics(run.metrics / "joint.jsonl")) == 400
-    (events,) = run.tensorboard.iterdir()
+    (events,) = (run.path / "tensorboard").iterdir()
     assert events.stat().st_size == room

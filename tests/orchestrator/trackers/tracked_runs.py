@@ -39,7 +39,7 @@ def tracked_run(root: Path) -> RunDirectory:
 def end(run: RunDirectory, env_steps: int = 300) -> None:
     """Has a run end well, with a report."""
     (run.path / "summary.md").write_text("all went well\n")
-    (run.plots / "learning.png").write_bytes(b"not looked at")
+    (run.path / "plots" / "learning.png").write_bytes(b"not looked at")
     StatusFile(run).enter("done", env_steps)
 
 
