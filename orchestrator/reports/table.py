@@ -241,7 +241,7 @@ def spread(
         if row[across] in places:
             groups.setdefault(tuple(row[name] for name, _ in left), {})[row[across]] = row
     first_rows = [next(iter(group.values())) for group in groups.values()]
-    laid_out = [
+    laid_out: list[tuple[str, Column, Sequence[Row | None]]] = [
         *((n, c, first_rows) for n, c in left),
         *(
             (shown, replace(column, heading=text), [group.get(at) for group in groups.values()])

@@ -65,7 +65,7 @@ function interval(ends, digits) {
   const [mean, low, high] = ends;
   if (digits === 2 && low !== null) digits = ofWidth(high - low, Math.max(...ends.map(Math.abs)));
   // A line may break before the bracket, not inside.
-  const range = low === null ? "" : ` [${decimals(low, digits)},\u00a0${decimals(high, digits)}]`;
+  const range = low === null ? " [–]" : ` [${decimals(low, digits)},\u00a0${decimals(high, digits)}]`;
   return (low < 0 && high > 0 ? rounded : decimals)(mean, digits) + range;
 }
 function signedInterval(ends, digits) { return (ends && ends[0] > 0 ? "+" : "") + interval(ends, digits); }
