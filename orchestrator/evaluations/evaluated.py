@@ -35,10 +35,11 @@ class Returns:
     Attributes:
         agents: whose; one that took no part in an episode does not count there.
         mean: of an episode's mean over the agents.
-        low, high: the ends of its 95 % interval over episodes; None of one episode.
+        low, high: the ends of its 95 % interval over episodes; None where there is none, see
+            `has_interval`.
         deviation: standard deviation over the episodes, unbiased; None of one episode.
         interquartile_mean: over the episodes.
-        total: of the sum over the agents, with its interval, whose ends are NaN of one episode.
+        total: of the sum over the agents, with its interval; its ends are NaN where there is none.
     """
 
     agents: tuple[str, ...]

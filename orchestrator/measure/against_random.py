@@ -47,7 +47,7 @@ class Verdict(StrEnum):
     WORSE = "worse"
     """The whole interval is below 0."""
     UNCLEAR = "not distinguishable"
-    """The interval contains 0, or there are too few episodes for one."""
+    """The interval contains 0, or there is none: too few episodes or seeds, or a few all equal."""
 
 
 @dataclass(frozen=True)

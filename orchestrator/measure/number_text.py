@@ -79,15 +79,15 @@ def interval_lines(
     sign = sign if estimate.mean > 0 else ""
     if math.isnan(estimate.low):
         return sign + number(estimate.mean, digits), f"[{MISSING}]"
-    if digits is not None:
-        mean, low, high = (_fixed(x, digits) for x in (estimate.mean, estimate.low, estimate.high))
-        return sign + mean, f"[{low}, {high}]"
     least = _digits_of_width(estimate)
-    low, high = (_visible(x, max(_usual_digits(x), least)) for x in (estimate.low, estimate.high))
+
+    def written(value: float, *, is_visible: bool = True) -> str:
+        shown = _visible if is_visible and digits is None else _fixed
+        return shown(value, max(_usual_digits(value), least) if digits is None else digits)
+
     # Where 0 is inside, the mean may as well be 0; an end has to show on which side it is.
-    shown = _fixed if estimate.low < 0 < estimate.high else _visible
-    mean = shown(estimate.mean, max(_usual_digits(estimate.mean), least))
-    return sign + mean, f"[{low}, {high}]"
+    mean = written(estimate.mean, is_visible=not estimate.low < 0 < estimate.high)
+    return sign + mean, f"[{written(estimate.low)}, {written(estimate.high)}]"
 
 
 signed_lines = partial(interval_lines, sign="+")

@@ -12,7 +12,6 @@ always return the same are one. These are sides if they are against each other i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
@@ -83,11 +82,10 @@ def play_against_each_other(played: Sequence[AgentReturns], agents: Sequence[str
 
 def _merged(by_agent: AgentReturns, parts: Iterable[list[str]]) -> list[list[str]]:
     """Returns the parts; those with the same mean return in every episode become one."""
-    merged: dict[tuple[float | None, ...], list[str]] = {}
+    merged: dict[str, list[str]] = {}
     for part in parts:
-        row = returns_by_episode(by_agent, part).tolist()
-        known = tuple(None if math.isnan(value) else value for value in row)  # NaN is not itself
-        merged.setdefault(known, []).extend(part)
+        row = returns_by_episode(by_agent, part) + 0.0  # no -0.0; as text NaN is itself
+        merged.setdefault(str(row.tolist()), []).extend(part)
     return list(merged.values())
 
 

@@ -91,7 +91,7 @@ def make_app(root: Path, is_ending: Callable[[], bool]) -> ASGIApp:
             return PlainTextResponse("muxrl watch shows only what lies in its folder\n", 404)
         return StreamingResponse(_events(found, is_ending), media_type="text/event-stream")
 
-    return _Guarded(Starlette(routes=[Route("/", show), Route("/events", stream)]))
+    return _guarded(Starlette(routes=[Route("/", show), Route("/events", stream)]))
 
 
 class _Watched:
@@ -149,17 +149,14 @@ async def _events(watched: _Watched, is_ending: Callable[[], bool]) -> AsyncIter
         await asyncio.sleep(0.0 if is_last else wait_s)
 
 
-class _Guarded:
-    """Answers requests of this machine's own pages and programs only.
+def _guarded(app: ASGIApp) -> ASGIApp:
+    """Returns an app that answers requests of this machine's own pages and programs only.
 
     The name of a foreign page's host can be made to resolve to 127.0.0.1; the browser then still
     says that name in ``Host``. A foreign page that asks by the right name is named in ``Origin``.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             request = Request(scope)
             host, origin = request.headers.get("host", ""), request.headers.get("origin")
@@ -179,8 +176,10 @@ class _Guarded:
                     ]
                 await send(message)
 
-            return await self._app(scope, receive, send_with_headers)
-        return await self._app(scope, receive, send)
+            return await app(scope, receive, send_with_headers)
+        return await app(scope, receive, send)
+
+    return answer
 
 
 def _page() -> tuple[str, str]:
