@@ -6,18 +6,15 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
+from muxrl.orchestrator.measure.rounding import NOISE, is_wide
+
 if TYPE_CHECKING:  # it takes SciPy, which tables without intervals need not wait for
     from muxrl.orchestrator.measure.statistics import Estimate
 
 MISSING = "–"
 """Stands for an unknown number."""
 
-
-_NOISE = 1e-12
-"""Numbers up to this are 0, but for what sums of floats leave."""
 _MOST_DIGITS = 6
-_LEAST_WIDTH = 1e-6
-"""Of an interval, by its numbers: one of the same float32 rewards each time is as narrow."""
 
 
 def number(value: float | None, digits: int | None = None) -> str:
@@ -33,7 +30,7 @@ def _fixed(value: float, digits: int) -> str:
 
 
 def _visible(value: float, digits: int) -> str:
-    if abs(value) > _NOISE and round(value, digits) == 0:
+    if abs(value) > NOISE and round(value, digits) == 0:
         return f"{value:.3g}".replace("-", "−")
     return _fixed(value, digits)
 
@@ -49,16 +46,6 @@ def _digits_of_width(estimate: Estimate) -> int:
     if not (math.isfinite(width) and is_wide(width, largest)):
         return 0
     return min(_MOST_DIGITS, math.ceil(-math.log10(width)))
-
-
-def is_wide(width: float, largest: float) -> bool:
-    """Whether numbers that lie so far apart differ by more than how they were summed.
-
-    Args:
-        width: of their range.
-        largest: of them, without its sign.
-    """
-    return width > max(_NOISE, _LEAST_WIDTH * largest)
 
 
 def whole(value: float) -> str:

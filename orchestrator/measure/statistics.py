@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri, stdtrit  # what scipy.stats calls; that would take a second to load
 
-from muxrl.orchestrator.measure.number_text import is_wide
+from muxrl.orchestrator.measure.rounding import is_wide
 
 CONFIDENCE = 0.95
 NUM_RESAMPLES = 10_000

@@ -161,10 +161,10 @@ def grid(
         over: what intervals are over.
     """
     every = _records(rows)
-    return _laid_out([(n, c, every) for n, c in _named(names, columns)], every, over)
+    return _of_columns([(n, c, every) for n, c in _named(names, columns)], every, over)
 
 
-def _laid_out(
+def _of_columns(
     columns: Iterable[tuple[str, Column, Sequence[Row | None]]], rows: Sequence[Row], over: str
 ) -> Grid:
     """Returns columns, each with its name and the row that each of its cells is of, if any."""
@@ -241,7 +241,7 @@ def spread(
         if row[across] in places:
             groups.setdefault(tuple(row[name] for name, _ in left), {})[row[across]] = row
     first_rows = [next(iter(group.values())) for group in groups.values()]
-    laid_out: list[tuple[str, Column, Sequence[Row | None]]] = [
+    parts: list[tuple[str, Column, Sequence[Row | None]]] = [
         *((n, c, first_rows) for n, c in left),
         *(
             (shown, replace(column, heading=text), [group.get(at) for group in groups.values()])
@@ -249,7 +249,7 @@ def spread(
         ),
         *((n, c, first_rows) for n, c in _named(last, columns)),
     ]
-    return _laid_out(laid_out, first_rows, over)
+    return _of_columns(parts, first_rows, over)
 
 
 def markdown(grid: Grid) -> str:
