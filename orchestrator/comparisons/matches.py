@@ -60,6 +60,8 @@ from muxrl.servers.training.policies import ServerProblem
 
 Game = tuple[Mapping[str, Player], range]
 """Role to who plays it, and the seeds of the episodes."""
+Pair = Mapping[str, RecordedRun]
+"""By contestant's name, its run that meets those of the others."""
 _FORMAT = 1
 Scripts = Mapping[str, Mapping[str, Player]]
 """Label of a scripted policy to role to who plays it."""
@@ -162,7 +164,7 @@ def play_head_to_head(
             by_label=by_label,
             by_contestant=by_contestant,
             matches=played,
-            pairs=pairs,
+            pairs=tuple({who: run.config.seed for who, run in pair.items()} for pair in pairs),
             num_episodes=num_episodes,
             first_seed=starts[0],
             interchangeable=tuple(interchangeable),
@@ -252,30 +254,23 @@ def find_snapshots(runs: Sequence[RecordedRun]) -> Snapshots:
     return {n: {run: names[n] for run, names in saved.items()} for n in common}
 
 
-def _pairs(contestants: Sequence[Contestant]) -> tuple[tuple[Mapping[str, int], ...], list[str]]:
-    """Returns which seeds meet: equal ones; the k-th of each if no seed is common to all."""
-    common = sorted(set.intersection(*(set(c.seeds) for c in contestants)))
-    if common:
-        unpaired = sorted({s for c in contestants for s in c.seeds} - set(common))
-        note = (
-            [f"head to head leaves out seeds that not every contestant has: {unpaired}"]
-            if unpaired
-            else []
-        )
-        return tuple({c.name: seed for c in contestants} for seed in common), note
-    num = min(len(c.seeds) for c in contestants)
-    return (
-        tuple({c.name: c.seeds[i] for c in contestants} for i in range(num)),
-        ["no seed is common to all contestants, so that their runs meet in the order of seeds"],
-    )
+def _pairs(contestants: Sequence[Contestant]) -> tuple[list[Pair], list[str]]:
+    """Returns which runs meet: of equal seeds; the k-th of each if no seed is common to all."""
+    by_seed = {c.name: dict(zip(c.seeds, c.runs, strict=True)) for c in contestants}
+    common = set.intersection(*map(set, by_seed.values()))
+    if not common:
+        met = zip(*(contestant.runs for contestant in contestants), strict=False)
+        note = "no seed is common to all contestants, so that their runs meet in the order of seeds"
+        return [dict(zip(by_seed, runs, strict=True)) for runs in met], [note]
+    notes = []
+    if unpaired := sorted(set().union(*by_seed.values()) - common):
+        notes.append(f"head to head leaves out seeds that not every contestant has: {unpaired}")
+    return [{name: of[seed] for name, of in by_seed.items()} for seed in sorted(common)], notes
 
 
-def _first_seeds(
-    contestant: Contestant, pairs: Sequence[Mapping[str, int]], num_episodes: int
-) -> list[int]:
+def _first_seeds(contestant: Contestant, pairs: Sequence[Pair], num_episodes: int) -> list[int]:
     """Returns the seed of each pair's first episode: of a run's evaluations, if these differ."""
-    runs = dict(zip(contestant.seeds, contestant.runs, strict=True))
-    found = [evaluation_seed(runs[pair[contestant.name]].config) for pair in pairs]
+    found = [evaluation_seed(pair[contestant.name].config) for pair in pairs]
     if len(set(found)) < len(found):
         return [found[0] + place * num_episodes for place in range(len(found))]
     return found
@@ -284,14 +279,12 @@ def _first_seeds(
 def _profile(
     contestant: Contestant,
     roles: Roles,
-    pairs: Sequence[Mapping[str, int]],
+    pairs: Sequence[Pair],
     should_explore: bool,
     checkpoint: str,
     suffix: str,
     names: Mapping[RecordedRun, str],
 ) -> Profile:
-    runs = dict(zip(contestant.seeds, contestant.runs, strict=True))
-
     def player(run: RecordedRun, role: str) -> Player:
         found = player_of(
             run,
@@ -306,9 +299,7 @@ def _profile(
 
     return Profile(
         contestant.name + suffix,
-        tuple(
-            {role: player(runs[pair[contestant.name]], role) for role in roles} for pair in pairs
-        ),
+        tuple({role: player(pair[contestant.name], role) for role in roles} for pair in pairs),
     )
 
 
