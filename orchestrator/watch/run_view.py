@@ -87,10 +87,6 @@ class RunView:
         latest = joint.latest
         env_steps = latest and latest.env_steps
         num_restarts = status.num_restarts if status else {}
-        servers = [
-            {**self._server(server_id), "num_restarts": num_restarts.get(server_id, 0)}
-            for server_id in self._agents
-        ]
         return {
             "kind": "run",
             "name": self._folder.path.resolve().name,
@@ -107,12 +103,12 @@ class RunView:
             "marks": joint.marks,
             "speed": joint.speed.points,
             "states": STATES,
-            "servers": servers,
+            "servers": [self._server(s, num_restarts.get(s, 0)) for s in self._agents],
             "metrics": self._metrics(),
             "logs": self._read_logs(),
         }
 
-    def _server(self, server_id: str) -> dict[str, Any]:
+    def _server(self, server_id: str, num_restarts: int) -> dict[str, Any]:
         roles = [role for role in self._roles if role.server_id == server_id]
         # Of a simulation that is not the run's own, only servers know returns.
         iterations, joint = self._servers[server_id].rows, self._joint.rows
@@ -132,6 +128,7 @@ class RunView:
             "lag": iterations.lags.points,
             "latency": joint.latencies[server_id].points,
             "learned": iterations.learned,
+            "num_restarts": num_restarts,
             "roles": [
                 {
                     "name": role.name,

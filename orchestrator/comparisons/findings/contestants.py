@@ -208,13 +208,12 @@ def find_contestants(runs: Sequence[RecordedRun], roles: Roles) -> tuple[Contest
         [{k: v for k, v in one.items() if k.partition(".")[0] not in _ALIKE} for one in of_all]
     )
     shown = _names([("", one) for one in settings])
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for index in range(len(runs)):
-        suffix = shown["", settings[index]]
-        groups.setdefault((tuple(labels[index].items()), suffix), []).append(index)
+    groups: dict[tuple[Any, ...], list[RecordedRun]] = {}
+    for run, of_roles, one in zip(runs, labels, settings, strict=True):
+        groups.setdefault((tuple(of_roles.items()), shown["", one]), []).append(run)
     contestants = []
-    for (played, suffix), indices in groups.items():
-        ours = sorted((runs[i] for i in indices), key=lambda run: run.config.seed)
+    for (played, suffix), ours in groups.items():
+        ours.sort(key=lambda run: run.config.seed)
         for one, other in pairwise(ours):
             if one.config.seed == other.config.seed:
                 raise CannotCompare(

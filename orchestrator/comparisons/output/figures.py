@@ -48,16 +48,12 @@ def learning_curves(found: Findings) -> list[Picture]:
     pictures = []
     for subject, axis in product(found.main_subjects, get_args(Axis)):
         along, by = _ALONG[axis]
-        lines = {}
-        for name in styles_of_contestants(found):
+        panel = Panel(subject.title, along, "return per episode")
+        for name, style in styles_of_contestants(found).items():
             runs = _runs(found, name, subject)
-            lines[name] = band(list(runs.curve), axis, common_variance(list(runs.played)))
-        if any(lines.values()):
-            panel = Panel(subject.title, along, "return per episode")
-            panel.bands = [
-                (lines[name], {**style.line, **_BAND})
-                for name, style in styles_of_contestants(found).items()
-            ]
+            line = band(list(runs.curve), axis, common_variance(list(runs.played)))
+            panel.bands.append((line, {**style.line, **_BAND}))
+        if any(line for line, _ in panel.bands):
             panel.rules = [("y", mean) for mean in _at_random(found, subject)]
             alt = f"Learning curves of {subject.name} by {by}"
             pictures.append(svg(panel, alt, f"{subject.title}, by {by}"))
