@@ -209,8 +209,8 @@ def find_contestants(runs: Sequence[RecordedRun], roles: Roles) -> tuple[Contest
     )
     shown = _names([("", one) for one in settings])
     groups: dict[tuple[Any, ...], list[RecordedRun]] = {}
-    for run, of_roles, one in zip(runs, labels, settings, strict=True):
-        groups.setdefault((tuple(of_roles.items()), shown["", one]), []).append(run)
+    for run, of_roles, differing in zip(runs, labels, settings, strict=True):
+        groups.setdefault((tuple(of_roles.items()), shown["", differing]), []).append(run)
     contestants = []
     for (played, suffix), ours in groups.items():
         ours.sort(key=lambda run: run.config.seed)
