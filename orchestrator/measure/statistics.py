@@ -123,7 +123,9 @@ def mean_interval(strata: Sequence[ArrayLike], shared: Variance = NO_VARIANCE) -
     """
     arrays = checked_strata(strata, "mean")
     mean = _mean(arrays)
-    return (variance_of(arrays) + shared).around(mean) if has_interval(arrays) else unknown(mean)
+    if not (has_interval(arrays) or shared.value > 0):
+        return unknown(mean)
+    return (variance_of(arrays) + shared).around(mean)
 
 
 def difference_interval(strata: Sequence[ArrayLike], other_strata: Sequence[ArrayLike]) -> Estimate:
@@ -134,7 +136,7 @@ def difference_interval(strata: Sequence[ArrayLike], other_strata: Sequence[Arra
     """
     ours, theirs = checked_strata(strata, "mean"), checked_strata(other_strata, "mean")
     difference = _mean(ours) - _mean(theirs)
-    if not (has_interval(ours) and has_interval(theirs)):
+    if not (has_interval(ours) or has_interval(theirs)):
         return unknown(difference)
     return (variance_of(ours) + variance_of(theirs)).around(difference)
 

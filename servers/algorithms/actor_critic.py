@@ -154,7 +154,7 @@ class ActorCritic(TorchTrainer):
         own = self.settings
         groups, clip = {"": list(self.net.parameters())}, own.grad_clip
         eps = getattr(own, "optimizer_epsilon", 1e-8)
-        return {"": Step(groups, own.lr, clip=clip, clip_by=own.grad_clip_by, eps=eps)}
+        return {"": Step(groups, lambda: own.lr, clip=clip, clip_by=own.grad_clip_by, eps=eps)}
 
     # --- acting -------------------------------------------------------------------------
 

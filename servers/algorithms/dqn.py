@@ -104,7 +104,11 @@ class DQN(OffPolicy):
         own = self.settings
         params = list(self.net.online.parameters())
         self.targets = Targets((self.net.online, self.net.target))
-        return {OPTIMIZER: Step({"": params}, own.lr, clip=own.grad_clip, clip_by=own.grad_clip_by)}
+        return {
+            OPTIMIZER: Step(
+                {"": params}, lambda: own.lr, clip=own.grad_clip, clip_by=own.grad_clip_by
+            )
+        }
 
     # --- acting -------------------------------------------------------------------------
 

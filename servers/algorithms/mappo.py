@@ -194,7 +194,7 @@ class MAPPO(OnPolicy):
         if own.clip_jointly or own.grad_clip is None:
             groups = {"": of_actor + of_critic}
         clip, eps = own.grad_clip, own.optimizer_epsilon
-        return {"": Step(groups, own.lr, clip=clip, clip_by=own.grad_clip_by, eps=eps)}
+        return {"": Step(groups, lambda: own.lr, clip=clip, clip_by=own.grad_clip_by, eps=eps)}
 
     # --- acting -------------------------------------------------------------------------
 

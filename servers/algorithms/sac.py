@@ -162,12 +162,12 @@ class SAC(OffPolicy):
         own, net = self.settings, self.net
         self.temperature = Temperature(own.initial_alpha, self.device)
         self.targets = Targets((net.critics, net.targets))
-        learned: dict[str, tuple[list[nn.Parameter], Points]] = {
-            POLICY: ([*net.actor.parameters(), *net.pi.parameters()], own.actor_lr),
-            ALPHA: ([self.temperature.log], own.alpha_lr),
+        learned: dict[str, tuple[list[nn.Parameter], Callable[[], Points]]] = {
+            POLICY: ([*net.actor.parameters(), *net.pi.parameters()], lambda: own.actor_lr),
+            ALPHA: ([self.temperature.log], lambda: own.alpha_lr),
         }
         for name, critic in zip(CRITICS, net.critics, strict=False):
-            learned[name] = [*critic.parameters()], own.critic_lr
+            learned[name] = [*critic.parameters()], lambda: own.critic_lr
         return {
             name: Step({"": params}, lr, clip=own.grad_clip, clip_by=own.grad_clip_by, eps=_EPS)
             for name, (params, lr) in learned.items()

@@ -42,7 +42,8 @@ class Step:
 
     Args:
         groups: parameters by name; gradients are clipped by the norm of each group alone.
-        lr: learning rate, perhaps a schedule.
+        lr: learning rate, perhaps a schedule; or a function that returns it, called by `follow`, as
+            callbacks may set another one.
         clip: largest norm, or value; None: no clip.
         clip_by: ``global_norm`` of a group, ``norm`` of each tensor, or ``value``.
         make: makes the optimizer of groups of parameters; None: Adam.
@@ -53,7 +54,7 @@ class Step:
     def __init__(
         self,
         groups: Mapping[str, Sequence[nn.Parameter]],
-        lr: Points,
+        lr: Points | Callable[[], Points],
         *,
         clip: float | None = None,
         clip_by: ClipBy = "global_norm",
@@ -78,7 +79,7 @@ class Step:
 
     def follow(self, env_steps: int) -> None:
         """Sets the learning rate to that after so many env steps."""
-        lr = value_at(self._lr, env_steps)
+        lr = value_at(self._lr() if callable(self._lr) else self._lr, env_steps)
         for group, factor in zip(self.optimizer.param_groups, self._factors, strict=True):
             group["lr"] = factor * lr
 

@@ -132,6 +132,9 @@ class Feed:
     def take(self) -> list[Chunk]:
         """Blocks until a batch is complete and returns it; meanwhile it runs errands.
 
+        The batch before counts as learned only now: what is recorded of it, and what callbacks set,
+        comes before the simulations continue.
+
         Raises:
             FeedClosed: the server is stopping.
             Exception: what `on_taken` raises.

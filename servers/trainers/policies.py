@@ -98,7 +98,6 @@ class TrainerLearning:
             if num_before is None or actors.num_updates != num_before:
                 actors.publish()
                 actors.weights_seq_no += 1
-        self.feed.finish_learning()
         return metrics
 
 

@@ -56,7 +56,7 @@ class MASAC(JointCriticTrainer):
         self.target_entropy = torch.from_numpy(entropies).to(self.device)
         """H of each member, ``[n]``."""
         self.temperature = Temperature(own.initial_alpha, self.device)
-        alpha = Step({"": [self.temperature.log]}, own.alpha_lr, clip=own.grad_clip)
+        alpha = Step({"": [self.temperature.log]}, lambda: own.alpha_lr, clip=own.grad_clip)
         return {**super().make_steps(), ALPHA: alpha}
 
     def act(self, rows: Rows) -> Acted:

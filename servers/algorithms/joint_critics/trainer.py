@@ -131,8 +131,8 @@ class JointCriticTrainer(TeamTrainer):
         own, net = self.settings, self.net
         critic, actor = list(net.critic.parameters()), list(net.actor.parameters())
         return {
-            CRITIC: Step({"": critic}, own.critic_lr, clip=own.grad_clip),
-            POLICY: Step({"": actor}, own.actor_lr, clip=own.grad_clip),
+            CRITIC: Step({"": critic}, lambda: own.critic_lr, clip=own.grad_clip),
+            POLICY: Step({"": actor}, lambda: own.actor_lr, clip=own.grad_clip),
         }
 
     # --- acting -------------------------------------------------------------------------

@@ -101,7 +101,7 @@ class QMIX(TeamTrainer):
         return {
             "": Step(
                 groups,
-                own.lr,
+                lambda: own.lr,
                 clip=own.grad_clip,
                 eps=eps,
                 make=rmsprop if own.optimizer_name == "rmsprop" else None,

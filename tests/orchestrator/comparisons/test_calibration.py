@@ -319,16 +319,17 @@ def test_what_the_night_measures_holds_in_few_sweeps(tmp_path: Path) -> None:
     assert max(false_claims.values()) <= 0.3, false_claims
 
 
-def test_a_constant_game_is_known_exactly_and_shows_nothing(tmp_path: Path) -> None:
+def test_a_constant_game_shows_nothing(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path, 3)
     sweep.write(constant(np.random.default_rng(0), np.zeros((3, NUM_EPISODES, 2))))
     found = compare_runs([run.path for run in sweep.runs.values()])
     for who in ("ppo p", "a2c p"):
         standing = row(found, "standings", contestant=who, subject="role:p")
-        assert standing.iqm == Estimate(1.0, 1.0, 1.0)
+        assert standing.iqm.mean == 1.0
+        assert math.isnan(standing.iqm.low), "three seeds tie"
     assert set(found.frame("learners").verdict) == {"not shown"}
     assert not any(re.search(r" over \S+ by ", sentence) for sentence in found.headline)
-    assert any("cannot be told apart" in sentence for sentence in found.headline)
+    assert any("with no interval" in sentence for sentence in found.headline)
 
 
 def test_a_lucky_set_of_shared_episodes_shows_nothing(tmp_path: Path) -> None:
