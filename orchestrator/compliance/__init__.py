@@ -1,1 +1,1 @@
-"""The rules of docs/protocol.md, played against a server or a client of any language."""
+"""Tries the rules of docs/protocol.md on a server or a client in any language."""

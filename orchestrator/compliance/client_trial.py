@@ -1,4 +1,4 @@
-"""Starts a strict server and a client's program, and tells which rules the client has kept."""
+"""Runs a client's program against a strict server, and finds which rules the client keeps."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MORNINGS: Mapping[str, tuple[Space, Space]] = {
     "driver_1": (Box((2,)), Discrete(3)),
     "toll": (Box((1,)), Box((1,), low=0.0, high=5.0)),
 }
-"""The agents of docs/protocol.md, for whom the loops of docs/languages.md act."""
+"""Spaces of the agents in docs/protocol.md, for which the loops of docs/languages.md act."""
 _LOOK_EVERY_S = 0.1
 _OWN_END_S = 10.0
-"""For a program to end by itself once all has been seen."""
+"""How long a program may take to end by itself once all rules have been tried."""
 _STOP_S = 10.0
 _STDERR = 2
 
@@ -57,7 +57,7 @@ def judge_client(
     network.start(server, asyncio.Event().wait, max_connections=100, keep_alive_s=600.0)
     try:
         url = f"http://{network.address}"
-        # What the program prints must not be taken for the table.
+        # The program's output must not be mixed with the table on stdout.
         program = Program([part.replace("{gateway}", url) for part in command], _STDERR)
     except OSError as error:
         network.stop(_STOP_S)
@@ -78,7 +78,7 @@ def judge_client(
 
 
 def _watch(program: Program, server: StrictServer, timeout_s: float) -> int | None:
-    """Returns the exit code; None if the program went on after all has been seen, or too long."""
+    """Returns the exit code; None if the program did not end in time."""
     deadline = time.monotonic() + timeout_s
     is_enough = False
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Rules of endpoints, transports, access and limits: what is said around the items."""
+"""Rules of endpoints, transports, access and limits: all that is not about items."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from muxrl.protocol.messages import (
 
 RULES = Rules(has_items=False)
 _MAX_BODY_BYTES = 16 << 20
-"""That are sent to see whether a limit holds."""
+"""Largest `max_message_bytes` that `large_messages` tries."""
 _MAX_EPISODES = 4096
-"""That are opened to see whether a limit holds."""
+"""Largest `max_episodes` that is tried."""
 
 
 @RULES.of("endpoints", is_needed=True)
@@ -210,7 +210,7 @@ def large_messages(server: Subject) -> None:
             websocket.send(b"\0" * (limit + 1))
             raise Broken("the WebSocket closed", websocket.recv(ANSWER_S))
         except ConnectionClosed as closed:
-            # Who closes while more is on its way may reset the connection, and its code is lost.
+            # If it closes while more bytes arrive, the connection may be reset and the code lost.
             code = closed.rcvd.code if closed.rcvd else None
             expect(code in (1009, None), "close code 1009", code)
 
@@ -237,7 +237,7 @@ def large_heads(server: Subject) -> None:
     try:
         address = (str(parts.hostname), int(parts.port or 80))
         with socket.create_connection(address, ANSWER_S) as connection:
-            connection.sendall(head + b"x" * (64 << 10))  # and it is not over yet
+            connection.sendall(head + b"x" * (64 << 10))  # and the head is not complete yet
             answer = connection.recv(100)
     except OSError as error:
         raise Broken("an answer", error) from None

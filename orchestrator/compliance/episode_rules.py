@@ -24,9 +24,9 @@ from muxrl.protocol.spaces import ACTION_MASK_KEY, DictSpace
 
 RULES = Rules()
 _PATIENCE_S = 5.0
-"""For an episode to expire; one that lasts longer is not waited for."""
+"""The longest `episode_timeout_s` for which the trial waits."""
 _LATE_S = 5.0
-"""By which a busy server may be late to close it."""
+"""How late a busy server may close an expired episode."""
 
 
 @RULES.of("an episode")
@@ -49,7 +49,7 @@ def actions(server: Subject) -> None:
         _are_actions_of(server, reply, server.agents)
     if len(server.agents) > 1:
         first, rest = server.agents[:1], server.agents[1:]
-        with contextlib.suppress(Skipped):  # one team, of which any members may be asked
+        with contextlib.suppress(Skipped):  # a single team, any members of which may be asked
             first, rest = server.two_disjoint()
         for some in (first, rest):
             _are_actions_of(server, episode.step(some), some)
@@ -126,7 +126,7 @@ def whole_steps(server: Subject) -> None:
     wrong = episode.next(rewards={agent_id: 5.0, "nobody at all": 1.0})
     replies = server.say(wrong, other.next(rewards={agent_id: 1.0}))
     refused(replies[0], 422)
-    acted(replies[1])  # the others of its frame continue
+    acted(replies[1])  # other episodes of the frame continue
     episode.step(rewards={agent_id: 1.0})
     for each in (episode, other):
         ended(server.ask(EndEpisode(each.id, 2)), 2, {agent_id: 1.0})
@@ -137,7 +137,7 @@ def rewards(server: Subject) -> None:
     """rewards of an agent add up, and none means 0"""
     agent_id = server.agents[0]
     episode = server.start()
-    episode.step(rewards={agent_id: 0.5})  # before its first action; counts in the return
+    episode.step(rewards={agent_id: 0.5})  # a reward before the first action counts in the return
     episode.step(rewards={agent_id: 1.0})
     episode.step()
     others = dict.fromkeys(server.agents[1:], 0.0)
@@ -193,7 +193,7 @@ def truncated_agents(server: Subject) -> None:
     if rest:
         lacking = refused(server.ask(episode.next(rest, **truncated)), 422)
         expect(lacking.agent_id == gone, f"agent_id {gone!r}", lacking)
-        if server.is_gateway:  # it has closed the episode, on all servers
+        if server.is_gateway:  # a gateway has closed the episode on all servers
             episode = server.begun()
         episode.step(rest, **truncated, **final)
         episode.end()
@@ -291,7 +291,7 @@ def silence(server: Subject) -> None:
         raise Skipped(f"episode_timeout_s is {timeout_s:g}; up to {_PATIENCE_S:g} it is waited for")
     episode = server.begun()
     deadline = time.monotonic() + 3 * timeout_s + _LATE_S
-    # A status says it without breaking the silence.
+    # The status counts open episodes without breaking the silence.
     while server.read(server.request("GET", "/v1/status"), Status).num_open_episodes:
         expect(time.monotonic() < deadline, f"no open episode {timeout_s:g} s later", "it is open")
         time.sleep(timeout_s / 10)

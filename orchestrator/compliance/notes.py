@@ -1,4 +1,4 @@
-"""What a strict server has seen of each rule for clients."""
+"""The rules for clients, and what a strict server has noted of each."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _NEVER = {
 
 
 class Notes:
-    """Counts how often each rule was kept, and holds what broke it first."""
+    """Counts how often each rule was kept, and keeps how it was first broken."""
 
     def __init__(self) -> None:
         self._num_kept: Counter[str] = Counter()
         self._broken: dict[str, str] = {}
 
     def kept(self, rule: str) -> None:
-        """Says that a rule was kept where it could have been broken."""
+        """Notes that a rule was kept when it could have been broken."""
         self._num_kept[rule] += 1
 
     def broken(self, rule: str, expected: str, came: object) -> None:
-        """Says that a rule was broken."""
+        """Notes that a rule was broken."""
         self._broken.setdefault(rule, str(Broken(expected, came)))
 
     def verdicts(self) -> list[Verdict]:
-        """Returns what became of each rule."""
+        """Returns a verdict on each rule."""
         found = []
         for rule, (where, text) in RULES.items():
             if rule in self._broken:

@@ -1,4 +1,4 @@
-"""All rules for servers, tried one after the other."""
+"""Tries all rules for servers, one after the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RULES = (*endpoint_rules.RULES, *episode_rules.RULES, *value_rules.RULES)
 
 
 def judge(rule: Rule, subject: Subject) -> Verdict:
-    """Tries one rule, over HTTP and, if it has items, over the WebSocket, too."""
+    """Tries one rule over HTTP, and if it is about items, over the WebSocket, too."""
 
     def verdict(outcome: Literal["ok", "broken", "skipped"], detail: str = "") -> Verdict:
         return Verdict(rule.where, rule.text, outcome, detail, rule.is_needed)
@@ -34,14 +34,14 @@ def judge(rule: Rule, subject: Subject) -> Verdict:
 
 
 def judge_server(address: str, token: str = "") -> Iterator[Verdict]:
-    """Tries all rules on a server, and yields what became of each.
+    """Tries all rules on a server, and yields a verdict on each.
 
     Args:
         address: "host:port" or "http://host:port".
         token: bearer token, "" for none.
 
     Raises:
-        ValueError: `address` is none.
+        ValueError: `address` is no address.
     """
     spec_rule = ("endpoints", "GET /v1/spec says what the server is")
     try:

@@ -1,7 +1,7 @@
-"""A RANDOM server that notes what its client does wrong, and fails on purpose.
+"""A RANDOM server that notes which rules its client breaks, and fails on purpose.
 
-Its episodes are numbered by their starts: of the second one it loses an answer, of the third it
-holds one back, the fourth it does not know any more, and the fifth it refuses to start once.
+The episodes are numbered in the order of their starts. The server loses an answer of the second
+episode, delays an answer of the third, forgets the fourth, and refuses once to start the fifth.
 """
 
 from __future__ import annotations
@@ -44,40 +44,40 @@ from muxrl.servers.network.listening import Network
 from muxrl.servers.server import PolicyServer
 
 ENOUGH_EPISODES = 6
-"""After which every trouble has been made."""
+"""After so many episodes the server has made all of its faults."""
 _MOST_EPISODES = 20
-"""After which the run is over, for a program that plays until then."""
+"""After so many episodes the run is over, for programs that play until a run ends."""
 HELD_S = 0.5
 _CUT, _HELD, _GONE, _REFUSED = 1, 2, 3, 4
 _FAULT_AT = 1
-"""The step of an episode at which its trouble is made."""
+"""The step of an episode at which its fault is made."""
 _LATER_S = 0.1
 _MAX_EPISODES = 256
 
 
 @dataclass(eq=False)
 class _Episode:
-    """One that was started."""
+    """An episode that was started."""
 
     number: int
     t: int = 0
-    """How many steps were taken."""
+    """How many steps it has had."""
     last: Step | None = None
     done: frozenset[str] = frozenset()
     is_closed: bool = False
     is_gone: bool = False
     is_pending: bool = False
-    """Whether an answer was lost, or is held back."""
+    """Whether an answer was lost, or is delayed."""
 
 
 class StrictServer(PolicyServerApp):
-    """Answers items as a RANDOM server, and notes on the way which rules its client keeps.
+    """Answers items like a RANDOM server, and notes which rules its client keeps.
 
     Args:
-        agents: by id, their observation and action spaces.
-        state_size: length of the global state that it asks for; None: none.
-        network: that it listens with.
-        notes: takes what is seen.
+        agents: by id: observation and action space.
+        state_size: length of the global state that it reads; None: it reads none.
+        network: the network on which it listens.
+        notes: collects what it notes.
         agents_return: whether agents may observe again after their end.
     """
 
@@ -106,7 +106,7 @@ class StrictServer(PolicyServerApp):
         )
         self.has_seen_enough = threading.Event()
         self.has_ended_run = False
-        """Whether it has refused a start since the run was over."""
+        """Whether it has refused a start because the run was over."""
         self._notes = notes
         self._cut = network.cut
         self._episodes: dict[str, _Episode] = {}
@@ -115,10 +115,10 @@ class StrictServer(PolicyServerApp):
         self._is_replying = False
 
     def finish(self, *, was_ended: bool) -> None:
-        """Notes what is known only once the client has gone.
+        """Notes what is known only once the client has ended.
 
         Args:
-            was_ended: whether it was stopped in the middle of its work.
+            was_ended: whether the client was stopped in the middle of its work.
         """
         if self._refused_start and not was_ended:
             self._notes.broken("503", "the start again", "it did not come")
@@ -142,7 +142,7 @@ class StrictServer(PolicyServerApp):
 
         def answered(replies: list[AnyReply]) -> None:
             if _CUT in faults:
-                loop.call_later(_LATER_S, self._reply, reply, replies)  # nobody hears it
+                loop.call_later(_LATER_S, self._reply, reply, replies)  # the answer gets lost
             elif _HELD in faults:
                 loop.call_later(HELD_S, self._release, items, reply, replies)
             else:
@@ -160,7 +160,7 @@ class StrictServer(PolicyServerApp):
                 self._episodes[item.episode_id].is_pending = is_pending
 
     def _reply(self, reply: Answered, replies: list[AnyReply]) -> None:
-        # A frame that came too early is answered within this call.
+        # A frame that is already there, and so came too early, is answered within this call.
         self._is_replying = True
         try:
             reply(replies)
@@ -173,7 +173,7 @@ class StrictServer(PolicyServerApp):
         self._reply(reply, replies)
 
     def _fault_of(self, item: AnyItem) -> int | None:
-        """Returns the trouble that an item makes, if it is the first time."""
+        """Returns the fault to make at an item, if it has not been made yet."""
         episode = self._episodes.get(item.episode_id)
         if episode is None or not isinstance(item, Step) or item.t != _FAULT_AT:
             return None
@@ -199,10 +199,10 @@ class StrictServer(PolicyServerApp):
         return outcome
 
     def _make_fault(self, item: StartEpisode) -> None:
-        """Refuses a start if it is too late, and the fifth one once.
+        """Refuses starts once the run is over, and the fifth start once.
 
         Raises:
-            RunOver, NotServing: it is refused.
+            RunOver, NotServing: the start is refused.
         """
         if len(self._episodes) >= _MOST_EPISODES:
             self.has_ended_run = True
@@ -217,10 +217,10 @@ class StrictServer(PolicyServerApp):
             raise NotServing("this server is stopping")
 
     def _look(self, item: AnyItem, episode: _Episode, now: float) -> None:
-        """Notes what the server itself would not refuse.
+        """Notes broken rules that a RANDOM server would not refuse.
 
         Raises:
-            EpisodeGone: the episode is not known any more.
+            EpisodeGone: the server has forgotten the episode.
         """
         if episode.is_gone and not isinstance(item, AbortEpisode):
             self._notes.broken("410", "another episode after a 410", item)
@@ -249,7 +249,7 @@ class StrictServer(PolicyServerApp):
                 self._notes.broken("values", "an observation in each step", "none")
 
     def _accept(self, item: AnyItem, episode: _Episode) -> None:
-        """Notes what was right in an item that was not refused."""
+        """Notes the rules that an accepted item has kept."""
         if isinstance(item, Step):
             self._notes.kept("order")
             if item.t < episode.t:
@@ -270,7 +270,7 @@ class StrictServer(PolicyServerApp):
                 self._notes.kept("done")
             episode.done -= item.observations.keys()
             return
-        episode.is_pending = False  # it was closed without the answer, as whoever gives up does
+        episode.is_pending = False  # a client that gives up closes it without the answer
         episode.is_closed = True
         if len(self._episodes) >= ENOUGH_EPISODES:
             self.has_seen_enough.set()

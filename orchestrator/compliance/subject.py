@@ -1,4 +1,4 @@
-"""A server whose rules are tried: how it is spoken to, and what its agents may observe."""
+"""A server under trial: sends it requests and items, and makes observations for its agents."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, DictSpace, Discrete, bou
 from muxrl.protocol.values import Mismatch, conform, sample
 
 ANSWER_S = 60.0
-"""For an answer: a server may hold one back while it learns."""
+"""How long to wait for an answer, which a server may hold back while it learns."""
 _ROUNDING = 1e-5
-"""By how much an action may be outside of a Box, whose bounds float32 cannot always represent."""
+"""How far an action may be outside of a Box: float32 cannot represent all bounds exactly."""
 _ITEMS = 64
-"""That every server takes in one frame."""
+"""Items that every server takes in one frame."""
 T = TypeVar("T")
 
 
 class Subject:
-    """A server under trial. Nothing is sent again and nothing is mended on the way.
+    """A server under trial. Nothing is sent again or corrected on the way.
 
     Args:
         address: "host:port" or "http://host:port".
@@ -55,7 +55,7 @@ class Subject:
 
     Raises:
         Broken: ``GET /v1/spec`` is not answered with a spec.
-        ValueError: `address` is none.
+        ValueError: `address` is no address.
     """
 
     def __init__(self, address: str, token: str = "") -> None:
@@ -63,7 +63,7 @@ class Subject:
         self.token = token
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.over_websocket = False
-        """Whether `say` uses msgpack over the WebSocket, and not JSON over HTTP."""
+        """Whether `say` uses msgpack over the WebSocket instead of JSON over HTTP."""
         self._rng = np.random.default_rng(0)
         self._ids = (f"compliance-{uuid.uuid4().hex[:8]}-{n}" for n in itertools.count())
         self._session = requests.Session()
@@ -79,7 +79,13 @@ class Subject:
     def request(
         self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
     ) -> requests.Response:
-        """Returns an answer, whatever its code. `body`: bytes as they are, else as JSON.
+        """Sends a request, and returns the answer, whatever its code.
+
+        Args:
+            method: HTTP method.
+            path: path of the endpoint.
+            body: bytes are sent as they are, other values as JSON.
+            headers: further headers, or others of the same name.
 
         Raises:
             Broken: there is no answer.
@@ -94,10 +100,10 @@ class Subject:
             raise Broken(f"an answer to {method} {self.url}{path}", cause_of(error)) from None
 
     def read(self, answer: requests.Response, kind: type[T], code: int = 200) -> T:
-        """Returns an answer's body.
+        """Returns the decoded body of an answer.
 
         Raises:
-            Broken: it has another code, or is none of this kind.
+            Broken: the answer has another code, or its body is not of this kind.
         """
         expect(answer.status_code == code, f"{code}", f"{answer.status_code}: {answer.text}")
         try:
@@ -106,17 +112,17 @@ class Subject:
             raise Broken(f"a {kind.__name__}", f"{error}: {answer.text}") from None
 
     def refusal(self, answer: requests.Response, code: int) -> Refused:
-        """Returns the refusal that an answer has to be."""
+        """Returns an answer's refusal; raises `Broken` if it is none with this code."""
         refused = self.read(answer, Refused, code)
         expect(refused.code == code, f"code {code} in the body, too", refused)
         return refused
 
     @contextlib.contextmanager
     def websocket(self, headers: dict[str, str] | None = None) -> Iterator[ClientConnection]:
-        """Yields a new WebSocket, and closes it.
+        """Opens a WebSocket for the length of a ``with`` block.
 
         Raises:
-            Broken: there is none.
+            Broken: it cannot be opened.
         """
         url = self.url.replace("http", "ws", 1) + "/v1/ws"
         additional = self.headers if headers is None else headers
@@ -130,10 +136,10 @@ class Subject:
     # --- items --------------------------------------------------------------------------
 
     def say(self, *items: AnyItem) -> list[AnyReply]:
-        """Returns the replies to a frame.
+        """Sends items in one frame, and returns the replies.
 
         Raises:
-            Broken: they are not one for each item, in order.
+            Broken: there is not one reply for each item, in order.
         """
         batch = Batch(list(items))
         if not self.over_websocket:
@@ -148,31 +154,31 @@ class Subject:
         return replies
 
     def ask(self, item: AnyItem) -> AnyReply:
-        """Returns the reply to one item."""
+        """Sends one item, and returns the reply."""
         return self.say(item)[0]
 
     # --- episodes -----------------------------------------------------------------------
 
     def new_id(self) -> str:
-        """Returns an id that no episode has."""
+        """Returns an episode id that was not used before."""
         self._opened.append(next(self._ids))
         return self._opened[-1]
 
     def start(self, mode: Mode = "train", *, wants_log_probs: bool = False) -> Episode:
-        """Returns an episode that is open."""
+        """Starts an episode."""
         episode = Episode(self, self.new_id())
         reply = self.ask(StartEpisode(episode.id, mode, wants_log_probs=wants_log_probs))
         expect(isinstance(reply, Started), "started", reply)
         return episode
 
     def begun(self) -> Episode:
-        """Returns an episode that has had a step of all agents."""
+        """Starts an episode, and takes a step with all agents."""
         episode = self.start()
         episode.step()
         return episode
 
     def observe(self, agents: Collection[str] | None = None) -> dict[str, Any]:
-        """Returns observations of these agents, or of all; every action is available."""
+        """Returns observations of these agents, or of all; masks allow every action."""
         return {agent_id: self._observe(agent_id) for agent_id in agents or self.agents}
 
     def _observe(self, agent_id: str) -> Any:
@@ -183,11 +189,11 @@ class Subject:
         return seen
 
     def an_action(self, agent_id: str) -> Any:
-        """Returns an action of an agent's space."""
+        """Returns a random action of an agent's space."""
         return sample(self.spec.agents[agent_id].action_space, self._rng)
 
     def check_action(self, agent_id: str, action: Any) -> None:
-        """Raises `Broken` unless an answer is an action of an agent's space."""
+        """Raises `Broken` unless a value is an action of an agent's space."""
         space = self.spec.agents[agent_id].action_space
         try:
             value = conform(space, action)
@@ -200,17 +206,17 @@ class Subject:
 
     @property
     def is_gateway(self) -> bool:
-        """Whether other servers are behind it; it closes an episode that one of them refuses."""
+        """Whether it is a gateway, which closes an episode if a server behind it refuses."""
         return self.spec.algorithm == "GATEWAY"
 
     @property
     def state(self) -> Any:
-        """A global state, if the server asks for one."""
+        """A global state, if the server reads one."""
         size = self.spec.state_size
         return None if size is None else np.zeros(size, np.float32)
 
     def one_with_box(self) -> tuple[str, Box]:
-        """Returns an agent that observes arrays of float32, and its space."""
+        """Returns an agent that observes arrays of float32, and its observation space."""
         for agent_id, info in self.spec.agents.items():
             space = info.observation_space
             if isinstance(space, Box) and space.dtype == "float32" and space.shape:
@@ -218,7 +224,7 @@ class Subject:
         raise Skipped("no agent observes a Box of float32")
 
     def one_with_mask(self) -> tuple[str, Discrete]:
-        """Returns an agent whose observations have an action mask, and its actions."""
+        """Returns an agent whose observations have an action mask, and its action space."""
         for agent_id, info in self.spec.agents.items():
             seen, does = info.observation_space, info.action_space
             has_mask = isinstance(seen, DictSpace) and ACTION_MASK_KEY in seen.spaces
@@ -227,7 +233,7 @@ class Subject:
         raise Skipped("no agent observes an action mask")
 
     def two_disjoint(self) -> tuple[list[str], list[str]]:
-        """Returns an agent with its team, and the rest."""
+        """Returns an agent with its team, and all other agents."""
         group = self.spec.agents[self.agents[0]].group
         members = self.spec.groups.get(group, []) if group else []
         first = [a for a in self.agents if a == self.agents[0] or a in members]
@@ -236,7 +242,7 @@ class Subject:
         return first, [a for a in self.agents if a not in first]
 
     def tidy(self) -> None:
-        """Closes what is open: episodes by an abort, and the WebSocket."""
+        """Aborts all open episodes, and closes the WebSocket."""
         ids, self._opened = self._opened, []
         try:
             for first in range(0, len(ids), _ITEMS):
@@ -266,25 +272,25 @@ class Episode:
         return self.take(self.next(agents, **fields))
 
     def take(self, step: Step) -> Actions:
-        """Takes a step that has to be answered with actions."""
+        """Sends a step, and returns the actions with which it has to be answered."""
         actions = acted(self._subject.ask(step))
         self.t = step.t + 1
         return actions
 
     def end(self, returns: Mapping[str, float] | None = None, **fields: Any) -> None:
-        """Ends it after its last step, for which it has to have these `returns`; see `ended`."""
+        """Ends the episode, and checks its number of steps and its `returns`; see `ended`."""
         ended(self._subject.ask(EndEpisode(self.id, self.t, **fields)), self.t, returns)
 
 
 def acted(reply: AnyReply) -> Actions:
-    """Returns the actions that a reply has to be."""
+    """Returns a reply as actions; raises `Broken` if it is another reply."""
     if not isinstance(reply, Actions):
         raise Broken("actions", reply)
     return reply
 
 
 def refused(reply: AnyReply, code: int) -> Refused:
-    """Returns the refusal that a reply has to be."""
+    """Returns a reply as a refusal; raises `Broken` if it is none with this code."""
     if not isinstance(reply, Refused) or reply.code != code:
         raise Broken(f"a refusal with code {code}", reply)
     expect(reply.message, "a refusal that says why", reply)
@@ -292,7 +298,7 @@ def refused(reply: AnyReply, code: int) -> Refused:
 
 
 def ended(reply: AnyReply, num_steps: int, returns: Mapping[str, float] | None = None) -> None:
-    """Compares an end with its counts; an agent without a reward may be left out of `returns`."""
+    """Checks the reply to an end: its number of steps, and the returns of agents in `returns`."""
     if not isinstance(reply, Ended) or reply.num_steps != num_steps:
         raise Broken(f"ended, {num_steps} steps", reply)
     for agent_id, value in (returns or {}).items():
@@ -301,12 +307,12 @@ def ended(reply: AnyReply, num_steps: int, returns: Mapping[str, float] | None =
 
 
 def same(reply: AnyReply, other: AnyReply) -> bool:
-    """Whether two replies say the same, arrays compared by their numbers."""
+    """Whether two replies have the same content; arrays are compared by their numbers."""
     return encode_json(reply) == encode_json(other)
 
 
 def received(websocket: ClientConnection, frame: bytes | str) -> list[AnyReply]:
-    """Returns the replies to a frame, which have to come in its own encoding."""
+    """Sends a frame, and returns the replies, which have to come in the same encoding."""
     try:
         websocket.send(frame)
         answer = websocket.recv(ANSWER_S)

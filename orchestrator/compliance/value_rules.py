@@ -125,7 +125,7 @@ def log_probs(server: Subject) -> None:
     refused(server.ask(server.start().next(logged_log_probs={agent_id: -1.0})), 422)
     if server.spec.gives_log_probs:
         reply = server.start(wants_log_probs=True).step()
-        is_sound = all(one < 1e-5 for one in reply.log_probs.values())  # of float32
+        is_sound = all(one < 1e-5 for one in reply.log_probs.values())  # float32 rounds
         is_sound = is_sound and reply.log_probs.keys() <= reply.actions.keys()
         expect(is_sound, "logarithms of the probabilities of its agents' actions", reply)
         expect(not server.start().step().log_probs, "none where an episode wants none", reply)

@@ -1,4 +1,4 @@
-"""Rules, what became of each, and the table that says so."""
+"""Rules, the verdicts on them, and the table that lists these."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 Check = Callable[[Any], None]
-"""Is given the server, raises `Broken` or `Skipped`, and need not tidy up."""
+"""Tries a rule on a server: raises `Broken` or `Skipped`, and need not tidy up."""
 
 
 class Broken(Exception):
@@ -15,7 +15,7 @@ class Broken(Exception):
 
     Args:
         expected: what the rule wants.
-        came: what was heard instead.
+        came: what came instead.
     """
 
     def __init__(self, expected: str, came: object) -> None:
@@ -27,9 +27,16 @@ class Skipped(Exception):
 
 
 class Rule(NamedTuple):
-    """A rule for servers. `where`: its place on the page. `has_items`: tried over both transports.
-    `is_needed`: muxrl's own clients and runs need it; the others harden a server against mistakes,
-    strangers and load, or are for clients of other languages."""
+    """A rule for servers.
+
+    Attributes:
+        where: its place in docs/protocol.md.
+        text: the rule in words.
+        check: tries it.
+        has_items: whether it is tried over both transports.
+        is_needed: whether muxrl's clients and runs need it; other rules harden a server against
+            mistakes, strangers and load, or are for clients in other languages.
+    """
 
     where: str
     text: str
@@ -42,7 +49,7 @@ class Rules(list[Rule]):
     """Rules in the order in which they are tried.
 
     Args:
-        has_items: of those that do not say it themselves.
+        has_items: `Rule.has_items` of rules that do not set it.
     """
 
     def __init__(self, *, has_items: bool = True) -> None:
@@ -52,7 +59,7 @@ class Rules(list[Rule]):
     def of(
         self, where: str, *, has_items: bool | None = None, is_needed: bool = False
     ) -> Callable[[Check], Check]:
-        """Returns what adds a function as a rule, whose text is its docstring."""
+        """Returns a decorator that adds a function as a rule; its docstring is the rule's text."""
         tries_both = self._has_items if has_items is None else has_items
 
         def add(check: Check) -> Check:
@@ -73,12 +80,19 @@ _SECTIONS = {
     "across": "rules-across-servers-what-the-multiplexing-client-adds",
     "the command": "does-mine-keep-the-rules",
 }
-"""Of docs/protocol.md, by what a rule's place begins with."""
+"""Anchors in docs/protocol.md, by the beginning of a rule's place."""
 
 
 class Verdict(NamedTuple):
-    """What became of a rule. `where`: its place on the page. `detail`: why it is not ok, or "".
-    `is_needed`: see `Rule`."""
+    """What was found of a rule.
+
+    Attributes:
+        where: its place in docs/protocol.md.
+        rule: the rule in words.
+        outcome: whether it is kept.
+        detail: why it is not ok, or "".
+        is_needed: see `Rule`.
+    """
 
     where: str
     rule: str
@@ -88,7 +102,7 @@ class Verdict(NamedTuple):
 
     @property
     def section(self) -> str:
-        """Where the page says more."""
+        """The section of docs/protocol.md that says more."""
         anchors = (a for prefix, a in _SECTIONS.items() if self.where.startswith(prefix))
         return f"docs/protocol.md#{next(anchors)}"
 
@@ -100,7 +114,7 @@ def expect(condition: object, expected: str, came: object) -> None:
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """Returns a line for each rule, the stories below theirs, and the counts in the end."""
+    """Returns a line for each rule, with details below it, and the counts at the end."""
     width = max(len(verdict.where) for verdict in verdicts)
     needed = [verdict for verdict in verdicts if verdict.is_needed]
     others = [verdict for verdict in verdicts if not verdict.is_needed]

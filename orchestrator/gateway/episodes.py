@@ -1,8 +1,8 @@
-"""The open episodes of a gateway: what is said of them, and how each ends.
+"""The open episodes of a gateway: checks the items of simulations, and records how episodes end.
 
-Every item is checked before anything of it is kept, as a server does: order, agents, values. What
-only a server can refuse, a team without a member say, closes the episode on all servers, as it does
-in the Python client.
+As on a server, an item's order, agents and values are checked before anything of it is kept. If a
+server refuses what the gateway cannot check, such as a team without a member, the episode is closed
+on all servers, as in the Python client.
 """
 
 from __future__ import annotations
@@ -56,68 +56,69 @@ from muxrl.servers.episodes.step_check import SMALL_REWARD, CheckedStep, StepChe
 logger = logging.getLogger(__name__)
 
 _REMEMBERED = 10_000
-"""Ended episodes, whose ends may be repeated."""
+"""How many ended episodes are remembered: simulations may repeat their ends."""
 _MAX_REASON_CHARS = 500
-"""Of why one is over, which is said again where the first answer was lost."""
+"""Most characters of the reason why an episode is over, which may have to be sent again."""
 
 
 @dataclass
 class Forwarded:
-    """What the servers have to be asked about."""
+    """An item that the servers have to answer before the gateway can."""
 
     episodes: Sequence[OpenEpisode]
-    """Of one client."""
+    """The item's episodes, all of one client."""
     answered: Callable[[], AnyReply | ProtocolError]
+    """Returns the gateway's answer, once the servers have answered."""
     step: CheckedStep | None = None
-    """Sent with those of other episodes."""
+    """A checked step, which is sent together with the steps of other episodes."""
     rows: tuple[StepRows, Layout, list[Any]] | None = None
-    """Steps, how they are ordered, and where their actions are put."""
+    """Steps in rows, their layout, and the arrays into which their actions are written."""
 
 
 class GatewayEpisodes:
     """All episodes of a gateway. For one thread only.
 
     Args:
-        spec: the gateway's own.
+        spec: the spec of the gateway.
     """
 
     def __init__(self, spec: ServerSpec) -> None:
         self.counts = EpisodeCounts()
         self.num_lost = 0
-        """Training episodes that were closed since a server was lost."""
+        """Training episodes that were closed because a server was lost."""
         self.ended: deque[EpisodeResult] = deque(maxlen=_REMEMBERED)
-        """The newest training episodes that ended; a thread that takes them pops each."""
+        """The newest training episodes that have ended; another thread may pop them."""
         self.num_over = 0
         """Episodes that are over, however they ended, evaluations too."""
         self.most_env_steps = math.inf
-        """Of training; steps beyond are not answered, until it is more or training is over."""
+        """Limit of training env steps; further steps wait until it is raised or training ends."""
         self.refusal: ProtocolError | None = None
-        """Of all episodes, from now on."""
+        """With which all episodes are refused from now on; None: they are not."""
         self.unconfirmed: set[str] = set()
-        """Open episodes whose simulation does not know yet that all are refused."""
+        """Open episodes whose simulation has not heard `refusal` yet; only "" if none was open."""
         self.open: dict[str, OpenEpisode] = {}
         self.ledger = Ledger("gateway", "", self.open, _REMEMBERED)
         self._spec = spec
         self._check = StepCheck(
             spec.agents, spec.state_size, needs_state=False, agents_return=spec.agents_return
         )
-        # Large rewards are read one by one, beside returns.
+        # Steps with larger rewards are read one by one, where returns are checked, too.
         self._reading = Reading(self._check, max_reward=SMALL_REWARD)
         self.begin_round()
 
     @property
     def num_training(self) -> int:
-        """How many of them train; from any thread."""
+        """How many open episodes train; may be read from any thread."""
         return sum(one.is_training for one in list(self.open.values()))
 
     def begin_round(self) -> None:
-        """Forgets what the servers were sent before."""
+        """Begins a round, in which nothing has been sent to servers yet."""
         self.outboxes: dict[MultiplexingClient, Outbox] = defaultdict(Outbox)
-        """What they are sent of starts and ends, and of what is repeated."""
+        """By client: the starts, ends and repeats that servers are sent in this round."""
         self._num_stepping = 0
-        """Training steps that they are sent."""
+        """Training steps that are sent in this round."""
         self.aborts: dict[str, str] = {}
-        """Why simulations abort episodes, by id."""
+        """By episode id: why its simulation aborts it in this round."""
 
     def receive(
         self, item: Step | StepRows | PlayedSteps | EndEpisode | AbortEpisode
@@ -125,15 +126,14 @@ class GatewayEpisodes:
         """Receives an item.
 
         Args:
-            item: what came, other than a start, see `Wanted`.
+            item: any item but a start; `Wanted` receives starts.
 
         Returns:
-            What the servers have to be asked; or the answer; or, of rows that are not plain, the
-            steps that are to be received one by one. None: it has to wait, since with what they are
-            sent all is played.
+            What to ask the servers; or the answer; or, of rows that are not plain, the steps to
+            receive one by one. None: the item has to wait, since `most_env_steps` is reached.
 
         Raises:
-            ProtocolError: it is refused, and nothing of it is kept.
+            ProtocolError: the item is refused, and nothing of it is kept.
         """
         if isinstance(item, StepRows):
             return self._step_in_rows(item) or self._reading.singles(item)
@@ -153,13 +153,13 @@ class GatewayEpisodes:
         return self._step(item, episode) if isinstance(item, Step) else self._end(item, episode)
 
     def check_refusal(self, episode_id: str) -> None:
-        """Raises the refusal of all episodes, if there is one: whoever asks knows it then."""
+        """Raises the refusal of all episodes, if any, and notes that this simulation knows it."""
         if self.refusal is not None:
             self.unconfirmed -= {episode_id, ""}
             raise self.refusal
 
     def check_new(self, episode_id: str) -> None:
-        """Raises `ProtocolError` unless one more may begin in this round, with this id."""
+        """Raises `ProtocolError` unless another episode may begin in this round, with this id."""
         self.ledger.check_new(episode_id)
         num_ending = sum(len(outbox.ended) for outbox in self.outboxes.values())
         if len(self.open) - num_ending >= self._spec.max_episodes:
@@ -171,11 +171,11 @@ class GatewayEpisodes:
     # --- steps --------------------------------------------------------------------------
 
     def _step_in_rows(self, item: StepRows) -> Forwarded | None:
-        """Receives steps that are plain, all of them; None: they are to be read one by one.
+        """Receives rows if all steps in them are plain; None: they have to be read one by one.
 
         Raises:
-            MalformedMessage: they are no rows.
-            ValueMismatch: the client acted in them.
+            MalformedMessage: the item's arrays are no rows.
+            ValueMismatch: the client chose the actions itself.
         """
         if isinstance(item, PlayedRows):
             raise _takes_no_played()
@@ -213,7 +213,7 @@ class GatewayEpisodes:
         return Forwarded(episodes, answered, rows=(item, layout, actions))
 
     def singles(self, forwarded: Forwarded) -> Iterator[tuple[Step, Forwarded]]:
-        """Yields steps in rows one by one, for those that the servers have not answered all."""
+        """Yields the steps of rows one by one; needed if servers have not answered all of them."""
         assert forwarded.rows is not None
         item, layout, actions = forwarded.rows
         for row, step in enumerate(self._reading.singles(item)):
@@ -227,7 +227,7 @@ class GatewayEpisodes:
             yield step, Forwarded([one], answered)
 
     def _is_allowed(self, num_steps: int) -> bool:
-        """Whether so many training steps more may be sent."""
+        """Whether `num_steps` more training steps may be sent."""
         num_env_steps = self.counts.num_env_steps + self._num_stepping
         return num_env_steps + num_steps <= self.most_env_steps
 
@@ -266,15 +266,15 @@ class GatewayEpisodes:
         return Forwarded([episode], answered, step=checked)
 
     def repeat(self, episode: OpenEpisode, answer: AnyReply) -> Forwarded | AnyReply:
-        """Answers what was answered before, and has servers that were told nothing for long hear
-        of the episode, which would expire there."""
+        """Gives an answer again. Servers that have heard nothing for too long are sent something
+        first, so that the episode does not expire there."""
         outbox = self.outboxes[episode.client]
         if episode.client.table.keep_alive(outbox, episode.joint.slot, time.monotonic()):
             return Forwarded([episode], lambda: answer)
         return answer
 
     def _count(self, num_steps: int, num_agents: int) -> None:
-        """Counts training steps that were answered, in which so many agents act."""
+        """Counts answered training steps, in each of which `num_agents` agents act."""
         self.counts.num_env_steps += num_steps
         self.counts.num_agent_steps += num_steps * num_agents
 
@@ -303,7 +303,7 @@ class GatewayEpisodes:
         return Forwarded([episode], lambda: self._ended(episode, metrics, "it has ended"))
 
     def _ended(self, episode: OpenEpisode, metrics: EpisodeMetrics, why: str) -> Ended:
-        """Notes that the servers know of an episode's end."""
+        """Records an episode's end, after the servers have recorded it; returns the answer."""
         joint = episode.joint
         ended = Ended(joint.episode_id, episode.t, joint.returns)
         self._record_end(ended, why)
@@ -316,19 +316,23 @@ class GatewayEpisodes:
         return ended
 
     def _truncated(self, episode: OpenEpisode) -> ProtocolError:
-        """Notes that the servers know of the end of an evaluation's episode that is too long."""
+        """Records that an evaluation episode was truncated for its length; returns the refusal."""
         why = f"it is an evaluation episode, and has had its {episode.t:,} env steps"
         self._ended(episode, {}, f"{why} (evaluation.max_episode_steps); begin another one")
         return self.ledger.gone(episode.joint.episode_id)
 
     def abort(self) -> None:
-        """Closes what simulations abort in this round."""
+        """Closes the episodes that simulations abort in this round."""
         why = "; ".join(dict.fromkeys(self.aborts.values()))
         ids = [episode_id for episode_id in self.aborts if episode_id in self.open]
         self.close(ids, f"its simulation aborted it: {why}".rstrip(": "))
 
     def lose(self, episode: OpenEpisode, why: ClientError, *, is_start: bool) -> ProtocolError:
-        """Buries an episode that the client has closed on all servers; returns the refusal."""
+        """Records that the client has closed an episode on all servers.
+
+        Returns:
+            The refusal of the item: an `EpisodeGone`, say.
+        """
         refusal = _refusal_of(why, is_start=is_start)
         episode_id = episode.joint.episode_id
         if self.open.get(episode_id) is episode:  # once, though several of its items may fail
@@ -337,7 +341,7 @@ class GatewayEpisodes:
         return refusal
 
     def close(self, episode_ids: Iterable[str], reason: str) -> None:
-        """Closes episodes early, with one message a server: a lost one is waited for once."""
+        """Closes episodes early, with one message to each server: for a lost one it waits once."""
         by_client: dict[MultiplexingClient, list[str]] = {}
         for episode_id in episode_ids:
             by_client.setdefault(self.open[episode_id].client, []).append(episode_id)
@@ -347,7 +351,13 @@ class GatewayEpisodes:
                 self._record_end(Aborted(episode_id), reason)
 
     def refuse_all(self, refusal: ProtocolError, *, has_clients: bool) -> None:
-        """Closes all, and refuses all from now on."""
+        """Closes all episodes, and refuses all from now on.
+
+        Args:
+            refusal: with what they are refused.
+            has_clients: whether simulations are connected, which should hear the refusal even if
+                no episode is open.
+        """
         self.refusal = refusal
         self.unconfirmed = set(self.open) or ({""} if has_clients else set())
         self.close(self.open, refusal.message)
@@ -363,8 +373,10 @@ class GatewayEpisodes:
     # --- silence ------------------------------------------------------------------------
 
     def see(self, episode_ids: Iterable[str], now: float, *, is_answered: bool = False) -> None:
-        """Notes that simulations have spoken of episodes; or that they have just been answered: who
-        waited for that was not idle."""
+        """Notes that episodes are alive: their simulations have sent items, or were just answered.
+
+        A simulation that waits for an answer is not idle.
+        """
         for episode_id in episode_ids:
             episode = self.open.get(episode_id)
             if episode is not None:
@@ -373,7 +385,7 @@ class GatewayEpisodes:
                 episode.last_seen = now
 
     def expire(self, now: float) -> None:
-        """Closes episodes that were silent for longer than the servers keep them."""
+        """Closes episodes that were silent for longer than servers keep them."""
         idle = [
             episode_id
             for episode_id, episode in self.open.items()
@@ -393,11 +405,11 @@ def _takes_no_played() -> ProtocolError:
 def _refusal_of(why: ClientError, *, is_start: bool) -> ProtocolError:
     """Returns the refusal of an item whose episode the client has closed on all servers.
 
-    A start that a server knows already, though the gateway does not, is a repeat: a gateway before
-    this one was lost when it had passed it on. So another episode may be started.
+    If a server refuses a start since it knows the episode, an earlier gateway was lost just after
+    it had passed the same start on. Then the simulation may start another episode.
 
     Args:
-        why: what the client raised.
+        why: the error that the client raised.
         is_start: whether the item was a start.
     """
     if isinstance(why, RefusedByServer) and not (is_start and why.code == OutOfOrder.code):

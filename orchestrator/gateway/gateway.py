@@ -1,11 +1,11 @@
-"""Answers like a server whose agents are everybody's, and asks the servers behind it.
+"""Answers like one server with all agents, by asking the servers behind it.
 
-A simulation in any language holds one conversation, with plain dicts by agent. Splitting, merging,
-starts on all servers or none, ends on every one of them and patience with one that is lost are
-those of the Python client (`muxrl.client.multiplexer`), which is used here.
+So a simulation in any language needs one connection, and sends plain dicts by agent. The gateway
+uses the Python client (`muxrl.client.multiplexer`), which splits and merges steps, starts an
+episode on all servers or none, ends it on every server, and waits for a server that is lost.
 
-The frames of all clients are answered in one thread, the asker's: what has come in while the
-servers answered goes to them together, as the episodes of one client with many environments do.
+The frames of all simulations are answered in one thread, the asker. Everything that has come in
+while servers answered goes to them together, like the episodes of a client with many environments.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ ALGORITHM = "GATEWAY"
 _LOOK_EVERY_S = 1.0
 _STOP_S = 10.0
 _WAITS_S = 0.2
-"""Answers that take longer are said to wait: no client asks before it was silent for 0.3 s."""
+"""If answers take longer, the status says so: clients ask for it after 0.3 s of silence."""
 
 
 class _Waiting(NamedTuple):
-    """A frame that is not answered yet."""
+    """A frame that has not been answered yet."""
 
     asked: list[Asked]
     reply: Answered
@@ -55,17 +55,17 @@ class _Waiting(NamedTuple):
 
 
 class _Order(NamedTuple):
-    """What another thread has the asker do between two frames."""
+    """Something that another thread wants done by the asker, between two frames."""
 
     action: Callable[[], None]
     done: threading.Event
 
 
 class Gateway(Front):
-    """The front of several servers.
+    """The gateway in front of several servers.
 
     Args:
-        client: reaches them; it belongs to the gateway from now on.
+        client: the client of the servers, which the gateway owns from now on.
         address, token: see `Front`.
         on_shutdown: see `Front`.
         agents_return: whether they do in any case, see `merged_spec`.
@@ -91,7 +91,7 @@ class Gateway(Front):
         self._released = threading.Event()
         self._released.set()
         self._beyond: list[_Waiting] = []
-        """Frames with steps beyond what may be played."""
+        """Frames that wait, since they have steps beyond the limit of training."""
         self._is_used_up = threading.Event()
         self._busy_since: float | None = None
         self._received_at = time.monotonic()
@@ -126,7 +126,7 @@ class Gateway(Front):
 
     @property
     def _is_waiting(self) -> bool:
-        """Whether answers are held back: a server learns, is waited for, or all are held."""
+        """Whether answers wait: a server learns or is lost, or simulations are held."""
         since = self._busy_since
         is_busy = since is not None and time.monotonic() - since > _WAITS_S
         return is_busy or bool(self._beyond)
@@ -134,21 +134,21 @@ class Gateway(Front):
     # --- from other threads -------------------------------------------------------------
 
     def hold(self) -> None:
-        """Has all clients wait for their answers until `release`."""
-        if self._released.is_set():  # else they are held already, or will be
+        """Has all simulations wait for their answers until `release`."""
+        if self._released.is_set():  # else they are held already, or will be soon
             self._held.clear()
             self._released.clear()
             self._frames.put(_Order(self._wait_for_release, threading.Event()))
 
     def wait_held(self, timeout_s: float) -> bool:
-        """Waits until all clients wait; returns whether that was in time."""
+        """Waits until all simulations wait; returns whether that was in time."""
         return self._held.wait(timeout_s)
 
     def _tell_played(self) -> None:
-        """Has shadows answer all that they were sent."""
+        """Waits until shadows have answered all that they were sent."""
         try:
             self.client.tell_played()
-        except ClientError as error:  # the next step meets it again
+        except ClientError as error:  # the next step meets it, too
             logger.warning("a shadow has not answered: %s", error)
 
     def _wait_for_release(self) -> None:
@@ -159,25 +159,25 @@ class Gateway(Front):
             pass
 
     def release(self) -> None:
-        """Continues to answer."""
+        """Answers again."""
         self._released.set()
 
     def limit(self, num_env_steps: float) -> None:
-        """Lets so many env steps of training be played; further ones wait for their answers."""
+        """Sets how many env steps of training may be played; answers to further steps wait."""
         self.episodes.most_env_steps = num_env_steps
 
     def allow(self, num_env_steps: int) -> None:
-        """Allows so many more than the limit, and waits until all are used up, or it ends."""
+        """Raises the limit, and waits until it is reached, or training or the gateway ends."""
         self._is_used_up.clear()
         self._do(lambda: self.limit(self.episodes.most_env_steps + num_env_steps))
         self._is_used_up.wait()
 
     def evaluate(self, evaluation: Evaluation, timeout_s: float) -> None:
-        """Has the next training episodes be played as evaluations instead.
+        """Has the next training episodes played as evaluations instead, and waits for their end.
 
         Args:
-            evaluation: takes what they return.
-            timeout_s: it is given up when no simulation has said anything for so long.
+            evaluation: the episodes to play; collects their results.
+            timeout_s: the evaluation is given up when no simulation has sent anything for so long.
         """
         self._do(lambda: self.wanted.evaluate(evaluation))
         while not evaluation.is_done.wait(_LOOK_EVERY_S):
@@ -187,12 +187,12 @@ class Gateway(Front):
 
     def end_training(self) -> None:
         """Closes training episodes as truncated; from now on only evaluations are played."""
-        self.release()  # from a last checkpoint
+        self.release()  # the last checkpoint may have held them
         self._do(self.wanted.end_training)
-        self._do(self._tell_played)  # what shadows have learned from is counted then
+        self._do(self._tell_played)  # so that shadows count all that they learn from
 
     def end(self, refusal: ProtocolError, timeout_s: float) -> None:
-        """Refuses all episodes from now on, and waits until those who play have heard it."""
+        """Refuses all episodes from now on, and waits until all simulations have been told."""
         self.release()
         deadline = time.monotonic() + timeout_s
         self._do(lambda: self.episodes.refuse_all(refusal, has_clients=self.num_connections > 0))
@@ -200,7 +200,7 @@ class Gateway(Front):
             time.sleep(_LOOK_EVERY_S / 20)
 
     def stop(self) -> bool:
-        """Closes all episodes on all servers; returns whether that was done in time."""
+        """Closes all episodes on all servers, and ends; returns whether that was in time."""
         self._is_stopping = True
         self.wanted.give_up()
         self.release()
@@ -230,26 +230,26 @@ class Gateway(Front):
             for order in taken:
                 if isinstance(order, _Order):
                     self._guarded(order.action)
-                    self._answer_together(self._beyond)  # it may have raised the limit
+                    self._answer_together(self._beyond)  # the order may have raised the limit
                     order.done.set()
             if self.wanted.is_used_up and not self._is_used_up.is_set():
                 self._tell_played()
                 self._is_used_up.set()
             if taken_at - looked_at >= _LOOK_EVERY_S:
                 looked_at = taken_at
-                # Not as of now: what has come in since was not looked at.
+                # With an earlier time: frames that have come in since have not been seen.
                 self._guarded(functools.partial(self.episodes.expire, taken_at))
             self._busy_since = None
         self.client.close()
         for frame in self._beyond:
             self._refuse_all(frame, self._stopped())
-        while not self._frames.empty():  # which came in the last moment
+        while not self._frames.empty():  # frames that came at the last moment
             left = self._frames.get()
             if isinstance(left, _Waiting):
                 self._refuse_all(left, self._stopped())
 
     def _take(self) -> list[_Waiting | _Order]:
-        """Returns all that has come in; nothing if nothing comes for a second."""
+        """Waits for frames or orders, a second at most, and returns all that have come in."""
         try:
             taken = [self._frames.get(timeout=_LOOK_EVERY_S)]
         except queue.Empty:
@@ -261,7 +261,7 @@ class Gateway(Front):
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
             action()
-        except Exception:  # the top of the thread: clients would wait for ever
+        except Exception:  # the top of the thread; without it, clients would wait for ever
             logger.exception("the gateway could not do what it was to do")
 
     def _answer_together(self, frames: list[_Waiting]) -> None:
@@ -302,9 +302,9 @@ class Gateway(Front):
 
 
 def merged_spec(specs: Mapping[str, ServerSpec], *, agents_return: bool = False) -> ServerSpec:
-    """Returns the spec of a server that has the agents of all these.
+    """Returns the spec of a server that has the agents of all these servers.
 
-    Policies and groups have their server's name before their own, as "qmix/drivers".
+    Names of policies and groups begin with their server's id: "qmix/drivers".
 
     Args:
         specs: by server id.

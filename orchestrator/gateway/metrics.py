@@ -1,4 +1,4 @@
-"""What a simulation says of an episode at its end, besides returns."""
+"""Reads the metrics that a simulation sends with the end of an episode."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from muxrl.servers.episodes.step_check import mismatch
 
 
 def metrics_of(item: EndEpisode, agents: Container[str]) -> EpisodeMetrics:
-    """Returns the metrics that an end brings, without null, NaN and infinity.
+    """Returns the metrics of an end, without null, NaN and infinity.
 
     Raises:
-        ValueMismatch: one has a name of muxrl's own, is of an unknown agent, or no number.
+        ValueMismatch: a metric has a name that muxrl reserves, an unknown agent, or a value that is
+            no number.
     """
     metrics: EpisodeMetrics = {}
     for name, value in item.metrics.items():
@@ -51,7 +52,7 @@ def metrics_of(item: EndEpisode, agents: Container[str]) -> EpisodeMetrics:
 
 
 def _read(name: str, who: str, value: Any) -> float | None:
-    """Returns a metric's value, None where there is none."""
+    """Returns a metric's value; None for null, NaN and infinities."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return None
     try:

@@ -1,4 +1,4 @@
-"""An open episode of a gateway, and the evaluation that it may be of."""
+"""An open episode of a gateway, and the evaluation to which it may belong."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from muxrl.protocol.rows import Layout, actions_of
 
 
 class Evaluation:
-    """Episodes that simulations are to play as evaluations; they do not know it.
+    """An evaluation of external simulations, which start training episodes as ever.
 
-    An episode that is begun as training, while one more is wanted, is one of these instead. They
-    alternate between the conditions: where others still train, all meet the same weights.
+    While the evaluation wants another episode, the next one that a simulation starts as training
+    belongs to it instead. Episodes alternate between the conditions: if other episodes train
+    meanwhile, all conditions meet the same weights.
 
     Args:
-        clients: for each condition one of the servers, or of some of them and random actions.
-        num_episodes: how many of each condition.
-        should_explore: by server, whether actions are sampled as in training, else greedy.
-        parameters: of its episodes, see `muxrl.client.episode_parameters.draw`.
-        first_seed: of these.
+        clients: for each condition, the client through which its episodes are played.
+        num_episodes: how many episodes of each condition.
+        should_explore: by server: whether actions are sampled as in training, else greedy.
+        parameters: parameters of its episodes, see `muxrl.client.episode_parameters.draw`.
+        first_seed: seed of the draws of the first episodes; later ones count on from it.
         max_steps: env steps after which an episode is truncated.
     """
 
@@ -45,24 +46,24 @@ class Evaluation:
         self.clients = clients
         self.max_steps = max_steps
         self.num_truncated = [0] * len(clients)
-        """Episodes that were, by condition."""
+        """By condition: how many episodes were truncated after `max_steps`."""
         self.should_explore = should_explore
         self.episodes: list[list[EpisodeResult]] = [[] for _ in clients]
-        """Those that ended, by condition."""
+        """By condition: the episodes that have ended."""
         self.logged_agents: list[set[str]] = [set() for _ in clients]
-        """Agents of whose actions the simulation chose any itself, by condition."""
+        """By condition: agents for which the simulation chose at least one action itself."""
         self.is_done = threading.Event()
-        """All were played, or it is given up."""
+        """Set when all episodes were played, or the evaluation is given up."""
         self.to_begin: deque[tuple[int, Parameters]] = deque(
             (condition, draw(parameters or {}, first_seed + i))
             for i in range(num_episodes)
             for condition in range(len(clients))
         )
-        """Condition and parameters of the episodes that are still to begin, lost ones again."""
+        """Condition and parameters of each episode still to begin; lost episodes come again."""
         self._num_left = len(self.to_begin)
 
     def add(self, condition: int, episode: EpisodeResult) -> None:
-        """Receives an episode that has ended."""
+        """Adds an episode that has ended."""
         self.episodes[condition].append(episode)
         self._num_left -= 1
         if not self._num_left:
@@ -71,34 +72,34 @@ class Evaluation:
 
 @dataclass(eq=False)
 class OpenEpisode:
-    """An open episode: what the simulation has said of it, and what the servers are to be sent."""
+    """An open episode, between its simulation and the servers."""
 
     started_by: StartEpisode
     started: Started
-    """The answer to that."""
+    """The answer to `started_by`."""
     is_training: bool
     client: MultiplexingClient
     joint: Episode
-    """On the servers."""
+    """The episode as the client of the servers has it."""
     evaluation: Evaluation | None
     condition: int
-    """Of the evaluation."""
+    """The number of its condition in the evaluation."""
     num_trained: int
-    """Env steps of training when it began."""
+    """Env steps of all training when the episode began."""
     last_seen: float
     t: int = 0
-    """The step that is awaited next."""
+    """The index of the next step."""
     longest_step_s: float = 0.0
-    """That its simulation took."""
+    """The longest time that its simulation has taken for a step."""
     agents_done: set[str] = field(default_factory=set)
     last_answer: Actions | tuple[Layout, list[Any], int] | None = None
-    """To its last step, or the rows of many, and where it is there."""
+    """The answer to the last step; a tuple: layout and arrays of rows, and this episode's row."""
 
     def repeated(self) -> Actions:
-        """Returns the answer to its last step once more.
+        """Returns the answer to the last step again.
 
         Raises:
-            OutOfOrder: there is none yet.
+            OutOfOrder: the last step has no answer yet.
         """
         episode_id, t = self.joint.episode_id, self.t - 1
         if self.last_answer is None:

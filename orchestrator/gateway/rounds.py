@@ -1,6 +1,6 @@
-"""Rounds of answers: what of all that came in goes to the servers together.
+"""Answers items in rounds: the items of a round go to the servers together.
 
-What concerns different episodes does, and so do a start and the first step of its episode.
+A round forwards at most one item of each episode, or a start and the first step of its episode.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Asked:
 
     @property
     def unanswered(self) -> list[Asked]:
-        """What of it has no answer yet."""
+        """The item, or those of its steps, that have no answer yet."""
         return [one for one in self.steps or [self] if one.answer is None]
 
 
@@ -45,21 +45,21 @@ class Rounds:
     """Answers all items of a gateway. For one thread only.
 
     Args:
-        client: of the servers.
-        spec: the gateway's own.
+        client: the client of the servers.
+        spec: the spec of the gateway.
     """
 
     def __init__(self, client: MultiplexingClient, spec: ServerSpec) -> None:
         self.episodes = GatewayEpisodes(spec)
         self.wanted = Wanted(client, self.episodes)
-        self._max_forwarded = needed_items(spec.max_episodes)  # which a server takes in one frame
+        self._max_forwarded = needed_items(spec.max_episodes)  # what a frame takes
 
     def answer(self, asked: Sequence[Asked], now: float) -> None:
-        """Answers items of any episodes, those of one episode in order.
+        """Answers items of any episodes; items of the same episode are answered in order.
 
         Args:
-            asked: gets the answers, except what is beyond `most_env_steps`, and what follows it in
-                its episode: to be asked again.
+            asked: the items, to which answers are added. Steps beyond `most_env_steps`, and later
+                items of their episodes, stay without an answer, and have to be passed again.
             now: monotonic time.
         """
         left = [one for whole in asked for one in whole.unanswered]
@@ -69,17 +69,20 @@ class Rounds:
             left = self._answer_round(left, beyond, now)
 
     def _answer_round(self, asked: Iterable[Asked], beyond: set[str], now: float) -> list[Asked]:
-        """Answers the first items of each episode; returns the others.
+        """Answers the first items of each episode in one round.
 
         Args:
-            asked: in order.
-            beyond: episodes whose next step has to wait; those of which it is found are added.
+            asked: the items, in order.
+            beyond: episodes whose next step has to wait; episodes that are found to wait are added.
             now: monotonic time.
+
+        Returns:
+            The items that are left for other rounds.
         """
         forwarded: dict[MultiplexingClient, list[tuple[Asked, Forwarded]]] = {}
         left: list[Asked] = []
         begun: set[str] = set()
-        through: set[str] = set()  # what else is of these episodes is for another round
+        through: set[str] = set()  # further items of these episodes are for another round
         num_forwarded = 0
         self.episodes.begin_round()
         queue = deque(asked)
@@ -132,7 +135,7 @@ class Rounds:
     def _exchange(
         self, client: MultiplexingClient, forwarded: Sequence[tuple[Asked, Forwarded]]
     ) -> None:
-        """Asks the servers behind a client, and answers what they were asked about."""
+        """Sends a client's items of this round to its servers, and answers them."""
         ids = [episode_id for asked, _ in forwarded for episode_id in asked.item.episode_ids]
         steps = {one.episodes[0].joint.slot: one.step for _, one in forwarded if one.step}
         table, outbox = client.table, self.episodes.outboxes[client]
@@ -162,7 +165,7 @@ class Rounds:
     def _note(
         self, asked: Asked, forwarded: Forwarded, failures: Mapping[str, ClientError]
     ) -> None:
-        """Answers what was forwarded."""
+        """Answers an item that was forwarded."""
         if failures.keys().isdisjoint(asked.item.episode_ids):
             asked.answer = forwarded.answered()
         elif forwarded.rows is not None:

@@ -1,4 +1,4 @@
-"""A gateway on a port, with the servers behind it."""
+"""Serves a gateway on a port."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class ServedGateway:
     """A gateway that answers from `start` to `stop`.
 
     Args:
-        connect: returns a client of the servers behind it, which is the gateway's from then on.
-        host, port, token: where it listens, and who may ask.
+        connect: returns a client of the servers behind it, which the gateway owns from then on.
+        host, port: where it listens; port 0: any free port.
+        token: bearer token that simulations have to send; "": none.
         on_shutdown: see `Front`.
         agents_return: see `Gateway`.
 
@@ -51,7 +52,7 @@ class ServedGateway:
             raise
 
     def start(self) -> str:
-        """Starts to answer; returns "host:port".
+        """Starts answering; returns "host:port".
 
         Raises:
             CannotListen: the network did not come up.
@@ -66,6 +67,6 @@ class ServedGateway:
         return self.address
 
     def stop(self) -> bool:
-        """Closes all episodes, then the network; returns whether both ended in time."""
+        """Closes all episodes, then the network; returns whether both were done in time."""
         has_stopped = self.gateway.stop()
         return self._network.stop(_STOP_S) and has_stopped

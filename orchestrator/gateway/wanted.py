@@ -1,6 +1,6 @@
-"""What a run wants of the simulations: training as far as it may go, an evaluation, or nothing.
+"""What a run uses the next episodes for: training up to a limit, an evaluation, or nothing.
 
-Simulations begin training episodes, and hear of none of this.
+Simulations start training episodes in any case, and need not know.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import AnyReply, Started, StartEpisode
 
 _SILENT_S = 30.0
-"""As long as a client's patience: after that a simulation is thought to be lost, unless the steps
-of its episode take long."""
+"""As long as a client's patience: a simulation that is silent for longer seems lost, unless its
+steps take long."""
 
 
 class Wanted:
-    """What the next episodes are for.
+    """Decides what the next episodes are used for.
 
     Args:
-        client: of the servers.
-        episodes: the open ones.
+        client: the client of the servers.
+        episodes: the gateway's episodes.
     """
 
     def __init__(self, client: MultiplexingClient, episodes: GatewayEpisodes) -> None:
         self.parameters: Mapping[str, Any] = {}
-        """Of the training episodes that begin from now on, see `draw`; set from any thread."""
+        """Parameters of the next training episodes, see `draw`; may be set from any thread."""
         self.seed = 0
-        """With an episode's id, of what is drawn for it."""
+        """Seeds the draws of an episode's parameters, together with its id."""
         self._client, self._episodes = client, episodes
         self._trains = True
         self._evaluation: Evaluation | None = None
 
     def start(self, item: StartEpisode, now: float) -> Forwarded | AnyReply:
-        """Receives a start: the episode is one of those that are wanted next.
+        """Receives a start, and decides what the episode is used for.
 
         Args:
-            item: it.
+            item: the start.
             now: monotonic time.
 
         Raises:
-            ProtocolError: it is refused.
+            ProtocolError: the start is refused.
         """
         episodes, evaluation = self._episodes, self._evaluation
         episodes.check_refusal(item.episode_id)
@@ -81,7 +81,10 @@ class Wanted:
         return Forwarded([episode], lambda: started)
 
     def _give_up_silent(self, evaluation: Evaluation, now: float) -> None:
-        """Closes the evaluation's episodes whose simulation seems lost, for others to play them."""
+        """Closes the evaluation's episodes whose simulation seems lost, so that others play them.
+
+        If there was training since they began, the evaluation is given up instead.
+        """
         silent = {
             episode_id: one
             for episode_id, one in self._episodes.open.items()
@@ -90,18 +93,18 @@ class Wanted:
         }
         num_env_steps = self._episodes.counts.num_env_steps
         if any(one.num_trained < num_env_steps for one in silent.values()):
-            evaluation.is_done.set()  # given up: after more training they would meet other weights
+            evaluation.is_done.set()  # what is played again would meet other weights
             return
         why = "it was silent for long, and another simulation plays its evaluation"
         self._episodes.close(silent, why)
 
-    # --- what the run says --------------------------------------------------------------
+    # --- calls of the run ---------------------------------------------------------------
 
     def evaluate(self, evaluation: Evaluation | None) -> None:
-        """Has the next training episodes be evaluations; None: no more of them.
+        """Uses the next training episodes for an evaluation; None: for none any more.
 
-        What is open of another one is closed: its clients are used no more. So is what began once
-        training was over, and nobody asked for: it might never end.
+        Open episodes of another evaluation are closed, since its clients are not used any more. So
+        are episodes that began after training, for no evaluation: they might never end.
         """
         self._evaluation = evaluation
         others = [
@@ -114,7 +117,7 @@ class Wanted:
 
     @property
     def under_way(self) -> tuple[int, int]:
-        """See `ProcessReport.under_way`; from any thread."""
+        """See `ProcessReport.under_way`; may be read from any thread."""
         played = self._evaluation
         if played is None:
             return 0, 0
@@ -123,7 +126,7 @@ class Wanted:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether there is nothing more to train with."""
+        """Whether no more training steps may be played."""
         return (
             not self._trains or self._episodes.counts.num_env_steps >= self._episodes.most_env_steps
         )
@@ -131,14 +134,14 @@ class Wanted:
     def end_training(self) -> None:
         """Closes training episodes as truncated.
 
-        All that begin from now on are evaluations, those that nobody asked for, too.
+        All episodes that begin from now on are evaluations, even if none is wanted.
         """
         self._trains = False
         training = [e for e, one in self._episodes.open.items() if one.is_training]
         self._episodes.close(training, "training is over")
 
     def give_up(self) -> None:
-        """Ends the patience with lost servers; from any thread."""
+        """Stops waiting for lost servers; may be called from any thread."""
         evaluation = self._evaluation
         for client in (self._client, *(evaluation.clients if evaluation else ())):
             client.give_up()

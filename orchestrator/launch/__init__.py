@@ -1,1 +1,1 @@
-"""The life of a run: from a checked config to a report."""
+"""Runs experiments: from a checked config to a report."""

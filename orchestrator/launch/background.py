@@ -1,7 +1,7 @@
-"""A run in a process of its own, beside the script or notebook that started it.
+"""A run in a separate process, beside the script or notebook that started it.
 
-`muxrl.orchestrator.launch.background_process` is what runs there. It is a `Child`, which ends with
-the process that started it. Ctrl-C is for that process.
+The process runs `muxrl.orchestrator.launch.background_process`. It is a `Child`, which ends with
+the process that started it. Ctrl-C reaches only the script or notebook.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from muxrl.orchestrator.supervise.child import Child, how_ended
 from muxrl.orchestrator.user_modules import worker_variables
 
 _started: list[subprocess.Popen[bytes]] = []
-"""Held, since a pipe that nobody refers to is closed, and the run would end."""
+"""Running processes. If nobody referred to one, its pipe would be closed, and its run end."""
 
 
 class BackgroundRun:
     """A run that continues while the caller does something else. Made by `launch(..., wait=False)`.
 
-    It ends with the process that started it; `stop` ends it earlier.
+    The run ends with the process that started it; `stop` ends it earlier.
 
     Attributes:
-        run_dir: its directory, complete up to the last second.
+        run_dir: the run's directory, complete up to the last second.
     """
 
     def __init__(self, folder: RunDirectory, process: subprocess.Popen[bytes]) -> None:
@@ -49,14 +49,14 @@ class BackgroundRun:
         return f"BackgroundRun({str(self.run_dir)!r}, {self.status().state})"
 
     def status(self) -> RunStatus:
-        """Returns how the run stands now: its state, its env steps, and why it failed if it did.
+        """Returns the run's state now, its env steps, and why it failed if it did.
 
         Raises:
-            NotARunDirectory: something else wrote to its directory.
+            NotARunDirectory: something else has written to its directory.
         """
-        code = self._process.poll()  # first: what it writes before its end is then read
+        code = self._process.poll()  # polled first: if it has ended, all that it wrote is read
         status = read_status(self._folder)
-        if status is None or status.pid != self._process.pid:  # or the run before it was resumed
+        if status is None or status.pid != self._process.pid:  # or of before the run was resumed
             status = RunStatus(
                 "starting", "", self._started_at, None, platform.node(), self._process.pid, 0, None
             )
@@ -76,7 +76,7 @@ class BackgroundRun:
         """Ends the run as Ctrl-C does, with a last checkpoint and its report.
 
         Returns:
-            What it learned so far; "interrupted", or "done" if it was.
+            The result of the run: "interrupted", unless it had ended before.
         """
         if self._process.poll() is None:
             self._is_stopped = True
@@ -84,12 +84,12 @@ class BackgroundRun:
         return self.result()
 
     def result(self, timeout_s: float | None = None) -> RunResult:
-        """Waits until the run has ended, and returns how.
+        """Waits until the run has ended, and returns its result.
 
         Ctrl-C ends the waiting, not the run.
 
         Raises:
-            TimeoutError: it still runs after so many seconds.
+            TimeoutError: the run still goes on after `timeout_s`.
         """
         try:
             self._process.wait(timeout_s)
@@ -109,11 +109,11 @@ class BackgroundRun:
 
 
 def start_run(experiment: Experiment, run_dir: Path | None) -> BackgroundRun:
-    """Starts a process that runs an experiment in a directory of its own.
+    """Starts a process that runs an experiment.
 
     Args:
-        experiment: resolved.
-        run_dir: the run's directory, which must not exist yet; None makes one.
+        experiment: the resolved experiment.
+        run_dir: the run's directory, which must not exist yet; None: a new one is made.
 
     Raises:
         OSError: the directory is there already, or cannot be made.
@@ -126,8 +126,8 @@ def start_resumed(config: ExperimentConfig, folder: RunDirectory) -> BackgroundR
     """Starts a process that continues a run.
 
     Args:
-        config: with which it continues.
-        folder: the run's.
+        config: the config with which the run continues.
+        folder: the run's directory.
 
     Raises:
         CannotResume: there is no whole checkpoint.
@@ -139,7 +139,7 @@ def start_resumed(config: ExperimentConfig, folder: RunDirectory) -> BackgroundR
 
 
 def _start(config: ExperimentConfig, folder: RunDirectory, *, is_resumed: bool) -> BackgroundRun:
-    folder = RunDirectory(folder.path.absolute())  # whoever holds it may go elsewhere
+    folder = RunDirectory(folder.path.absolute())  # the caller may change its working directory
     with folder.log("launch").open("ab") as log:
         process = Child(
             [sys.executable, "-m", "muxrl.orchestrator.launch.background_process"],
@@ -148,7 +148,7 @@ def _start(config: ExperimentConfig, folder: RunDirectory, *, is_resumed: bool) 
             env=worker_variables(),
         )
     _started.append(process)
-    with contextlib.suppress(BrokenPipeError):  # it has died, which its status will say
+    with contextlib.suppress(BrokenPipeError):  # it has died, as `status` will show
         pickle.dump((config, folder.path, is_resumed), process.stdin)
         process.stdin.flush()
     return BackgroundRun(folder, process)

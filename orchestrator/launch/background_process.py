@@ -1,4 +1,4 @@
-"""What runs in the process of a `BackgroundRun`: reads from its standard input what to run."""
+"""Runs in the process of a `BackgroundRun`: reads a config from standard input, and runs it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from muxrl.orchestrator.supervise.signals import claim_signals
 
 
 def main() -> int:
-    """Runs it to its end, and returns the exit code."""
-    claim_signals()  # before anything that takes its time is imported
+    """Runs the experiment to its end, and returns the exit code."""
+    claim_signals()  # before imports that take long
     try:
         with os.fdopen(os.dup(0), "rb") as pipe:
             config, run_dir, is_resumed = pickle.load(pipe)

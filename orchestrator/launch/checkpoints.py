@@ -1,7 +1,7 @@
-"""When a run's checkpoints are due, and how all of its servers come to save at one moment.
+"""Decides when a run's checkpoints are due, and has all servers save at the same moment.
 
-Simulations pause (see `EnvLoop.hold`), every server writes its part between two updates, and
-metrics are noted as long as they are then. Simulations continue afterwards.
+Simulations pause (see `EnvLoop.hold`), every server writes its part between two updates, and the
+lengths of the metrics files are noted. Then simulations continue.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ _LOOK_S = 1.0
 class Checkpoints:
     """The checkpoints of one run.
 
-    One that cannot be written is logged, leaves nothing behind, and is tried again when the next
-    one is due.
+    A checkpoint that cannot be written is logged and leaves nothing behind. The next attempt comes
+    when the next checkpoint is due.
 
     Args:
-        config: when they are due, and which are kept.
-        folder: where they go.
-        records: of the run; its warnings count what was not written.
-        before: the checkpoint from which the run was resumed.
-        judged: the agents whose returns say which one is best; None: all.
-        num_judged: episodes of an evaluation that do, the first ones, which all have; None: all.
+        config: when checkpoints are due, and which are kept.
+        folder: the folder of the checkpoints.
+        records: the run's records, whose warnings count failed checkpoints.
+        before: the checkpoint from which the run was resumed; None: the run is new.
+        judged: the agents by whose returns the best checkpoint is chosen; None: all agents.
+        num_judged: how many episodes of an evaluation, from the first, are used for that; None:
+            all.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Checkpoints:
         num_judged: int | None = None,
     ) -> None:
         self.problem = ""
-        """Why the last one was not written, in a sentence; "" if it was."""
+        """A sentence on why the last checkpoint was not written; "" if it was."""
         self._config = config
         self._folder = folder
         self._records, self._tally = records, records.tally
@@ -60,7 +61,7 @@ class Checkpoints:
         self._judged, self._num_judged = judged, num_judged
         best = config.best
         self._best_by = "" if best is None else f"{best.mode} {best.name} of {best.of}"
-        # Values of another metric say nothing. Older manifests do not name theirs.
+        # Values of another metric cannot be compared. Older manifests do not name the metric.
         is_same = before is not None and before.best_by in ("", self._best_by)
         self._best = list(before.best) if before is not None and is_same else []
         self._evaluated: int | None = None
@@ -75,19 +76,20 @@ class Checkpoints:
         """Env steps of the next multiple of `keep_every_env_steps`."""
 
     def _is_snapshot(self, env_steps: int) -> bool:
-        """Whether one of now is the first from a multiple on; see `CheckpointFolder.snapshots`."""
+        """Whether a checkpoint now would be the first at or after another multiple of
+        `keep_every_env_steps`; see `CheckpointFolder.snapshots`."""
         every = self._config.keep_every_env_steps
         return every is not None and env_steps // every > (self._newest or 0) // every
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for the next one."""
+        """Whether it is time for the next checkpoint."""
         due_at = min(self._due_env_steps, self.next_snapshot_at or math.inf)
         return self._tally.env_steps >= due_at or time.monotonic() >= self._due_s
 
     @property
     def lost(self) -> str:
-        """What of the training no checkpoint holds, in a sentence; "" if all is kept."""
+        """A sentence on training that is in no checkpoint; "" if all is."""
         lost = self._tally.env_steps - (self._newest or 0)
         if not lost:
             return ""
@@ -111,15 +113,15 @@ class Checkpoints:
         """Holds the simulations, writes a checkpoint, and lets them continue.
 
         Args:
-            servers: that save.
-            simulations: of the run.
-            evaluations: of the run.
-            update_s: for how long to wait for an update of a server.
+            servers: the run's servers, which save.
+            simulations: the run's simulations.
+            evaluations: the run's evaluations.
+            update_s: how long to wait for the end of a server's update.
             look: looks after all processes while simulations play to the ends of their episodes.
-            is_last: the run ends here: learners finish, and simulations stay held.
+            is_last: whether the run ends here: learning ends, and simulations stay held.
 
         Returns:
-            Whether it was written; `problem` says why not.
+            Whether the checkpoint was written; `problem` says why not.
 
         Raises:
             RunFailed: training has failed.
@@ -137,7 +139,7 @@ class Checkpoints:
                 )
             if is_last:
                 await servers.finish_training(update_s)
-            await simulations.report_now()  # of a dead one there is the last report
+            await simulations.report_now()  # of a dead simulation, the last report counts
             self._tally.tick()
             env_steps = self._tally.env_steps
             draft = self._folder.draft(env_steps)
@@ -180,17 +182,17 @@ class Checkpoints:
         self._folder.prune(self._config.keep_last, keep, self._config.keep_every_env_steps)
         return not self.problem
 
-    # --- the best ones ------------------------------------------------------------------
+    # --- the best checkpoints -----------------------------------------------------------
 
     def note_evaluation(self, env_steps: int) -> None:
-        """Says that an evaluation begins of what the newest checkpoint holds."""
+        """Notes that an evaluation of the newest checkpoint's policies begins."""
         self._evaluated = env_steps
 
     def judge(self, row: EvaluationRow) -> None:
-        """Keeps the newest checkpoint if it is one of the best by its evaluation.
+        """Keeps the evaluated checkpoint if it is one of the best.
 
         Args:
-            row: with all agents as learned.
+            row: its evaluation, with all agents as learned.
         """
         if self._evaluated is None or self._config.best is None:
             return
@@ -201,7 +203,7 @@ class Checkpoints:
             return
         found = (env_steps, value)
         others = [one for one in self._best if one[0] != env_steps]
-        # Of equals the one that came first.
+        # Among equals the first one wins.
         sign = -1 if config.mode == "max" else 1
         best = sorted([*others, found], key=lambda one: sign * one[1])[: config.keep]
         if found not in best:

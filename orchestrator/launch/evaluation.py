@@ -1,14 +1,13 @@
 """Evaluations of a run: when they are due, in which conditions, and where results go.
 
-They stand at multiples of an interval, and at the end. Simulations that the run has started do not
-play meanwhile.
+A run is evaluated at multiples of an interval of env steps, and at the end. Simulations that the
+run has started do not play meanwhile.
 
-The same episodes are played with all agents as learned, and once more for each server that learns,
-with its agents random. In a game of several sides
-the return alone says little; the difference says what the learner is worth. Servers with fixed
-policies act in every condition.
+The same episodes are played with all agents as learned, and again for each server that learns, with
+its agents random. In a game of several sides the return alone says little; the difference shows
+what the learner is worth. Servers with fixed policies act in every condition.
 
-At the end there are more, see `final_conditions`.
+The evaluation at the end has more conditions, see `final_conditions`.
 """
 
 from __future__ import annotations
@@ -51,17 +50,17 @@ _CLOSE_S = 10.0
 
 
 class _Evaluator(Life[ProcessReport]):
-    """The process that plays evaluations, where simulations are not external.
+    """The process that plays evaluations, if simulations are not external.
 
     Args:
-        supervisor: of the run.
-        num_envs: environments that it makes.
+        supervisor: the run's supervisor.
+        num_envs: how many environments it makes.
         on_report: called with each report.
     """
 
     _prefix = ""
     servers: Mapping[str, ServerAddress]
-    """Where they listen; set before it begins."""
+    """By server id: the addresses; set before the process begins."""
 
     def __init__(
         self,
@@ -100,7 +99,11 @@ class _Evaluator(Life[ProcessReport]):
         return "with what it had not played"
 
     async def stop(self, *, is_idle: bool) -> None:
-        """Ends it; one that plays nothing closes its environments before."""
+        """Ends the process.
+
+        Args:
+            is_idle: whether it plays nothing, and so can close its environments first.
+        """
         self.end()
         if self.caller is not None and is_idle:
             await asyncio.wait([self.call("close")], timeout=_CLOSE_S)
@@ -136,9 +139,9 @@ class Evaluations:
         if interval is not None:
             most = max(most, evaluation.num_episodes)
         self.latest: EvaluationRow | None = None
-        """The newest row with all agents as learned."""
+        """The newest row in which all agents act as learned."""
         self.bytes_before = 0
-        """Length of the file of evaluations before the one under way."""
+        """Bytes of the file of evaluations before the evaluation under way."""
         self.given_up = ""
         """Why the evaluation at the end is not whole; "" if it is."""
         self._on_learned, self._records = on_learned, records
@@ -156,31 +159,31 @@ class Evaluations:
         self._gateway = gateway
         self._player = self._evaluator if gateway is None else gateway
         self._due_at = interval
-        if due_at is not None and interval is not None:  # perhaps of another interval
+        if due_at is not None and interval is not None:  # the interval may have changed
             self._due_at = -(-due_at // interval) * interval
         self._task: asyncio.Task[None] | None = None
         """The evaluation under way, or the last one."""
         self._waiting: list[EvaluationRow] = []
-        """Its conditions that are not played yet."""
+        """Rows of the conditions that are not played yet, without results."""
         self._num_played = (0, 0)
         self._changed = ""
-        """The server that has other weights since the condition under way began."""
-        # Else it begins with the first evaluation: not all simulators run twice at a time.
+        """A server whose weights have changed since the condition under way began; "": none."""
+        # Otherwise it begins with the first evaluation: some simulators cannot run twice.
         self._begins_at_once = gateway is None and interval is not None
 
     def prepare(self) -> None:
-        """Has its process make environments while servers start, if it is needed soon."""
+        """Starts the process, if it is needed soon: it makes environments while servers start."""
         if self._begins_at_once:
             self._evaluator.prepare()
 
     def start(self, servers: Mapping[str, ServerAddress]) -> None:
-        """Says where servers listen, before the first evaluation."""
+        """Sets where servers listen; must come before the first evaluation."""
         self._evaluator.servers = servers
         if self._begins_at_once:
             self._evaluator.begin()
 
     def resume(self, file: Path) -> None:
-        """Continues from the newest evaluation of a run that is resumed."""
+        """Reads the newest evaluation of a resumed run from its file."""
         rows = last_rows(file, EvaluationRow)
         self.latest = next((row for row in rows if row.replaced is None), None)
 
@@ -188,11 +191,11 @@ class Evaluations:
 
     @property
     def is_running(self) -> bool:
-        """Whether one is under way."""
+        """Whether an evaluation is under way."""
         return bool(self._waiting)
 
     def is_due(self, env_steps: int) -> bool:
-        """Whether its time has come and the last one is over; the end has one of its own."""
+        """Whether the next evaluation is due, and none is under way; the end has a separate one."""
         limit, due_at = self._config.stop.env_steps, self.next_at
         has_end = self._evaluation.final_num_episodes > 0
         is_end = limit is not None and env_steps >= limit and has_end
@@ -200,27 +203,27 @@ class Evaluations:
 
     @property
     def next_at(self) -> int | None:
-        """The env steps of the next one; None: there is none, in a resumed run perhaps any more."""
+        """Env steps of the next evaluation; None: the config, which may have changed, has none."""
         return self._due_at if self._evaluation.interval_env_steps is not None else None
 
     @property
     def due_at(self) -> int | None:
-        """When a run that is resumed from here is to evaluate: what is under way, once more."""
+        """When a run that is resumed from here evaluates: an evaluation under way is repeated."""
         return self._waiting[0].env_steps if self._waiting else self._due_at
 
     def note(self, report: ProcessReport) -> None:
-        """Takes note of how far the process is that plays."""
+        """Notes how far the evaluation under way is."""
         self._num_played = report.under_way
 
     @property
     def text(self) -> str:
-        """Says what is being evaluated, and how far that is; "" if nothing is."""
+        """What is being evaluated, and how far it is; "" if nothing is."""
         if not self._waiting:
             return ""
         row = self._waiting[0]
         when = "the end" if row.is_final else f"{row.env_steps:,} env steps"
         what, num = Condition.of_row(row).text, row.num_episodes or 0
-        if self._gateway is not None:  # all conditions by turns
+        if self._gateway is not None:  # a gateway plays all conditions by turns
             what, num = "all conditions", num * len(self._waiting)
         num_ended, num_steps = self._num_played
         return f"evaluation at {when}, {what}: {num_ended:,} of {num:,} episodes" + (
@@ -228,16 +231,16 @@ class Evaluations:
         )
 
     def note_server_restart(self, server_id: str, env_steps: int) -> None:
-        """Takes note that a server is lost, and continues with its weights of so many env steps.
+        """Notes that a server is lost and goes back to its weights of `env_steps` env steps.
 
-        Conditions are compared, so all of an evaluation are played with the same weights.
+        Conditions are compared, so all conditions of an evaluation need the same weights.
         """
         is_other = self._waiting and self._waiting[0].env_steps_played != env_steps
         if is_other and server_id in self._learning:
             self._changed = server_id
 
     def move(self, server_id: str, address: str) -> None:
-        """Tells its process where a server listens from now on; see `Simulations.move`."""
+        """Tells the process a server's new address; see `Simulations.move`."""
         if self._evaluator.has_reported:
             self._evaluator.send("move", server_id, address)
         elif self._evaluator.is_up.is_set():
@@ -245,10 +248,10 @@ class Evaluations:
             self._evaluator.lose_soon(Outdated(why))
 
     async def report(self, wait_s: float) -> None:
-        """Receives the report of its process, if that comes in time.
+        """Receives the report of the process, if it comes in time.
 
         Raises:
-            CannotRecord: the evaluation under way could not be written down.
+            CannotRecord: results of the evaluation could not be written.
         """
         if self._task is not None and self._task.done():
             self._task.result()
@@ -257,7 +260,7 @@ class Evaluations:
     # --- one evaluation -----------------------------------------------------------------
 
     def begin_next(self, env_steps: int, time_s: float) -> None:
-        """Begins the one that is due, of the last multiple of the interval; schedules the next."""
+        """Begins the evaluation of the last multiple of the interval; schedules the next one."""
         interval = self._evaluation.interval_env_steps
         assert interval is not None
         point = env_steps // interval * interval
@@ -276,13 +279,13 @@ class Evaluations:
         """Begins an evaluation in all conditions; see `wait`.
 
         Args:
-            env_steps: of training so far, for the record.
-            time_s: likewise.
-            point: the env steps that it stands for, and by which runs are compared; None: those of
-                training so far.
-            is_final: with the final number of episodes, and all conditions.
-            not_updated: servers that have made no update, so that they act untrained as it is, or
-                cannot act so any more.
+            env_steps: env steps of training so far, for the record.
+            time_s: seconds of training so far, for the record.
+            point: the env steps under which the evaluation is recorded, by which runs are compared;
+                None: those of training so far.
+            is_final: whether it has the final number of episodes, and all conditions.
+            not_updated: servers that are not compared with their untrained policies: they have
+                made no update, or cannot act untrained any more.
         """
         if self._gateway is None and self._evaluator.caller is None:
             self._evaluator.begin()
@@ -305,12 +308,12 @@ class Evaluations:
         self._task = asyncio.create_task(self._evaluate(untrained))
 
     async def wait(self) -> None:
-        """Waits until the evaluation under way, if there is one, is over."""
+        """Waits until the evaluation under way, if any, is over."""
         if self._task is not None:
             await self._task
 
     async def rest(self, time_s: float) -> None:
-        """Waits until the evaluation under way is over, or for some time."""
+        """Waits until the evaluation under way is over, but at most `time_s`."""
         if self._task is not None:
             await asyncio.wait([self._task], timeout=time_s)
 
@@ -318,11 +321,11 @@ class Evaluations:
         returns: dict[str | None, AgentReturns] = {}
         while self._waiting:
             self._num_played = (0, 0)
-            # External simulations, which would train between two of them, get all at once.
+            # External simulations get all conditions at once: between two, they would train.
             asked = self._waiting[:1] if self._gateway is None else self._waiting[:]
             try:
                 played = await self._play(asked)
-            except Exception as problem:  # noqa: BLE001  # as where a server is lost for too long
+            except Exception as problem:  # noqa: BLE001  # a server may be lost for too long, say
                 self._give_up(f"the gateway could not play it: {problem}")
                 return
             first, server_id = asked[0], self._changed
@@ -349,10 +352,10 @@ class Evaluations:
                 self._waiting += [_replacing(first, condition) for condition in others]
 
     async def _play(self, rows: Sequence[EvaluationRow]) -> Sequence[Played]:
-        """Has conditions be played, by one process after another if they are lost.
+        """Has conditions played; if the process is lost, again by the next one.
 
         Raises:
-            Exception: of the gateway, which lives.
+            Exception: the gateway has raised it, and lives.
         """
         while True:
             await self._player.is_up.wait()
@@ -385,7 +388,7 @@ class Evaluations:
             self._on_learned(row)
 
     def _give_up(self, why: str) -> None:
-        """Leaves what is not played yet."""
+        """Drops the conditions that are not played yet, and notes why."""
         row, self._waiting = self._waiting[0], []
         if row.is_final:
             self.given_up = f"the evaluation at the end is not whole: {why}"
@@ -393,7 +396,7 @@ class Evaluations:
             logger.warning("the evaluation at %d env steps is not whole: %s", row.env_steps, why)
 
     async def stop(self) -> None:
-        """Ends its process, and what is under way."""
+        """Ends the process, and the evaluation under way."""
         is_idle = not self.is_running
         if self._task is not None:
             self._task.cancel()
@@ -405,8 +408,8 @@ def _replacing(row: EvaluationRow, condition: Condition) -> EvaluationRow:
 
 
 def first_conditions(learning: Mapping[str, ServerPlan]) -> list[Condition]:
-    """Returns what each evaluation plays besides all as learned: each server that learns at random,
-    and its shadows in its place."""
+    """Returns the conditions of each evaluation besides all as learned: each server that learns has
+    its agents random, and then each of its shadows in its place."""
     found = [Condition(plan.shadow or server_id) for server_id, plan in learning.items()]
     found += [Condition(p.shadow, shadow=s) for s, p in learning.items() if p.shadow]
     return list(dict.fromkeys(found))
@@ -417,17 +420,19 @@ def final_conditions(
     learning: Mapping[str, ServerPlan],
     untrained: Collection[str],
 ) -> Iterator[Condition]:
-    """Yields what the evaluation at the end plays besides each server at random, random first.
+    """Yields the conditions that only the evaluation at the end has, random agents first.
 
-    - Random agents may be worse than any that act greedily. So each server's agents act untrained,
-      too: with the weights that the server began with, by the same rule, among the same others.
-    - Agents of one server that play against each other are replaced side by side, since together
+    - Random agents may be worse than any agents that act greedily. So each server's agents also act
+      untrained: with the weights with which the server began, by the same rule, among the same
+      others.
+    - Agents of one server that play against each other are replaced one side at a time: together
       they return the same whatever they do.
 
     Args:
-        returns: of the same evaluation so far: by server at random; None: all as learned.
+        returns: returns of the same evaluation so far, by the server at random; None: all as
+            learned.
         learning: the servers that learn.
-        untrained: those of them that are compared with their untrained policies.
+        untrained: the learning servers that are compared with their untrained policies.
     """
     sides_of = {
         s: find_sides([returns[s], returns[None]], list(plan.agents))
@@ -446,7 +451,7 @@ def final_conditions(
         sides = sides_of[server_id]
         if not sides:
             yield Condition(server_id, is_untrained=True)
-        # A team's members act with the same weights, so that it has to be on one side.
+        # Members of a team act with the same weights, so all of them have to be on one side.
         elif all(_is_on_one_side(members, sides.values()) for members in plan.groups.values()):
             for side, agents in sides.items():
                 yield Condition(server_id, side, agents, is_untrained=True)

@@ -1,7 +1,7 @@
-"""An experiment's servers inside this process: for studies, notebooks and tests.
+"""Runs an experiment's servers inside this process: for studies, notebooks and tests.
 
-They are real servers, reached over loopback, but without processes of their own: all share one
-interpreter lock. For training runs use `muxrl.orchestrator.launch.whole_run`.
+They are real servers, reached over loopback, but all share one process and so one interpreter lock.
+For training runs use `muxrl.orchestrator.launch.whole_run`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from muxrl.servers.config import EXTERNAL
 
 @dataclass(frozen=True)
 class Served:
-    """Servers that are running, and their experiment."""
+    """Running servers, and their experiment."""
 
     experiment: Experiment
     servers: dict[str, Any]
@@ -36,7 +36,7 @@ class Served:
 
     @property
     def addresses(self) -> dict[str, ServerAddress]:
-        """Where they listen."""
+        """By server id: where the server listens."""
         return {
             server.plan.server_id: ServerAddress(
                 server.address, server.plan.token, server.plan.shadow
@@ -45,11 +45,16 @@ class Served:
         }
 
     def simulation(self) -> Simulation:
-        """Makes one more environment of the experiment's, as its evaluations have it."""
+        """Makes one more environment of the experiment, as its evaluations use it."""
         return make_evaluation_copy(self.experiment.config, 0)
 
     def client(self, replaced: Condition | str | None = None, seed: int = 0) -> MultiplexingClient:
-        """Connects; `replaced` is a condition, or a server whose agents act at random instead."""
+        """Returns a connected client.
+
+        Args:
+            replaced: a condition, or a server whose agents act at random instead.
+            seed: of random actions.
+        """
         return connect(self.addresses, replaced, seed, tells_shadows=True)
 
     def evaluate(
@@ -63,7 +68,7 @@ class Served:
     ) -> list[EpisodeResult]:
         """Plays episodes that never train; see `play_episodes`.
 
-        Without given simulations, it makes as many as train at a time.
+        Without given `simulations`, it makes `num_envs_per_process` environments.
         """
         seeds = range(first_seed, first_seed + num_episodes)
         config = self.experiment.config
@@ -84,10 +89,11 @@ def serve(config: ExperimentConfig) -> contextlib.AbstractContextManager[Served]
     """Runs an experiment's servers while the ``with`` block lasts.
 
     Args:
-        config: its simulation is made to read agents and spaces, and closed again.
+        config: the experiment's config; its simulation is made to read agents and spaces, and
+            closed again.
 
     Raises:
-        ConfigError: something in it is wrong.
+        ConfigError: something in the config is wrong.
         ServerProblem: a server cannot start.
     """
     return serve_experiment(prepare(config, needs_stop=False))
@@ -95,11 +101,11 @@ def serve(config: ExperimentConfig) -> contextlib.AbstractContextManager[Served]
 
 @contextlib.contextmanager
 def serve_experiment(experiment: Experiment) -> Iterator[Served]:
-    """The same for an experiment that is resolved already.
+    """Runs the servers of a resolved experiment while the ``with`` block lasts.
 
     Raises:
         ServerProblem: a server cannot start.
-        RunFailed: a process of its own cannot.
+        RunFailed: an external server cannot start.
     """
     from muxrl.servers.server import PolicyServer
 
@@ -111,7 +117,7 @@ def serve_experiment(experiment: Experiment) -> Iterator[Served]:
             served.servers[server_id] = server
             server.start()
         for pool, sources in experiment.pool_sources.items():
-            for source in sources:  # as they begin; whoever trains brings newer ones
+            for source in sources:  # initial policies; whoever trains calls `sync` with newer ones
                 live = served.servers[source].policies.live()
                 served.servers[pool].policies.sync(source, {}, live)
         yield served

@@ -1,4 +1,4 @@
-"""A stdout and stderr that outlast their reader: ``muxrl launch | head``, a closed terminal."""
+"""Keeps stdout and stderr usable when their reader is gone: ``muxrl launch | head``, say."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, TextIO
 
 @contextlib.contextmanager
 def lasting_output() -> Iterator[None]:
-    """Lets printing never fail while the ``with`` block lasts.
+    """Keeps printing from failing while the ``with`` block lasts.
 
-    What can no longer be written goes nowhere, from the first failure on. It may be logged or
-    printed by anyone, so file descriptors are redirected and the streams of `sys` replaced. Streams
-    that are not the process's own, such as a notebook's, are left alone.
+    From the first failure on, output is discarded. Any code may log or print, so file descriptors
+    are redirected and the streams of `sys` replaced. Streams that are not the process's own, such
+    as a notebook's, are left alone.
     """
-    for number in range(3):  # closed from the beginning: the next file would take its place
+    for number in range(3):  # if it is closed, the next file that opens would take its place
         try:
             os.fstat(number)
         except OSError:
@@ -35,7 +35,7 @@ def lasting_output() -> Iterator[None]:
 
 
 class _LastingFile(io.FileIO):
-    """A file descriptor that is sent nowhere once it cannot be written to."""
+    """A file whose output is discarded once it cannot be written to."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -46,7 +46,7 @@ class _LastingFile(io.FileIO):
 
 
 def lasting_copy(number: int) -> TextIO:
-    """Returns a file that leads where a descriptor does now, and never fails to be written to."""
+    """Returns a file that writes where a file descriptor does now, and never fails."""
     try:
         descriptor = os.dup(number)
     except OSError:
@@ -56,7 +56,7 @@ def lasting_copy(number: int) -> TextIO:
 
 
 def _own_or_nowhere(stream: TextIO | None) -> TextIO:
-    """A stream; one that leads nowhere where Python has found none or it was closed."""
+    """Returns the stream; a new one that discards its output if it is missing or closed."""
     if stream is None or stream.closed:
         return io.TextIOWrapper(io.FileIO(os.devnull, "w"))
     return stream
@@ -78,7 +78,11 @@ def _lasting(stream: TextIO) -> TextIO:
 
 
 def forget_lost_readers() -> bool:
-    """Returns whether nobody reads stdout or stderr any more; what is left for it goes nowhere."""
+    """Discards further output of stdout and stderr if nobody reads them any more.
+
+    Returns:
+        Whether one of them has lost its reader.
+    """
     streams = select.poll()
     for number in (1, 2):
         streams.register(number, 0)
@@ -91,7 +95,7 @@ def forget_lost_readers() -> bool:
 
 
 def send_nowhere(number: int) -> None:
-    """Redirects a file descriptor: what is left in a buffer of Python's does not fail at exit."""
+    """Redirects a file descriptor to nowhere, so that flushing Python's buffers cannot fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, number)
     os.close(nowhere)

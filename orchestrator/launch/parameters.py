@@ -1,6 +1,6 @@
-"""The parameters of a run's training episodes: where their schedules and lessons stand.
+"""The parameters of a run's training episodes: the state of their schedules and lessons.
 
-Simulations are told about once a second (`Simulations.tell`).
+Simulations get them about once a second (`Simulations.set_parameters`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _NUM_EPISODES = 50
 
 
 class Lessons:
-    """The lessons of one parameter. The next one begins for good once a metric has come so far.
+    """The lessons of one parameter. The next lesson begins, for good, once a metric is good enough.
 
-    Only episodes of the present lesson count, so each takes as many episodes at least.
+    Only episodes of the present lesson count, so each lesson takes at least `episodes` episodes.
 
     Args:
-        name: of the parameter.
-        given: as in the config.
-        agents: by server id, for a metric that is of one server.
+        name: the parameter's name.
+        given: its entry in the config.
+        agents: agents by server id, for a metric of one server.
     """
 
     def __init__(
@@ -40,21 +40,21 @@ class Lessons:
         of = self._rule.get("of", TOTAL)
         self._agents = None if of == TOTAL else agents[of]
         self.number = 0
-        """Of the present one."""
+        """Number of the present lesson."""
         self.window: deque[float] = deque(maxlen=self._rule.get("episodes", _NUM_EPISODES))
-        """The metric in its newest episodes."""
+        """The metric in the newest episodes of the present lesson."""
 
     @property
     def value(self) -> float:
         return self._lessons[self.number]
 
     def restore(self, number: int, window: Sequence[float]) -> None:
-        """Continues from where a run was; an edited config may have fewer lessons."""
+        """Continues from a checkpoint's state; an edited config may have fewer lessons."""
         self.number = min(number, len(self._lessons) - 1)
         self.window.extend(window)
 
     def note(self, returns: Mapping[str, float], metrics: EpisodeMetrics) -> None:
-        """Receives an episode that has ended."""
+        """Counts an episode that has ended."""
         is_last = self.number == len(self._lessons) - 1
         if is_last or metrics.get(self._name, {}).get(COMMON) != self.value:
             return
@@ -83,8 +83,8 @@ class ParameterProgress:
     """All parameters of one run.
 
     Args:
-        given: `simulation.parameters`, checked.
-        agents: by server id.
+        given: the checked `simulation.parameters` of the config.
+        agents: agents by server id.
     """
 
     def __init__(self, given: Mapping[str, Any], agents: Mapping[str, Collection[str]]) -> None:
@@ -94,24 +94,24 @@ class ParameterProgress:
         }
 
     def state(self) -> dict[str, Any]:
-        """Returns where the lessons stand, as JSON can hold it."""
+        """Returns the state of all lessons, for JSON."""
         return {
             name: {"number": one.number, "window": list(one.window)}
             for name, one in self._lessons.items()
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from `state`."""
+        """Continues from what `state` has returned."""
         for name in state.keys() & self._lessons.keys():
             self._lessons[name].restore(**state[name])
 
     def note(self, returns: Mapping[str, float], metrics: EpisodeMetrics) -> None:
-        """Receives an episode that has ended."""
+        """Counts an episode that has ended."""
         for lessons in self._lessons.values():
             lessons.note(returns, metrics)
 
     def now(self, env_steps: int) -> dict[str, Any]:
-        """Returns what the next episodes are given, see `muxrl.client.episode_parameters.draw`."""
+        """Returns parameters for the next episodes; see `muxrl.client.episode_parameters.draw`."""
         new = {n: scheduled(g, env_steps) if is_schedule(g) else g for n, g in self._given.items()}
         return new | {name: lessons.value for name, lessons in self._lessons.items()}
 

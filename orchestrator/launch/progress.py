@@ -1,4 +1,4 @@
-"""A run's progress on the terminal: a live table, or lines where the output is no terminal.
+"""Shows a run's progress: a live table on a terminal, or lines if the output is no terminal.
 
 ::
 
@@ -27,7 +27,7 @@ from muxrl.protocol.messages import ServerWarning
 
 @dataclass(frozen=True)
 class ServerSnapshot:
-    """The state of one server."""
+    """The state of one server, as it is shown."""
 
     server_id: str
     algorithm: str
@@ -40,18 +40,18 @@ class ServerSnapshot:
     episode_return_mean: float | None = None
     """None until an episode has ended."""
     weights_seq_no: int | None = 0
-    """None: it does not learn."""
+    """Version of the weights; None: it does not learn."""
     policy_lag_mean: float | None = None
-    """By how many versions of the weights the actions of the last batch were behind."""
+    """How many versions of the weights the actions of the last batch were behind, on average."""
     loss: float | None = None
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of the whole run."""
+    """The state of the whole run, as it is shown."""
 
     time_s: float
-    """Since the run began."""
+    """Seconds of training; see `Tally.time_s`."""
     env_steps: int = 0
     env_steps_per_s: float = 0.0
     episodes: int = 0
@@ -61,17 +61,17 @@ class Snapshot:
     """What ends the run: "100,000 env steps or 2 h"."""
     servers: Sequence[ServerSnapshot] = ()
     note: str = ""
-    """What has happened, such as restarts; "": nothing."""
+    """What has happened or is awaited, such as restarts; "": nothing."""
     evaluating: str = ""
     """What is being evaluated, and how far that is; "": nothing."""
     warned: Sequence[tuple[str, int]] = ()
-    """What logs warn of, with the server before it, and how often."""
+    """Each thing that logs warn of, after the name of its server, and how often."""
     alarm: str = ""
     """Why the last checkpoint was not written; "" if it was."""
 
     @property
     def news(self) -> tuple[str, ...]:
-        """What is said at once."""
+        """What is shown at once when it changes."""
         evaluating = "evaluating" if self.evaluating else ""
         return (self.note, evaluating, self.alarm, *(what for what, _ in self.warned))
 
@@ -80,19 +80,19 @@ _NOTHING = Snapshot(time_s=0.0)
 
 
 class Display(abc.ABC):
-    """What changes and is shown while the ``with`` block lasts.
+    """Shows something that changes while the ``with`` block lasts.
 
-    In a terminal it is drawn anew; elsewhere a line is written every `interval_s` and at once on
-    news. What is said by `doing` is not shown beside it.
+    On a terminal it is redrawn; elsewhere a line is written every `interval_s`, and at once if
+    there is news. Messages of `doing` are not shown meanwhile.
 
     Args:
-        console: where to.
-        clock: seconds, which go on while an evaluation holds a run, as `Snapshot.time_s` does not.
+        console: the console on which it is shown.
+        clock: returns seconds, which also pass during evaluations, unlike `Snapshot.time_s`.
     """
 
     interval_s = PLAIN_INTERVAL_S
     is_transient = False
-    """Whether nothing of it stays in the terminal: something else says how it ended."""
+    """Whether it is erased from the terminal at its end, since something else shows the end."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
@@ -105,22 +105,22 @@ class Display(abc.ABC):
 
     @abc.abstractmethod
     def _render(self) -> RenderableType:
-        """Returns what is drawn in a terminal."""
+        """Returns what is drawn on a terminal."""
 
     @abc.abstractmethod
     def _line(self) -> str:
-        """Returns what is written elsewhere."""
+        """Returns the line that is written elsewhere."""
 
     @property
     @abc.abstractmethod
     def _news(self) -> object:
-        """What is written at once where it changes."""
+        """A line is written at once when this changes."""
 
     def __enter__(self) -> Self:
         self._stack.enter_context(silenced())
         self._printed_news = self._news
         if self._console.is_interactive and not self._console.is_dumb_terminal:
-            # Drawn on updates alone: a thread that redraws would take time from the servers.
+            # Redrawn on updates alone: a thread that redraws would take time from the servers.
             self._live = Live(
                 self._render(),
                 console=self._console,
@@ -139,7 +139,7 @@ class Display(abc.ABC):
             self._print()
 
     def _changed(self) -> None:
-        """Shows how it stands now, or without a terminal keeps it for the next line."""
+        """Redraws the terminal; without one, writes a line if it is time or there is news."""
         self._is_printed = False
         if self._live is not None:
             self._live.update(self._render(), refresh=True)
@@ -179,7 +179,7 @@ class Progress(Display):
         self._latest = first
 
     def update(self, snapshot: Snapshot) -> None:
-        """Notes how the run stands."""
+        """Shows a new state of the run."""
         self._latest = snapshot
         self._changed()
 
@@ -193,7 +193,7 @@ class Progress(Display):
     def _render(self) -> RenderableType:
         latest = self._latest
         table = plain_table(self._experiment_name)
-        table.add_column("server")  # these two wrap where the window is narrow, numbers never
+        table.add_column("server")  # these two wrap in a narrow window, numbers never
         table.add_column("phase")
         for heading in ("env\nsteps", "steps/s", "return", "weights", "policy\nlag", "loss"):
             table.add_column(heading, justify="right", no_wrap=True)
@@ -242,14 +242,18 @@ def plain_line(experiment_name: str, snapshot: Snapshot) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as ``h:mm:ss``."""
+    """Returns seconds as ``h:mm:ss``."""
     minutes, whole_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{whole_seconds:02}"
 
 
 def warned_of(warnings: Mapping[str, Sequence[ServerWarning]]) -> list[tuple[str, int]]:
-    """Returns what logs warn of and how often, of warnings by server, those of the run as ""."""
+    """Returns each thing that logs warn of, and how often.
+
+    Args:
+        warnings: by server id; "": warnings of the run itself.
+    """
     return [
         (" ".join(filter(None, (who, one.what))), one.num)
         for who, found in warnings.items()

@@ -1,4 +1,4 @@
-"""How a run ended, or stands, and what it learned: returned by a launch, or read from its files."""
+"""The result of a run, or its state so far: returned by a launch, or read from its files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EXIT_CODES: dict[State, int] = {
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended, or stands, and what it learned."""
+    """How a run ended, or its state so far, and what it learned."""
 
     run_dir: Path
     outcome: State
@@ -33,20 +33,20 @@ class RunResult:
     "interrupted": Ctrl-C, or the process was killed. A run that was read while it runs:
     "starting", "running" or "evaluating"."""
     problem: str
-    """Why it is not "done", or was not evaluated, in a sentence; "" if all is well so far."""
+    """A sentence on why it is not "done", or was not evaluated; "" if all is well so far."""
     env_steps: int
-    """Of training, over all environments."""
+    """Env steps of training, over all environments."""
     time_s: float
-    """From the first training step to the last."""
+    """Seconds from the first training step to the last."""
     report: Report | None = field(repr=False)
-    """Who learned what; None if the run never began to play, or it cannot be written."""
+    """The report; None if the run never began to play, or the report cannot be written."""
 
     @classmethod
     def read(cls, run_dir: str | Path) -> RunResult:
-        """Reads a run back from its directory, going on or over.
+        """Reads a run from its directory, whether it goes on or has ended.
 
         Raises:
-            NotARunDirectory: it is none, or its run never began.
+            NotARunDirectory: it is no run directory, or its run never began.
             OtherFormat: a newer muxrl wrote it.
             MalformedMetrics: a metrics file is broken elsewhere than in its last line.
         """
@@ -70,11 +70,11 @@ class RunResult:
 
     @property
     def exit_code(self) -> int:
-        """Of a process that ran it: 0 done or going on, 1 failed, 130 interrupted."""
+        """Exit code for a process that ran it: 0 done or going on, 1 failed, 130 interrupted."""
         return _EXIT_CODES.get(self.outcome, ExitCode.DONE)
 
     def _repr_html_(self) -> str:
-        """A notebook's view: what the report says, and its table."""
+        """Returns what a notebook shows: the report's sentences and its table."""
         from muxrl.orchestrator.reports.pages import notebook_html
         from muxrl.orchestrator.reports.run_tables import servers_grid
 

@@ -1,4 +1,4 @@
-"""How a run that has ended goes on: its config with what may change, and its newest checkpoint."""
+"""Resumes a run: finds its newest checkpoint, and applies the changes that its config allows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
 from muxrl.servers.declared import keys_of, of_mapping, use_of
 
 _COPY_S = 30.0
-"""A manifest whose file is so much older or newer than what it says has been copied."""
+"""A manifest whose file is so much older or newer than its own date has been copied."""
 _BEGAN_WITH = ("initialize_from", "initialize_policies", "initialize_only")
 """Keys of a server that a resumed run has not, since those weights are history."""
 
@@ -50,8 +50,8 @@ def locked(folder: RunDirectory) -> Iterator[None]:
     """Keeps other processes from running in this directory while the ``with`` block lasts.
 
     Raises:
-        RunIsRunning: another process has it.
-        OSError: the file cannot be made.
+        RunIsRunning: another process runs in it.
+        OSError: the lock file cannot be made.
     """
 
     def taken() -> RunIsRunning:
@@ -70,11 +70,11 @@ def open_resumed(given: str | Path, place: Path | None = None) -> RunDirectory:
     """Opens the directory of a run that is to continue.
 
     Args:
-        given: its path, or the URI of its copy, which is fetched.
+        given: the directory's path, or the URI of its copy, which is fetched.
         place: see `fetch`.
 
     Raises:
-        NotARunDirectory, OtherFormat: it is no run's.
+        NotARunDirectory, OtherFormat: it is no directory of a run, or of another format.
         CannotResume: see `fetch`.
     """
     is_remote = "://" in str(given)
@@ -86,14 +86,14 @@ def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> Expe
 
     Args:
         folder: the run's directory.
-        overrides: on top of the run's own config.
+        overrides: changes of the run's config.
 
     Raises:
         ConfigError: the overrides do not fit, or a token, which is never written down, is missing.
         CannotResume: an override changes what has to stay, or nothing is left to do.
-        RunIsRunning: another process has it.
+        RunIsRunning: another process runs in the directory.
     """
-    with locked(folder):  # else neither its config nor its status would be the last one
+    with locked(folder):  # while the run goes on, its config and status may still change
         pass
     config = load_own_config(folder, overrides)
     path = folder.path / "config.yaml"
@@ -121,17 +121,17 @@ def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> Expe
             f"steps; raise that to go on: {' or '.join(ends) or 'stop.env_steps'}"
         )
     for server in config.servers.values():
-        server.initialize_from = ""  # those weights are history, and may be gone
+        server.initialize_from = ""  # these weights are not needed any more, and may be gone
         server.initialize_policies, server.initialize_only = {}, "all"
     return config
 
 
 def load_own_config(folder: RunDirectory, overrides: Overrides = ()) -> ExperimentConfig:
-    """Returns the config that a run was launched with, overrides on top of it.
+    """Returns the config with which a run was launched, changed by overrides.
 
     Raises:
         ConfigError: the overrides do not fit, or a token, which is never written down, is missing.
-        CannotResume: it was not written: the run never began.
+        CannotResume: there is no config: the run never began.
     """
     path = folder.path / "config.yaml"
     if not path.is_file():
@@ -143,7 +143,7 @@ def load_own_config(folder: RunDirectory, overrides: Overrides = ()) -> Experime
 
 def _as_it_scaled(config: ExperimentConfig, written: Path) -> ExperimentConfig:
     for server_id, keys in yaml.safe_load(written.read_text(encoding="utf-8"))["servers"].items():
-        if "scale_observations" not in keys:  # the run is older than that: it scaled nothing
+        if "scale_observations" not in keys:  # the run is older than this key, and scaled nothing
             config.servers[server_id].scale_observations = "none"
     return config
 
@@ -152,7 +152,7 @@ def find_checkpoint(folder: RunDirectory) -> tuple[Path, Manifest, list[str]]:
     """Returns a run's newest whole checkpoint, its manifest, and what is wrong with newer ones.
 
     Raises:
-        CannotResume: there is none.
+        CannotResume: there is no whole checkpoint.
     """
     checkpoints = CheckpointFolder(folder.checkpoints)
     checkpoints.restore()
@@ -170,7 +170,7 @@ def find_checkpoint(folder: RunDirectory) -> tuple[Path, Manifest, list[str]]:
 
 
 def how_to_resume(folder: RunDirectory, when: str = "once the cause is mended, ") -> str:
-    """Says from where a run that has not come to its end, or trial, can be resumed, in a clause."""
+    """Returns a clause on how to resume a run, or a trial, that has ended early."""
     resume = f"launch --resume {folder.path}"
     if folder.sweep is not None:
         resume = f"sweep {folder.sweep} --resume"
@@ -187,16 +187,16 @@ def resume_at_checkpoint(
 ) -> tuple[Experiment, Manifest]:
     """Resumes a run, which this process has locked, at its newest whole checkpoint.
 
-    Checkpoints and recorded episodes after that are set aside, and the software of this process is
-    written down.
+    Later checkpoints and recorded episodes are set aside, and the versions of this process's
+    software are written.
 
     Args:
         experiment: resolved from the config with which the run continues.
         folder: the run's directory.
-        say: is told where it continues, and what was not found there.
+        say: called with sentences on where the run continues, and what the checkpoint lacks.
 
     Returns:
-        The experiment with servers that continue from there, and the checkpoint's manifest.
+        The experiment with servers that continue from the checkpoint, and its manifest.
 
     Raises:
         CannotResume: there is no whole checkpoint.
@@ -220,16 +220,16 @@ def set_episodes_aside(folder: RunDirectory, place: Path, manifest: Manifest, se
     Args:
         folder: the run's directory.
         place: the checkpoint's folder.
-        manifest: its own.
-        seed: of the run.
+        manifest: the checkpoint's manifest.
+        seed: the run's seed.
 
     Raises:
-        OSError: one cannot be moved.
+        OSError: a file cannot be renamed.
     """
     written = (place / MANIFEST_FILE).stat().st_mtime
     is_a_copy = abs(written - datetime.fromisoformat(manifest.written_at).timestamp()) > _COPY_S
     files = sorted(folder.episodes.glob("*/*.parquet"))
-    if is_a_copy:  # whose times say nothing, but seeds do
+    if is_a_copy:  # the times of copied files say nothing, but seeds do
         unknown = {(path.parent.name, path.stem): path for path in files}
         for name, num in manifest.num_episodes_begun.items():
             ours = {stem for process, stem in unknown if process == name}
@@ -252,7 +252,7 @@ def resumed_experiment(experiment: Experiment, place: Path, manifest: Manifest) 
     Args:
         experiment: resolved from the config with which the run continues.
         place: the checkpoint's folder.
-        manifest: its own.
+        manifest: the checkpoint's manifest.
 
     Raises:
         CannotResume: a server is not in the checkpoint.
@@ -272,18 +272,18 @@ def resumed_experiment(experiment: Experiment, place: Path, manifest: Manifest) 
 
 
 def write_resumed_config(folder: RunDirectory, config: ExperimentConfig, env_steps: int) -> None:
-    """Writes the config with which a run continues, and what its policies began as, once more.
+    """Writes the config with which a run continues, with the run's first `initialize_from` keys.
 
-    If it is another one, that of before is kept as ``config-until-N.yaml``. What was played after
-    the checkpoint counts no more, and so do the configs that it was played with.
+    If the config has changed, the former one is kept as ``config-until-N.yaml``. What was played
+    after the checkpoint does not count any more, so configs that came after it are removed.
 
     Args:
         folder: the run's directory.
-        config: as `load_resumed_config` returned it.
-        env_steps: of the checkpoint from which the run continues.
+        config: the config that `load_resumed_config` has returned.
+        env_steps: env steps of the checkpoint from which the run continues.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: a file cannot be written.
     """
     before = folder.read_config()
     servers = {
@@ -305,7 +305,7 @@ def write_resumed_config(folder: RunDirectory, config: ExperimentConfig, env_ste
 def find_missing_replays(place: Path, manifest: Manifest) -> Iterator[str]:
     """Yields a sentence for each server whose replay is not in the checkpoint."""
     for server_id, server in manifest.servers.items():
-        if ABOUT_FILE not in server.files:  # it keeps none, or writes what it likes
+        if ABOUT_FILE not in server.files:  # it has no replay, or writes files of another kind
             continue
         about = json.loads((place / server_id / ABOUT_FILE).read_text(encoding="utf-8"))
         if left_out := (about.get("replay") or {}).get("left_out"):

@@ -1,9 +1,9 @@
 """The life of a run: start, evaluate, learn, save, finish, report.
 
-`Run.play` is read from top to bottom. Everything runs in processes of its own, each with a `Life`;
-this one holds the run directory and watches. A `Run` prints nothing, and continues only while
-somebody iterates over it, so that a sweep can hold one in each of its trials. `whole_run` puts
-signals and a terminal around it.
+Read `Run.play` first, from top to bottom. Servers, simulations and evaluations run in separate
+processes, each with a `Life`; this process owns the run directory and watches them. A `Run` prints
+nothing, and continues only while somebody iterates over it, so that each trial of a sweep can have
+one. `whole_run` adds signals and a terminal.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ from muxrl.protocol.run_messages import UNTRAINED
 logger = logging.getLogger(__name__)
 
 _ANSWER_S = 1.0
-"""For the reports of a round; one that takes longer is read in a later round."""
+"""How long a round waits for reports; a later report is read in a later round."""
 _UPDATE_LOOK_S = 0.02
-"""Between two looks whether updates have ended, before an evaluation."""
+"""Before an evaluation: interval between two checks whether updates have ended."""
 _LOOK_S = 0.5
-"""Between two looks during an evaluation."""
+"""Interval between two looks at all processes during an evaluation."""
 
 
 class Run:
     """One run.
 
-    Iterate over `play`; then call `end` however that went, and `close` in any case.
+    Iterate over `play`; then call `end`, whether that raised or not, and `close` in any case.
 
     Args:
-        experiment: resolved.
+        experiment: the resolved experiment.
         folder: the run's directory.
-        before: the checkpoint from which the run continues, whose files the plans of the servers
-            name; None: it is new.
-        on_evaluated: called with each evaluation with all agents as learned.
-        on_warned: called with each sentence that the run as a whole is warned of, which it records.
+        before: the checkpoint from which the run continues, to whose files the plans of the servers
+            refer; None: the run is new.
+        on_evaluated: called with each evaluation in which all agents act as learned.
+        on_warned: called with each warning of the run as a whole, which is also recorded.
 
     Raises:
-        ConfigError: there can be no copy in `storage_path`.
+        ConfigError: no copy can be kept in `storage_path`.
     """
 
     def __init__(
@@ -82,15 +82,15 @@ class Run:
         self.has_started = False
         """Whether all processes have come up."""
         self.is_training = False
-        """Whether simulations play what servers learn from."""
+        """Whether simulations play training episodes."""
         self.is_enough = False
-        """Whether training is to end, though no stop condition holds."""
+        """Set it to end training although no stop condition holds."""
         self.stopped_by = ""
-        """The stop condition that has ended training, for people; "" if none has."""
+        """The stop condition that has ended training, as text for people; "" if none has."""
         self.not_evaluated = ""
-        """Why there is no evaluation at the end, where one was to be."""
+        """Why the evaluation at the end is missing or not whole; "" if all is well."""
         self.unsaved: list[str] = []
-        """What could not be saved at its end, and why, in a sentence each."""
+        """A sentence for each thing that could not be saved at the end, and why."""
         self._folder = folder
         self._before = before
         self._num_before = 0 if before is None else before.env_steps
@@ -138,17 +138,18 @@ class Run:
     # --- its life -----------------------------------------------------------------------
 
     def play(self, workers: Workers) -> Iterator[None]:
-        """Starts all processes, has them learn until a stop condition holds, and evaluates.
+        """Starts all processes, trains until a stop condition holds, and evaluates.
 
         Args:
-            workers: where all processes go.
+            workers: starts the processes.
 
         Yields:
-            First once all listen; then whenever something is new, and twice a second at least.
+            First once all servers listen; then whenever something is new, and at least twice a
+            second.
 
         Raises:
-            RunFailed: a process did not come up, or was lost once too often; training failed; or
-                nothing was played.
+            RunFailed: a process did not come up, or was lost too often; training failed; or nothing
+                was played.
             OSError: the run directory cannot be written to.
         """
         for _ in self._during(self._supervisor.unless_lost(self._start(workers))):
@@ -172,7 +173,7 @@ class Run:
         self._changed.clear()
 
     async def _start(self, workers: Workers) -> None:
-        """Starts the servers, and beside them the simulations, which connect once all listen."""
+        """Starts servers, and simulations beside them, which connect once all servers listen."""
         self._supervisor.workers = workers
         self._evaluations.prepare()
         self._simulations.prepare()
@@ -186,7 +187,7 @@ class Run:
 
     async def _learn(self) -> None:
         if self._before is not None:
-            # Drops the metrics that came after the checkpoint.
+            # Metrics that were written after the checkpoint are dropped.
             self._records.metrics.cut_back(self._before.metrics_bytes, self._before.env_steps)
             self._evaluations.resume(self._folder.metrics / "evaluation.jsonl")
         else:
@@ -216,7 +217,7 @@ class Run:
         await self._wait_for_evaluation()
 
     async def _is_over(self) -> bool:
-        """Looks after the run for `metrics_interval_s`, and writes metrics.
+        """Runs one round of training, of about `metrics_interval_s`, and writes metrics.
 
         Returns:
             Whether a stop condition holds now, and no server is being started again.
@@ -242,7 +243,7 @@ class Run:
         return bool(self.stopped_by)
 
     async def _rest(self, time_s: float) -> None:
-        """Waits, unless all have played what they may, and what they wait for is done."""
+        """Waits for `time_s`, or less if simulations, or what they wait for, are done before."""
         if not self._simulations.is_used_up:
             await self._simulations.rest(time_s)
         elif self._evaluations.is_running:
@@ -253,7 +254,7 @@ class Run:
     async def _evaluate_if_due(self) -> None:
         if not self._evaluations.is_due(self.tally.env_steps):
             return
-        # What was played up to here is learned first, and the weights stay as they are then.
+        # First servers learn from all that was played up to here; then their weights stay the same.
         is_settled = not self._simulations.is_used_up or await self._end_updates()
         if is_settled and not self.servers.restarting:
             if self.config.checkpoint.best is not None and await self._save():
@@ -261,8 +262,7 @@ class Run:
             self._evaluations.begin_next(self.tally.env_steps, self.tally.time_s)
 
     async def _end_updates(self) -> bool:
-        """Waits for updates that are under way, for `metrics_interval_s`; returns whether all are
-        done."""
+        """Waits for updates under way for `metrics_interval_s`; returns whether all are done."""
         until = time.monotonic() + self.config.metrics_interval_s
         while any(status.is_learning for status in self.servers.statuses.values()):
             if time.monotonic() > until:
@@ -272,10 +272,12 @@ class Run:
         return True
 
     async def _end_learning(self, update_s: float) -> bool:
-        """Ends learning, where episodes end if they do soon, with a last checkpoint; once.
+        """Ends learning, with a last checkpoint. Once it has ended, further calls do nothing.
+
+        Simulations are held for the checkpoint, at the ends of episodes that end soon.
 
         Returns:
-            Whether it has ended: no server was lost meanwhile.
+            Whether learning has ended; not if a server was lost meanwhile.
         """
         if self._has_ended:
             return True
@@ -283,17 +285,17 @@ class Run:
         if self.config.checkpoint.at_end:
             await self._save(is_last=True, update_s=update_s)
         else:
-            with contextlib.suppress(NotSaved):  # one was lost
+            with contextlib.suppress(NotSaved):  # a server was lost
                 await self.servers.finish_training(update_s)
         self._has_ended = not self.servers.restarting
         return self._has_ended
 
     async def _end_playing(self) -> None:
         if self._records.servers.not_updated():
-            await self._look_and_record()  # one may have made its first update by now
+            await self._look_and_record()  # a server may have made its first update by now
         self.is_training = False
         await self._simulations.stop()
-        if self.tally.env_steps > self._records.metrics.recorded_env_steps:  # since the last look
+        if self.tally.env_steps > self._records.metrics.recorded_env_steps:  # not yet recorded
             self.tally.tick()
             self._record()
         # One that was resumed may have had no more to play than its evaluation.
@@ -305,18 +307,18 @@ class Run:
 
     async def _evaluate_at_end(self) -> None:
         is_wanted = self.tally.has_played and self.config.evaluation.final_num_episodes > 0
-        is_scheduled = self._evaluations.next_at is not None  # one may be under way
+        is_scheduled = self._evaluations.next_at is not None  # an evaluation may be under way
         if is_wanted or (is_scheduled and not self.experiment.is_external):
             self._enter("evaluating")
             try:
                 await self._supervisor.unless_lost(self._evaluate_final())
                 self.not_evaluated = self._evaluations.given_up
-            except RunFailed as error:  # what was learned is saved, and paid for
+            except RunFailed as error:  # training is done and saved, so the run has not failed
                 kept = "" if self._checkpoints.lost else "; all that was learned is kept"
                 if kept and not self.experiment.is_external:
                     kept += f", and once that is mended: muxrl evaluate {self._folder.path}"
                 self.not_evaluated = f"the evaluation at the end failed: {error}{kept}"
-        if self.tally.has_restarted:  # in the evaluation: the row says when
+        if self.tally.has_restarted:  # during the evaluation; the row says when
             self.tally.tick()
             self._record()
 
@@ -338,18 +340,18 @@ class Run:
         await self._wait_for_evaluation()
 
     async def _wait_for_evaluation(self) -> None:
-        """Waits until it is over, and looks after all processes meanwhile."""
+        """Waits until the evaluation is over, and looks after all processes meanwhile."""
         await first_of(self._evaluations.wait(), again_and_again(self._look_on, _LOOK_S))
 
-    # --- what is looked after -----------------------------------------------------------
+    # --- looking after processes --------------------------------------------------------
 
     async def _look(self) -> None:
-        """Receives the reports that come soon."""
+        """Receives the reports of all processes that answer soon."""
         self._supervisor.workers.check()
         those = self.servers, self._simulations, self._evaluations
         await asyncio.gather(*(one.report(_ANSWER_S) for one in those))
         if self.experiment.is_external and not self.tally.has_played:
-            # Its simulations ask the servers themselves.
+            # Simulations may call the servers without the gateway.
             self.tally.set_external(self.servers.statuses)
 
     async def _look_on(self) -> None:
@@ -364,9 +366,9 @@ class Run:
         self._record()
 
     def _tick(self) -> None:
-        """Reads the clock, which begins anew until there is an env step.
+        """Reads the clock, which is set back until there is an env step.
 
-        Where a simulation is lost before that, time passes, too: it may never play.
+        Once a simulation has been lost, time passes all the same: no simulation may ever play.
         """
         if self.is_training and self._awaited and not self._simulations.last_loss:
             self.tally.begin()
@@ -383,9 +385,9 @@ class Run:
         self._changed.set()
 
     def _allow(self) -> None:
-        """Lets simulations play up to the budget, evaluation or snapshot, and wait for that.
+        """Lets simulations play up to the next stop, evaluation or snapshot, where they wait.
 
-        External ones evaluate with the episodes that they begin, and so do not wait for that.
+        External simulations do not wait for evaluations, which they play themselves.
         """
         is_external = self.experiment.is_external
         points = [self.config.stop.env_steps, self._checkpoints.next_snapshot_at]
@@ -399,7 +401,7 @@ class Run:
         return self.tally.parameters.now(self.tally.env_steps)
 
     async def _save(self, *, is_last: bool = False, update_s: float | None = None) -> bool:
-        """Writes a checkpoint of all servers; returns whether it could be written."""
+        """Writes a checkpoint of all servers; returns whether it was written."""
         self.servers.set_paused(True)
         is_written = await self._checkpoints.write(
             self.servers,
@@ -412,7 +414,7 @@ class Run:
         self._records.copy.update()
         return is_written
 
-    # --- what happens to processes ------------------------------------------------------
+    # --- events -------------------------------------------------------------------------
 
     def _take_played(self, name: str, report: SimulationReport) -> None:
         self.tally.add(name, report)
@@ -420,7 +422,7 @@ class Run:
             self._evaluations.note(report)
 
     def _note_server_restart(self, server_id: str, saved: Manifest | None) -> None:
-        """A server goes back to a checkpoint: what it learned since is lost, and its records."""
+        """Drops the records of a server after the checkpoint from which it continues."""
         length = saved.metrics_bytes.get(f"{server_id}.jsonl", 0) if saved else 0
         self._records.servers.cut_back(server_id, length)
         has_weights = saved is not None and saved.servers[server_id].files
@@ -434,7 +436,7 @@ class Run:
         self._evaluations.move(server_id, address)
 
     def _note_players_restart(self, name: str, prefix: str | None) -> None:
-        if prefix is not None:  # else its episodes expire
+        if prefix is not None:  # if nobody knows the ids of its episodes, they expire
             self.servers.abort_episodes(prefix)
         self._records.note_restart(name)
 
@@ -442,22 +444,22 @@ class Run:
         self._checkpoints.judge(row)
         self._on_evaluated(row)
 
-    # --- what it says of itself ---------------------------------------------------------
+    # --- its state ----------------------------------------------------------------------
 
     @property
     def evaluated(self) -> EvaluationRow | None:
-        """The newest evaluation with all agents as learned."""
+        """The newest evaluation in which all agents act as learned."""
         return self._evaluations.latest
 
     @property
     def addresses_text(self) -> str:
-        """Which server listens where, for people."""
+        """Which server listens where, and the gateway, as text for people."""
         gateway = self._simulations.gateway
         text = self.servers.addresses_text
         return text + (f"\ngateway to all of them: http://{gateway.address}" if gateway else "")
 
     def snapshot(self) -> Snapshot:
-        """Returns how the run stands; of servers that have not reported, what is known before."""
+        """Returns the state of the run; servers that have not reported are "starting"."""
         tally = self.tally
         return Snapshot(
             tally.time_s,
@@ -475,7 +477,7 @@ class Run:
 
     @property
     def _awaited(self) -> str:
-        """What the first env step waits for, for people; "" once there is one."""
+        """What the first env step waits for, as text for people; "" once there is an env step."""
         if self.tally.env_steps > self._num_before:
             return ""
         gateway = self._simulations.gateway
@@ -501,13 +503,14 @@ class Run:
     # --- its end ------------------------------------------------------------------------
 
     def stop(self, *, is_meant: bool = False) -> None:
-        """Ends every process that is left; saves a last checkpoint; never raises; once.
+        """Saves a last checkpoint and ends all processes; never raises. A second call does nothing.
 
-        None is saved where a server has died or its weights are not finite: the last whole one
-        counts.
+        No checkpoint is saved if a server has died or its weights are not finite: then the last
+        whole checkpoint counts.
 
         Args:
-            is_meant: whether somebody has ended the run; then external simulations may end, too.
+            is_meant: whether somebody has ended the run on purpose, so that external simulations
+                are told that it is over.
         """
         if not self._is_stopped:
             self._is_stopped = True
@@ -520,10 +523,10 @@ class Run:
             self._life.cancel()
             await asyncio.wait([self._life])
         try:
-            if not self.has_started:  # nothing to save, and what is still made does not answer
+            if not self.has_started:  # nothing to save, and those that still start do not answer
                 self.servers.kill()
             elif not self._has_ended:
-                await self.servers.notice_deaths()  # else simulations would wait for it
+                await self.servers.notice_deaths()  # else simulations would wait for a dead server
                 if lost := self.servers.restarting:
                     raise RunFailed(f"{', '.join(lost)} was lost and does not listen again yet")
                 await self._end_learning(self.config.timeouts.stop_s)
@@ -553,11 +556,11 @@ class Run:
         problem: str = "",
         advice: Callable[[RunDirectory], str] = lambda folder: "",
     ) -> RunResult:
-        """Ends the run, and writes down how it has ended, and its report.
+        """Ends the run, and writes how it has ended, and its report.
 
         Args:
-            outcome: how; what is "done" and could not be saved has "failed".
-            problem: why it is not "done", in a sentence.
+            outcome: how the run ended; if something could not be saved, "done" becomes "failed".
+            problem: a sentence on why it is not "done".
             advice: returns what can be done about a failure.
         """
         self.stop(is_meant=outcome != "failed")
@@ -566,7 +569,7 @@ class Run:
         return self._records.end(outcome, problem, self.unsaved, lost, advice)
 
     def close(self) -> None:
-        """Ends what is left of the run, its trackers too."""
+        """Ends all that is left of the run, its trackers, too."""
         with uninterrupted():
             self.stop()
             self._loop.close()

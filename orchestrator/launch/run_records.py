@@ -1,4 +1,4 @@
-"""What a run writes down of itself while it runs: counts, metrics, its status, its warnings."""
+"""The records that a run writes while it runs: counts, metrics, its status, its warnings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from muxrl.protocol.messages import ServerWarning
 from muxrl.servers.episodes.warnings import Warnings
 
 _MIN_EPISODES = 20
-"""By then it is known how long episodes are, more or less."""
+"""After so many episodes their mean length is known well enough."""
 _SILENCE_S = 30.0
 """After so long it is said that nobody plays, and again after twice as long, and so on,"""
 _MOST_SILENCE_S = 600.0
@@ -36,13 +36,13 @@ class RunRecords:
     """The records of one run.
 
     Args:
-        experiment: resolved.
+        experiment: the resolved experiment.
         folder: the run's directory.
-        before: the checkpoint from which the run continues; None: it is new.
-        on_warned: called with each sentence that the run as a whole is warned of.
+        before: the checkpoint from which the run continues; None: the run is new.
+        on_warned: called with each warning of the run as a whole.
 
     Raises:
-        ConfigError: there can be no copy in `storage_path`.
+        ConfigError: no copy can be kept in `storage_path`.
     """
 
     def __init__(
@@ -67,15 +67,15 @@ class RunRecords:
             status = read_status(folder)
         self.status = StatusFile(folder, status, ends_on_sigterm=are_signals_claimed())
         self.warnings = Warnings(lambda: self.tally.env_steps)
-        """What the run itself was warned of."""
-        if status is not None:  # at its start it is warned anew
+        """Warnings of the run itself."""
+        if status is not None:  # warnings of its start are added anew below
             self.warnings.restore(one for one in status.warnings.get("", ()) if one.text)
         at = (before.env_steps, before.metrics_bytes) if before else ()
         self._trackers = Tracking(folder, experiment.config.trackers, *at)
         self.metrics = MetricsWriter(folder, self._trackers.receive)
         self.servers = ServerReports(experiment, self.metrics, self.tally)
         self._recorded_s: float | None = None
-        """The clock in the newest row."""
+        """`time_s` of the newest row."""
         self._waits_since: float | None = None
         self._silence_s = _SILENCE_S
         self._is_warned_late = not experiment.may_be_warned_late
@@ -88,13 +88,13 @@ class RunRecords:
             servers: its own.
             alarm: why the last checkpoint was not written; "" if it was.
         """
-        if self.tally.time_s != self._recorded_s:  # else nothing is played yet, and a row says so
+        if self.tally.time_s != self._recorded_s:  # else nothing new was played
             self._recorded_s = self.tally.time_s
             self.metrics.joint(self.tally.next_row(self.servers.states(servers)))
         self.write_warnings(servers, alarm)
 
     def write_warnings(self, servers: Servers, alarm: str) -> None:
-        """Writes what it is warned of; see `write`."""
+        """Writes all warnings; see `write`."""
         self.status.note_env_steps(self.tally.env_steps)
         self.status.warn(self.all_warnings(servers), alarm)
 
@@ -119,13 +119,13 @@ class RunRecords:
             self._on_warned(f"{waiting_for} for {waited_s:.0f} s: {remedy}")
 
     def warn(self, sentences: Iterable[str]) -> None:
-        """Notes what the run as a whole is warned of."""
+        """Adds warnings of the run as a whole."""
         for sentence in sentences:
             self.warnings.add(sentence)
             self._on_warned(sentence)
 
     def warn_late(self) -> None:
-        """Warns of what depends on how long episodes are, as soon as that is known; once."""
+        """Adds, once, the warnings that depend on the length of episodes, when that is known."""
         if self._is_warned_late or self.tally.num_episodes < _MIN_EPISODES:
             return
         from muxrl.orchestrator.config.warnings import find_late  # it imports Gymnasium
@@ -149,11 +149,11 @@ class RunRecords:
         """Writes how the run has ended, and its report.
 
         Args:
-            outcome: how; what is "done" and could not be saved has "failed".
-            problem: why it is not "done", in a sentence.
-            unsaved: what could not be saved, in a sentence each; what cannot be now is added.
-            lost: what no checkpoint holds of what was learned, "" if all is kept; None: the run
-                has not begun, and there is nothing to report.
+            outcome: how the run ended; if something could not be saved, "done" becomes "failed".
+            problem: a sentence on why it is not "done".
+            unsaved: a sentence for each thing that could not be saved; further ones are added.
+            lost: a sentence on training that is in no checkpoint, "" if all is; None: the run has
+                not begun, and there is nothing to report.
             advice: returns what can be done about a failure.
         """
         self.metrics.close()
@@ -188,6 +188,6 @@ class RunRecords:
         return RunResult(self._folder.path, outcome, problem, env_steps, self.tally.time_s, report)
 
     def close(self) -> None:
-        """Ends the trackers, too."""
+        """Closes the metrics files and the trackers."""
         self.metrics.close()
         self._trackers.close()

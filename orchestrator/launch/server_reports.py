@@ -1,4 +1,4 @@
-"""What a run's servers have reported last: their states, latencies and newest iterations."""
+"""The newest reports of a run's servers: their states, latencies and iterations."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ServerReports:
     """The reports of all servers of a run.
 
     Args:
-        experiment: resolved.
-        metrics: gets each record of a server.
-        tally: of the run.
+        experiment: the resolved experiment.
+        metrics: writes each record of a server.
+        tally: the run's counts.
     """
 
     def __init__(self, experiment: Experiment, metrics: MetricsWriter, tally: Tally) -> None:
@@ -33,11 +33,11 @@ class ServerReports:
         self._metrics = metrics
         self._tally = tally
         self._states: dict[str, ServerState] = {}
-        self._iterations: dict[str, IterationRow] = {}  # the newest of each server
+        self._iterations: dict[str, IterationRow] = {}  # by server id: the newest iteration
         self._latencies = LatencyRecords()
 
     def receive(self, server_id: str, report: RunReport) -> None:
-        """Receives a report, and writes its records down."""
+        """Receives a report, and writes its records."""
         self._tally.cpu.of[server_id] = report.cpu_s
         seconds: dict[str, Any] = {name: round(s, 3) for name, s in report.activity.items()}
         self._states[server_id] = ServerState(
@@ -49,18 +49,18 @@ class ServerReports:
         )
         self._latencies.receive(server_id, report.latencies)
         for record in report.records:
-            if self._experiment.servers[server_id].shadow:  # others have earned it
+            if self._experiment.servers[server_id].shadow:  # another server acted
                 record = {**record, "episode_return_mean": None}
             self._metrics.server(server_id, record)
             self._iterations[server_id] = convert(finite(record), IterationRow)
 
     def cut_back(self, server_id: str, num_bytes: int) -> None:
-        """Forgets what a lost server did since a checkpoint, when its records had so many bytes."""
+        """Forgets what a lost server did after a checkpoint, where its records had `num_bytes`."""
         self._metrics.cut_back_server(server_id, num_bytes)
         self._latencies.forget(server_id)
 
     def states(self, servers: Servers) -> dict[str, ServerState]:
-        """Returns each server's state for a row; those that are being started again are lost."""
+        """Returns each server's state for a row; servers that are being started again are lost."""
         found = {}
         for s, server in servers.of.items():
             state = ServerState(is_lost=True)

@@ -1,4 +1,4 @@
-"""When a run ends: at the first of the conditions that its config names; and how long till then."""
+"""When a run ends: at the first of the conditions in its config; and the time until then."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class StopConditions:
     """The conditions of one run.
 
     Args:
-        config: None and empty entries are not conditions.
+        config: the conditions; None and empty entries are no conditions.
         fixed: servers that do not learn, and so make no iterations.
     """
 
@@ -33,12 +33,12 @@ class StopConditions:
             "metric_at_most": [f"{m} ≤ {x:g}" for m, x in config.metric_at_most.items()],
         }
         self._texts = {key: " and ".join(parts) for key, parts in texts.items() if parts}
-        """By key, for people."""
+        """By key: the condition, as text for people."""
         self.text = " or ".join(self._texts.values()) or "Ctrl-C"
-        """For people."""
+        """All conditions, as text for people."""
 
     def reached(self, tally: Tally, statuses: Mapping[str, Status]) -> str:
-        """Returns the condition at which the run is to end now, for people; "": at none."""
+        """Returns the condition that ends the run now, as text for people; "" if none does."""
         config = self._config
         for key, (now, limit, _) in self._growing(tally, statuses):
             if now >= limit:
@@ -57,7 +57,7 @@ class StopConditions:
     def time_left_s(self, tally: Tally, statuses: Mapping[str, Status]) -> float | None:
         """Returns the seconds until a condition holds at the present rate, 0.0 if one does now.
 
-        None if none gets nearer.
+        None if no condition comes nearer with time alone.
         """
         times = []
         for _, (now, limit, per_s) in self._growing(tally, statuses):
@@ -70,10 +70,10 @@ class StopConditions:
     def _growing(
         self, tally: Tally, statuses: Mapping[str, Status]
     ) -> Iterator[tuple[str, tuple[float, float, float]]]:
-        """Yields the conditions that a run comes to without having learned anything.
+        """Yields the conditions that come nearer with time, whether the run learns or not.
 
-        Each as its key, with a quantity that grows, the value at which it ends the run, and by how
-        much it grows in a second at the present rate.
+        Each is its key, with a quantity that grows, the value at which it ends the run, and how
+        much it grows per second at the present rate.
         """
         config = self._config
         if config.env_steps is not None:
@@ -90,7 +90,7 @@ class StopConditions:
     def _has_return(status: Status | None, value: float) -> bool:
         if status is None or status.episode_return_mean is None:
             return False
-        num = status.num_returns  # of a server of the user's own perhaps unknown
+        num = status.num_returns  # an external server may not report it
         num = status.num_episodes if num is None else num
         return num >= _MIN_EPISODES and status.episode_return_mean >= value
 

@@ -1,4 +1,4 @@
-"""What a run has done so far: its simulations, summed up, and how long its servers took."""
+"""Counts what a run has done so far: sums over its simulations, and its servers' latencies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StepRate:
         self._points: deque[tuple[float, int]] = deque()
 
     def add(self, time_s: float, steps: int) -> float:
-        """Receives a reading and returns the steps per second."""
+        """Adds a reading, and returns the steps per second."""
         self._points.append((time_s, steps))
         while time_s - self._points[0][0] > _RATE_WINDOW_S and len(self._points) > 2:
             self._points.popleft()
@@ -40,13 +40,13 @@ class StepRate:
 
 
 class Total:
-    """A count over processes, of which each counts from 0 when it is started again."""
+    """A sum over processes, each of which counts from 0 again when it is started again."""
 
     def __init__(self) -> None:
         self.of: dict[str, Any] = {}
-        """By process what it counts now."""
+        """By process: its present count."""
         self.before: Any = 0
-        """What processes counted that have ended."""
+        """The sum of the last counts of processes that have ended."""
 
     @property
     def now(self) -> Any:
@@ -57,23 +57,23 @@ class Total:
 
 
 _COUNTED = ("num_mismatches", "num_lost_episodes", "num_lost_steps", "num_bad_episodes")
-"""Counts of processes, as `SimulationReport` and `JointRow` name them."""
+"""Counts of processes that `SimulationReport` and `JointRow` both have, by the same names."""
 _KEPT = ("time_s", "env_steps", "num_episodes", "num_restarts", "num_random_episodes", "has_played")
-"""What a run that is resumed continues from; where an older run lacks it, it begins anew."""
+"""Attributes that a resumed run continues from; those that an older run lacks begin anew."""
 
 
 _MAX_NAMES = 1_000
-"""Metrics of which values are kept; an external simulation may name ever new ones."""
+"""For how many metrics values are kept: an external simulation may name ever new metrics."""
 _Ended = tuple[Mapping[str, float], EpisodeMetrics]
-"""Returns by agent, and metrics, of an episode that has ended."""
+"""The returns by agent and the metrics of an episode that has ended."""
 
 
 class Tally:
-    """Sums of a run. Times are in seconds since `begin`; steps are env steps.
+    """The counts of a run. Times are in seconds since `begin`; steps are env steps.
 
     Args:
-        parameters: of its episodes, which are told of them.
-        groups: of agents, by their name in `JointRow.returns`.
+        parameters: the parameters of episodes, which are told of each episode that has ended.
+        groups: groups of agents, by their names in `JointRow.returns`.
     """
 
     def __init__(
@@ -84,29 +84,29 @@ class Tally:
         self._parameters = parameters or ParameterProgress({}, {})
         self._groups = groups
         self._ended: dict[str, list[_Ended]] = {}
-        """By process, what has come since anybody looked; see `_settle`."""
+        """By process: episodes that do not count yet; see `_settle`."""
         self.time_s = 0.0
         self.env_steps = 0
         self.env_steps_per_s = 0.0
         self.num_episodes = 0
         self.has_played = False
-        """Whether a simulation of the run, or the gateway of external ones, has reported steps."""
+        """Whether a simulation process, or the gateway, has reported env steps."""
         self.num_restarts: dict[str, int] = {}
-        """By process, how often it was started again; those without are left out."""
+        """By process: how often it was started again; without processes that never were."""
         self.num_random_episodes: dict[str, int] = {}
-        """By server, training episodes in which its agents acted at random, since it was lost."""
+        """By server: training episodes in which its agents acted at random, because it was lost."""
         self._totals = {name: Total() for name in ("num_env_steps", *_COUNTED, "cpu_s")}
         self._num_open: dict[str, int] = {}
-        """By process, training episodes as of its last report."""
+        """By process: open training episodes, as of its last report."""
         self.cpu = self._totals["cpu_s"]
         """Processor seconds of servers and simulations, without evaluations."""
         self._began_at: float | None = None
         self._recent: deque[Mapping[str, float]] = deque(maxlen=_NUM_EPISODES_AVERAGED)
         self._recent_metrics: deque[EpisodeMetrics] = deque(maxlen=_NUM_EPISODES_AVERAGED)
         self._values: dict[str, deque[float]] = {}
-        """By metric, of the last episodes that had it."""
+        """By metric: its values in the last episodes that had it."""
         self._resumed_from: int | None = None
-        self._restarted: list[str] = []  # since the last row
+        self._restarted: list[str] = []  # processes started again since the last row
         self._rate = StepRate()
         self._server_rates: dict[str, StepRate] = {}
 
@@ -116,7 +116,7 @@ class Tally:
         self._rate.add(self.time_s, self.env_steps)
 
     def state(self) -> dict[str, Any]:
-        """Returns what `restore` needs to continue from here, as JSON can hold it."""
+        """Returns what `restore` needs to continue from here, for JSON."""
         self._settle()
         return {
             **{name: copy(getattr(self, name)) for name in _KEPT},
@@ -128,7 +128,7 @@ class Tally:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from `state`; before `begin`."""
+        """Continues from what `state` has returned; to be called before `begin`."""
         for name in _KEPT:
             setattr(self, name, copy(state.get(name, getattr(self, name))))
         self._resumed_from = self.env_steps
@@ -139,12 +139,12 @@ class Tally:
         self._recent_metrics.extend(state.get("recent_metrics", ()))
         for name, values in state.get("values", {}).items():
             self._values_of(name).extend(values)
-        if "values" not in state:  # of an older run
+        if "values" not in state:  # the run is older
             self._add_values(self._recent_metrics)
         self._parameters.restore(state.get("parameters", {}))
 
     def add(self, name: str, report: SimulationReport) -> None:
-        """Adds what a simulation process has played."""
+        """Adds the report of a simulation process."""
         self.has_played |= report.num_env_steps > 0
         for key, total in self._totals.items():
             total.of[name] = getattr(report, key)
@@ -160,14 +160,14 @@ class Tally:
 
     @property
     def parameters(self) -> ParameterProgress:
-        """As of all episodes."""
+        """The parameters of episodes, told of all that have ended."""
         self._settle()
         return self._parameters
 
     def _settle(self) -> None:
-        """Lets the newest episodes count, mixed as they will have ended: evenly on each process.
+        """Counts the newest episodes, ordered as if each process's had ended at even intervals.
 
-        One process after another, the last 100 episodes would be those of the last one.
+        If it counted one process after another, the last 100 episodes might all be of one process.
         """
         ended, self._ended = self._ended, {}
         by_time = [
@@ -182,13 +182,13 @@ class Tally:
             self._parameters.note(returns, metrics)
 
     def _sum(self) -> None:
-        # A gateway through which nobody plays does not undo the servers' counts.
+        # A gateway through which nobody plays must not undo the servers' counts.
         self.env_steps = max(self.env_steps, self._totals["num_env_steps"].now)
 
     def restart(self, name: str) -> None:
-        """Says that a process was lost and is started again; what it has done still counts.
+        """Notes that a process was lost and is started again; what it has done still counts.
 
-        Its next reports begin at 0, and the episodes that were open on it are lost.
+        Its next reports begin at 0, and the episodes that were open in it are lost.
         """
         for total in self._totals.values():
             total.end(name)
@@ -198,14 +198,14 @@ class Tally:
         self._restarted.append(name)
 
     def set_external(self, statuses: Mapping[str, Status]) -> None:
-        """Takes the servers' counts instead, for an external simulation."""
+        """Takes the servers' counts, for an external simulation that plays without the gateway."""
         # A server that was started again goes back to its checkpoint; the run does not.
         self.env_steps = max(self.env_steps, *(s.num_env_steps for s in statuses.values()), 0)
         self.num_episodes = max(self.num_episodes, *(s.num_episodes for s in statuses.values()), 0)
 
     @property
     def restarts_text(self) -> str:
-        """Which processes were started again, for people; "" if none was."""
+        """Which processes were started again, as text for people; "" if none was."""
         restarts = ", ".join(f"{name} {n}×" for name, n in self.num_restarts.items())
         return restarts and f"started again: {restarts}"
 
@@ -215,7 +215,7 @@ class Tally:
         return bool(self._restarted)
 
     def tick(self) -> None:
-        """Reads the clock, which stands until `begin`: a first evaluation is no training."""
+        """Reads the clock, which stands still until `begin`: a first evaluation is no training."""
         if self._began_at is None:
             return
         self.time_s = time.monotonic() - self._began_at
@@ -228,7 +228,8 @@ class Tally:
     def metric(self, name: str) -> tuple[float, int] | None:
         """Returns a metric's mean over the last training episodes that had it, and their number.
 
-        That of the whole episode, else the mean over agents; None if no episode had it.
+        An episode's value is the metric of the whole episode if there is one, else the mean over
+        agents. None if no episode had the metric.
         """
         self._settle()
         values = self._values.get(name)
@@ -246,8 +247,8 @@ class Tally:
     def next_row(self, servers: Mapping[str, ServerState] | None = None) -> JointRow:
         """Returns the joint row that is recorded next.
 
-        The first one after `restore` says from where the run was resumed, the first one after
-        `restart` which processes were.
+        The first row after `restore` says at which env steps the run was resumed; the first row
+        after `restart` says which processes were started again.
         """
         row = self.row(servers)
         self._resumed_from, self._restarted = None, []
@@ -284,7 +285,7 @@ class Tally:
 
 
 def _means(episodes: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Returns the mean of each agent over the episodes that it was in."""
+    """Returns each agent's mean over the episodes that have the agent."""
     values: dict[str, list[float]] = {}
     for episode in episodes:
         for who, value in episode.items():
@@ -293,29 +294,29 @@ def _means(episodes: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 class LatencyRecords:
-    """How long each server took to answer since its last row, from what it has counted."""
+    """Quantiles of how long each server took to answer since its last row."""
 
     def __init__(self) -> None:
         self._newest: dict[str, Mapping[str, Sequence[int]]] = {}
         self._recorded: dict[str, Mapping[str, Sequence[int]]] = {}
 
     def receive(self, server_id: str, counts: Mapping[str, Sequence[int]]) -> None:
-        """Takes what a server reports; see `muxrl.servers.server.PolicyServer.latencies`."""
+        """Notes what a server reports; see `muxrl.servers.server.PolicyServer.latencies`."""
         self._newest[server_id] = counts
 
     def forget(self, server_id: str) -> None:
-        """Says that the server is started again: its next process counts from 0."""
+        """Notes that the server is started again: its next process counts from 0."""
         self._newest.pop(server_id, None)
         self._recorded.pop(server_id, None)
 
     def record(self, server_id: str) -> dict[str, float]:
-        """Returns ``exchange_p50_s`` and so on; without what has not happened since the last."""
+        """Returns ``exchange_p50_s`` and so on, without what has not happened since."""
         newest = self._newest.get(server_id, {})
         before, self._recorded[server_id] = self._recorded.get(server_id, {}), newest
         found = {}
         for name, counts in newest.items():
             old = before.get(name, [0] * len(counts))
-            # A report that was overtaken by a newer one counts nothing.
+            # Of a report that a newer one has overtaken, nothing counts.
             since = [max(0, n - o) for n, o in zip(counts, old, strict=True)]
             for key, share in _QUANTILES.items():
                 if (seconds := quantile(since, share)) is not None:

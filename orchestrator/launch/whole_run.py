@@ -1,7 +1,7 @@
-"""A whole run: an experiment from its processes to its report.
+"""Runs an experiment, from the start of its processes to its report.
 
-However it ends, by its stop conditions, by Ctrl-C, or because something died, shutdown is the same:
-simulations first, then servers, then the report of what there is.
+However the run ends, by its stop conditions, by Ctrl-C, or because something died, the shutdown is
+the same: first simulations end, then servers, and then a report is made of what there is.
 """
 
 from __future__ import annotations
@@ -52,17 +52,18 @@ def run_experiment(
     Ctrl-C, SIGTERM and SIGHUP end it cleanly; what was measured is kept.
 
     Args:
-        experiment: resolved; of a run that is resumed, from `load_resumed_config`.
+        experiment: the resolved experiment; to resume a run, resolved from the config that
+            `load_resumed_config` returns.
         run_dir: the run's directory, which must not exist yet, or which `make_folder` has made;
-            None makes one under the experiment's `runs_dir`.
-        is_resumed: continues the run in `run_dir` from its newest whole checkpoint, however it
-            ended.
+            None: one is made in the experiment's `runs_dir`.
+        is_resumed: whether to continue the run in `run_dir` from its newest whole checkpoint,
+            however it ended.
         show_progress: whether to show the run's state while it runs.
-        console: where to write what is going on; None: nowhere.
-        hidden_metrics: how the names of those begin that are not written there; "": none.
+        console: the console for progress and the report; None: nothing is written.
+        hidden_metrics: prefix of the names of metrics that the console does not show; "": none.
 
     Raises:
-        ConfigError: a server wants a GPU that is not there, or is replaced, as in a resumed run.
+        ConfigError: a server wants a GPU that is not there, or has `replace_by` in a new run.
         CannotResume: there is no whole checkpoint.
         RunIsRunning: another process watches over the run.
         OSError: the run directory is there already, or cannot be made or written to.
@@ -113,7 +114,7 @@ def _run(
             except KeyboardInterrupt:
                 outcome, problem = "interrupted", "what was measured is kept"
                 say(f"interrupted: {_ending(run)}")
-            except (RunFailed, OSError) as error:  # OSError: of the run directory's files
+            except (RunFailed, OSError) as error:  # OSError: the run directory cannot be written to
                 outcome, problem = "failed", str(error)
                 say(f"failed: {problem}")
             except Exception as error:
@@ -142,14 +143,14 @@ def printer(console: Console | None) -> Callable[..., None]:
 
 
 def warner(console: Console | None) -> Callable[[str], None]:
-    """Returns what says a warning: on the console, or in the log if there is none."""
+    """Returns a function that shows a warning: on the console, or in the log if there is none."""
     if console is None:
         return logger.warning
     return lambda sentence: printer(console)(f"warning: {sentence}")
 
 
 def _ending(run: Run) -> str:
-    """Says what a run that is interrupted does now."""
+    """Returns what an interrupted run does next, as text."""
     if not run.has_started:
         return "ending its processes, none of which has learned yet"
     if run.config.checkpoint.at_end:
@@ -158,10 +159,10 @@ def _ending(run: Run) -> str:
 
 
 def _play(run: Run, workers: Workers, console: Console | None, show_progress: bool) -> None:
-    """Has a run start, learn until it is done, and be evaluated.
+    """Plays a run to its end: start, training and evaluation.
 
     Raises:
-        RunFailed: something died or gave up.
+        RunFailed: the run has failed; see `Run.play`.
     """
     rounds = run.play(workers)
     next(rounds)
@@ -170,7 +171,7 @@ def _play(run: Run, workers: Workers, console: Console | None, show_progress: bo
         for _ in rounds:
             pass
         return
-    # On the same console: what is printed meanwhile stands above it.
+    # On the same console, so that what is printed meanwhile stands above the display.
     with Progress(run.config.name, run.snapshot(), console=console) as progress:
         for _ in rounds:
             progress.update(run.snapshot())
@@ -181,11 +182,11 @@ def _play(run: Run, workers: Workers, console: Console | None, show_progress: bo
 def _workers(
     experiment: Experiment, folder: RunDirectory, say: Callable[..., None]
 ) -> Iterator[Workers]:
-    """Where the run's processes go, while the ``with`` block lasts: here, or on a Ray cluster.
+    """Yields what starts the run's processes: on this machine, or on a Ray cluster.
 
     Raises:
-        RunFailed: there is no such cluster, it has no room, or has it where the run's directory is
-            not seen.
+        RunFailed: there is no such cluster, it has no room, or has room only on machines that do
+            not see the run's directory.
     """
     config = experiment.config
     if not config.address:
@@ -197,9 +198,9 @@ def _workers(
     from muxrl.orchestrator.supervise.shared_folder import check_shared
 
     with ray_session(address=config.address):
-        claim_signals()  # which Ray has taken; a place may be long in coming
+        claim_signals()  # Ray has replaced their handlers; the wait for room may be long
         with reserved(config, say) as scheduling:
-            # Recorded episodes, and checkpoints that pools read meanwhile, do not travel.
+            # Recorded episodes, and checkpoints that pools read, are not sent between machines.
             if config.simulation.record or experiment.pool_sources:
                 check_shared(folder.path, scheduling)
             yield ClusterWorkers(config, scheduling)

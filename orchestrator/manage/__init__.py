@@ -1,1 +1,1 @@
-"""Runs and sweeps seen from outside, by their directories: listed, ended, their logs read."""
+"""Works on runs and sweeps by their directories: lists and stops them, reads their logs."""

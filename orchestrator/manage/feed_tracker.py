@@ -1,4 +1,4 @@
-"""A finished run told to a tracker from its files, as if the tracker had been there."""
+"""Sends the records of a finished run to a tracker, as if it had tracked the run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from muxrl.orchestrator.trackers.session import (
 
 
 def runs_in(path: Path) -> list[RunDirectory]:
-    """Returns the run at `path`, or all trials of the sweep there that have begun.
+    """Returns the run at `path`, or if it is a sweep, all of its trials that have begun.
 
     Raises:
-        NotARunDirectory: it is neither.
-        NotASweepDirectory: its table of trials is broken.
+        NotARunDirectory: it is neither a run nor a sweep.
+        NotASweepDirectory: the sweep's table of trials is broken.
     """
     if not (path / TRIALS_FILE).is_file():
         return [RunDirectory.open(path)]
@@ -31,18 +31,18 @@ def runs_in(path: Path) -> list[RunDirectory]:
 
 
 def feed(folder: RunDirectory, name: str) -> tuple[int, str]:
-    """Tells a tracker all that a run has recorded, as a new run of that tracker.
+    """Sends all records of a run to a tracker, as a new run of that tracker.
 
     Args:
-        folder: of a run that is over, however it ended.
-        name: of the tracker; see `muxrl.orchestrator.config.trackers`.
+        folder: the directory of a run that is over, however it ended.
+        name: the tracker's name; see `muxrl.orchestrator.config.trackers`.
 
     Returns:
-        How many rows there were, and what the tracker knows the run by.
+        How many rows were sent, and the tracker's name or id for the run.
 
     Raises:
         NotARunDirectory, MalformedMetrics: a file is absent or broken.
-        RunIsRunning: it is running.
+        RunIsRunning: the run still goes on.
         CannotTrack: the tracker has failed.
     """
     run = describe(folder)

@@ -1,7 +1,7 @@
-"""What lies in a folder: its runs and sweeps, and how they stand, as plain data.
+"""Lists the runs and sweeps in a folder, and their states, as plain data.
 
-One entry for each, which says at least ``name`` (its path from the folder), ``kind`` and
-``began_at`` (ISO 8601, UTC):
+Each has an entry with at least ``name`` (its path in the folder), ``kind`` and ``began_at``
+(ISO 8601, UTC):
 
 run
     ``state, cause, host, pid, assignment, servers: [{id, algorithm, agents, evaluated}], env_steps,
@@ -33,7 +33,7 @@ from muxrl.orchestrator.sweeps.directory import Status, SweepDirectory
 
 MOST_ENTRIES = 1_000
 _DEPTH = 2
-"""``runs/NAME`` and ``sweeps/NAME`` of the folder in which one works are found, too."""
+"""How deep to look: ``runs/NAME`` and ``sweeps/NAME`` are found, too."""
 _FILES = (
     "status.json",
     "plan.json",
@@ -44,11 +44,11 @@ _FILES = (
 
 
 _STATES_OF_SWEEPS: tuple[Status, ...] = ("running", "interrupted", "waiting", "failed")
-"""A sweep is in the first of these in which a trial is; else it is done."""
+"""A sweep's state is the first of these that any trial has; if none has any, it is done."""
 
 
 class Listing:
-    """Reads a folder again and again, and of its runs and sweeps those that have changed.
+    """Lists a folder repeatedly, and only reads runs and sweeps that have changed.
 
     Args:
         path: the folder.
@@ -59,9 +59,9 @@ class Listing:
         self._entries: dict[Path, tuple[object, dict[str, Any]]] = {}
 
     def read(self) -> dict[str, Any]:
-        """Returns the folder as it stands now: the newest `MOST_ENTRIES`, what began last first.
+        """Returns the folder's present content: the newest `MOST_ENTRIES`, the newest first.
 
-        ``kind, name, is_whole, num_left_out, entries``; left out are older ones.
+        Its keys are ``kind, name, is_whole, num_left_out, entries``; older entries are left out.
 
         Raises:
             OSError: the folder cannot be read.
@@ -72,7 +72,7 @@ class Listing:
             version = [_version(path / name) for name in _FILES]
             before = known.get(path)
             if before is None or before[0] != version or before[1]["kind"] == "sweep":
-                entry = self._entry(path)  # trials that are killed change no file of their sweep
+                entry = self._entry(path)  # a killed trial changes no file of its sweep
             else:
                 entry = before[1]
             self._entries[path] = version, entry
@@ -98,7 +98,7 @@ class Listing:
 
 
 def _directories(folder: Path, depth: int) -> Iterator[Path]:
-    """Yields the runs and sweeps below a folder, of a league its rounds; a sweep has its runs."""
+    """Yields the runs and sweeps below a folder, also rounds of leagues, but no runs of sweeps."""
     for path in folder.iterdir():
         if path.name.startswith(".") or path.is_symlink() or not path.is_dir():
             continue
@@ -143,7 +143,7 @@ def _about_sweep(path: Path) -> dict[str, Any]:
     trials = sweep.trials()
     counts = Counter(trial.status for trial in trials)
     state = next((s for s in _STATES_OF_SWEEPS if counts[s]), "done")
-    if state == "waiting" and sweep.is_running:  # its Ray starts, or between two trials
+    if state == "waiting" and sweep.is_running:  # Ray starts, or no trial runs just now
         state = "running"
     templates = sorted({template for trial in trials for template in trial.roles.values()})
     return {
@@ -156,7 +156,7 @@ def _about_sweep(path: Path) -> dict[str, Any]:
 
 
 def _with_state(entry: dict[str, Any]) -> dict[str, Any]:
-    """Adds the state of a run, which changes without its files where its process is killed."""
+    """Adds the state of a run: if its process is killed, the state changes, but no file does."""
     if entry["kind"] != "run":
         return entry
     entry = dict(entry)
@@ -181,7 +181,7 @@ def _version(path: Path) -> tuple[int, int] | None:
 
 
 def _began_at(path: Path) -> str:
-    """When a directory was made, ISO 8601: its first file is as old."""
+    """Returns when a directory was made, as ISO 8601: the time of its first file."""
     for name in ("versions.json", "sweep.yaml", "plan.json"):
         with contextlib.suppress(OSError):
             made_s = (path / name).stat().st_mtime

@@ -1,4 +1,4 @@
-"""The logs of a run's processes, read once or followed while the run lasts."""
+"""Reads the logs of a run's processes, once or as long as the run lasts."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Logs:
 
     Args:
         folder: the run's directory.
-        processes: their names; none: all, also those that begin later.
+        processes: names of processes; empty: all, also those that begin later.
 
     Raises:
-        ConfigError: there is no log of that name.
+        ConfigError: a process has no log.
     """
 
     def __init__(self, folder: RunDirectory, processes: Sequence[str] = ()) -> None:
@@ -39,27 +39,27 @@ class Logs:
 
     @property
     def processes(self) -> list[str]:
-        """Of the logs that are there now."""
+        """Names of the processes whose logs are read."""
         return self._processes or [path.stem for path in self._paths()]
 
     def begin(self, num_lines: int) -> None:
-        """Leaves out all but the last lines of each log, one at least."""
+        """Skips all but the last `num_lines` of each log, at least one."""
         for process in self.processes:
             path = self._folder.log(process)
             self._offsets[path] = _start_of_last_lines(path, num_lines)
 
     def read(self, *, is_last: bool = True) -> Iterator[tuple[str, str]]:
-        """Yields process and line of what has come since, log after log.
+        """Yields the process and the text of each new line, log after log.
 
         Args:
-            is_last: whether to yield lines that are not complete, too.
+            is_last: whether to yield incomplete last lines, too.
         """
         for process in self.processes:
             path = self._folder.log(process)
             yield from ((process, line) for line in self._lines(path, is_last=is_last))
 
     def follow(self) -> Iterator[tuple[str, str]]:
-        """Yields process and line until the run has ended, or its process no longer lives."""
+        """Yields process and line of new lines until the run has ended, or its process is dead."""
         while True:
             status = read_status(self._folder)
             is_over = status is None or status.is_over
@@ -76,7 +76,7 @@ class Logs:
             with path.open("rb") as file:
                 offset = self._offsets.get(path, 0)
                 if file.seek(0, 2) < offset:
-                    offset = 0  # it was begun anew
+                    offset = 0  # the log is shorter now: it was begun anew
                 file.seek(offset)
                 for line in file:
                     if not (is_last or line.endswith(b"\n")):
@@ -89,7 +89,7 @@ class Logs:
 
 
 def _start_of_last_lines(path: Path, num_lines: int) -> int:
-    """Returns the offset of the last lines of a file, 0 if it has no more."""
+    """Returns the offset of a file's last lines, 0 if it has no more lines than that."""
     starts = deque([0], maxlen=num_lines + 1)
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         for line in file:

@@ -1,7 +1,7 @@
-"""Ends a run, sweep or league from another terminal, as Ctrl-C in its own would.
+"""Ends a run, sweep or league from another terminal, as Ctrl-C in its own terminal would.
 
-Its process is told by SIGTERM, and only if it is the one that its files name: on this machine, with
-that id, begun at that moment, and made to end cleanly by that signal.
+Its process gets SIGTERM, but only if it is exactly the process that its files name: on this
+machine, with the same id and start time, and prepared to end cleanly by that signal.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ def stop(path: Path, timeout_s: float, say: Callable[[str], None]) -> tuple[bool
     """Ends the run, sweep or league of a directory, and waits until it has ended.
 
     Args:
-        path: of the directory.
-        timeout_s: how long to wait.
-        say: takes a sentence, once the process has been told.
+        path: the directory.
+        timeout_s: how long to wait for the end.
+        say: called with a sentence once the process has been told.
 
     Returns:
         Whether it ended without a failure, and a sentence on how.
 
     Raises:
-        CannotStop: nothing was done.
-        NotEnded: it still runs.
-        NotARunDirectory, NotASweepDirectory: it is none, or a file of it is broken.
+        CannotStop: it does not run, or cannot be ended from here; nothing was done.
+        NotEnded: it still runs after `timeout_s`.
+        NotARunDirectory, NotASweepDirectory: it is no such directory, or a file in it is broken.
     """
     how: Callable[[], str]
     if (path / TRIALS_FILE).is_file():
@@ -91,7 +91,7 @@ def _stop_run(
 
 
 def _how(folder: RunDirectory, status: RunStatus) -> str:
-    """Says how a run ended, and from where it can continue."""
+    """Returns how a run ended, and how it can be resumed, as text."""
     if not status.has_ended:
         text = f"its process {status.pid} ended without a last word"
     else:
@@ -115,7 +115,7 @@ def _tell(name: str, process: Process) -> None:
     """Sends SIGTERM to the process that a run or sweep names, and to no other.
 
     Raises:
-        CannotStop: it is not there, or must not be told.
+        CannotStop: the process is not here, has ended, or would not end cleanly.
     """
     if not process.is_here:
         raise CannotStop(
@@ -131,7 +131,7 @@ def _tell(name: str, process: Process) -> None:
         )
     try:
         os.kill(process.pid, signal.SIGTERM)
-    except ProcessLookupError:  # just now
+    except ProcessLookupError:  # it has just ended
         return
     except PermissionError:
         raise CannotStop(f"{name} belongs to process {process.pid} of another user") from None

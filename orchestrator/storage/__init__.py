@@ -1,1 +1,1 @@
-"""Files on disk: whole or absent; checkpoints; the process that owns a folder."""
+"""Files on disk that are whole or absent; checkpoints; folders that one process owns."""

@@ -1,18 +1,18 @@
-"""A run's checkpoints: all of its servers at one moment, each checkpoint whole or absent.
+"""A run's checkpoints: each has all of its servers at one moment, and is whole or absent.
 
 ::
 
     checkpoints/
     ├── 120000/              env steps of training before it
     │   ├── manifest.json    written last: a folder that has it is whole
-    │   ├── ppo/             a server's own: muxrl.json and arrays
+    │   ├── ppo/             a server's part: muxrl.json and arrays
     │   └── qmix/
     ├── last -> 120000
     ├── best -> 80000        with `checkpoint.best`
     └── best-2 -> 100000     with its `keep: 2`
 
-A checkpoint grows in a hidden folder beside these and is moved to its place when all of it is on
-the disk. In muxrl 0.1 every server had its own: ``checkpoints/SERVER/last``.
+A checkpoint is written into a hidden folder beside these, and renamed once it is all on the disk.
+In muxrl 0.1 every server had separate checkpoints: ``checkpoints/SERVER/last``.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ class SavedServer:
     algorithm: str
     iteration: int = 0
     files: Mapping[str, str] = field(default_factory=dict)
-    """Path in its folder to SHA-256."""
+    """By path in the server's folder: the file's SHA-256."""
     weights_seq_no: int | None = None
-    """Version of its weights, 0 before any update; None: it has none, or the file is older."""
+    """Version of its weights, 0 before any update; None: it has none, or the manifest is older."""
 
     @classmethod
     def of(cls, algorithm: str, iteration: int, folder: Path) -> SavedServer:
-        """Returns what a server has written into a folder, absent where it had nothing to save.
+        """Describes what a server has written into a folder, which is absent if it saved nothing.
 
         Raises:
             OSError: a file cannot be read.
         """
         version = None
-        if (path := folder / ABOUT_FILE).is_file():  # a report would be of a later moment
+        if (path := folder / ABOUT_FILE).is_file():  # a report might be of a later moment
             version = json.loads(path.read_text(encoding="utf-8")).get("weights_seq_no")
         return cls(algorithm, iteration, hash_files(folder), version)
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What ``manifest.json`` says: all that a run needs beside its servers' files to continue."""
+    """The content of ``manifest.json``: all that a run needs to continue besides servers' files."""
 
     env_steps: int
     time_s: float
@@ -77,39 +77,39 @@ class Manifest:
     written_at: str
     """ISO 8601, UTC."""
     muxrl: str | None
-    """Its version."""
+    """The version of muxrl."""
     servers: Mapping[str, SavedServer]
     num_episodes_begun: Mapping[str, int]
-    """By simulation process: as many seeds are used up."""
+    """By simulation process: how many episodes it has begun, and so how many seeds are used."""
     metrics_bytes: Mapping[str, int]
-    """How long each metrics file was."""
+    """Bytes of each metrics file at this moment."""
     tally: Mapping[str, Any]
     """See `muxrl.orchestrator.launch.tally.Tally.state`."""
     evaluation_due_at: int | None = None
-    """Env steps; None: none is scheduled."""
+    """Env steps of the next evaluation; None: none is scheduled."""
     best: tuple[tuple[int, float], ...] = ()
-    """Env steps of the checkpoints that are called best, the best one first, and what each
-    returned."""
+    """The best checkpoints, the best one first: env steps, and the value by which it was judged."""
     best_by: str = ""
-    """By what: the same text, the same metric; "": nothing, or the manifest is older."""
+    """The metric by which they were judged, as a text to compare; "": none, or the manifest is
+    older."""
     is_snapshot: bool = False
-    """Whether it is kept for good, whatever `checkpoint.keep_every_env_steps` is later; older
-    manifests do not say so."""
+    """Whether it is kept for good, whatever `checkpoint.keep_every_env_steps` is later; False in
+    older manifests, which do not say so."""
 
     def write(self, folder: Path) -> None:
-        """Writes it into the folder of a checkpoint.
+        """Writes the manifest into the folder of a checkpoint.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         write_json(folder / MANIFEST_FILE, {"format": _FORMAT, **asdict(self)})
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Reads it back.
+        """Reads the manifest of a checkpoint.
 
         Raises:
-            CannotResume: it is absent, broken, or of another version.
+            CannotResume: the file is absent, broken, or of another version.
         """
         path = folder / MANIFEST_FILE
         try:
@@ -125,7 +125,7 @@ class CheckpointFolder:
     """The folder ``checkpoints`` of a run.
 
     Args:
-        path: of the folder.
+        path: the folder's path.
     """
 
     def __init__(self, path: Path) -> None:
@@ -134,22 +134,22 @@ class CheckpointFolder:
     # --- write --------------------------------------------------------------------------
 
     def draft(self, env_steps: int) -> Path:
-        """Makes an empty folder for a checkpoint to grow in; leftovers of others are removed.
+        """Makes an empty folder into which a checkpoint is written; removes leftovers of others.
 
         Raises:
-            OSError: it cannot be made: the run's directory is gone, for instance.
+            OSError: the folder cannot be made: the run's directory is gone, for instance.
         """
         if not self.path.exists():
             self.path.mkdir()
         self.restore()
         self._tidy()
-        # A name of its own: a server that was given up may still write into the one before.
+        # A new name each time: a server that was given up may still write into an earlier draft.
         draft = self.path / f"{_HIDDEN}{env_steps}-{secrets.token_hex(4)}"
         draft.mkdir()
         return draft
 
     def commit(self, draft: Path, manifest: Manifest) -> Path:
-        """Completes a draft, moves it to its place, and lets `last` lead there.
+        """Completes a draft, moves it to its place, and points the link `last` to it.
 
         Raises:
             OSError: the disk is full, or something else is in its place.
@@ -158,7 +158,7 @@ class CheckpointFolder:
         sync_one(draft)
         place = self.path / str(manifest.env_steps)
         old = place.with_name(f"{_HIDDEN}old-{place.name}")
-        if place.exists():  # of the same moment: the run was resumed and ended at once
+        if place.exists():  # at the same env steps: a resumed run has ended at once
             place.rename(old)
         draft.rename(place)
         _remove(old)
@@ -167,10 +167,10 @@ class CheckpointFolder:
         return place
 
     def link(self, name: str, env_steps: int) -> None:
-        """Lets a name lead to a checkpoint from now on.
+        """Points a link with this name to a checkpoint.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the link cannot be made.
         """
         link = self.path / f"{_HIDDEN}{name}"
         _remove(link)
@@ -178,20 +178,20 @@ class CheckpointFolder:
         link.replace(self.path / name)
 
     def note_best(self, best: Sequence[tuple[int, float]], best_by: str) -> None:
-        """Has the newest manifest say which checkpoints are best; removes names of further ones.
+        """Writes into the newest manifest which checkpoints are best, and removes surplus links.
 
         Args:
             best: see `Manifest`.
-            best_by: likewise.
+            best_by: see `Manifest`.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the manifest cannot be written.
         """
         for name in self._best_names()[len(best) :]:
             _remove(self.path / name)
         for env_steps in self.env_steps[:1]:
             place = self.path / str(env_steps)
-            with contextlib.suppress(CannotResume):  # it is damaged: an older one counts
+            with contextlib.suppress(CannotResume):  # it is damaged, and an older manifest counts
                 replace(Manifest.read(place), best=tuple(best), best_by=best_by).write(place)
 
     def drop(self, draft: Path) -> None:
@@ -199,18 +199,19 @@ class CheckpointFolder:
         _remove(draft)
 
     def snapshots(self, every: int | None) -> list[int]:
-        """Returns the env steps of the first checkpoint from each multiple of `every` on."""
+        """Returns the env steps of snapshots: the first checkpoint at or after each multiple of
+        `every`."""
         first: dict[int, int] = {}
         for env_steps in self.env_steps if every else ():
-            first[env_steps // (every or 1)] = env_steps  # the oldest comes last
+            first[env_steps // (every or 1)] = env_steps  # the oldest comes last, and stays
         return sorted(env_steps for multiple, env_steps in first.items() if multiple)
 
     def prune(self, keep_last: int, keep: Collection[int] = (), every: int | None = None) -> None:
-        """Deletes all checkpoints but the newest ones, snapshots, and those that a name leads to.
+        """Deletes all checkpoints but the newest, snapshots, and those to which a link points.
 
         Args:
-            keep_last: how many.
-            keep: env steps of others to keep.
+            keep_last: how many of the newest checkpoints to keep.
+            keep: env steps of other checkpoints to keep.
             every: see `snapshots`.
         """
         keep = {*keep, *self.snapshots(every)}
@@ -219,27 +220,27 @@ class CheckpointFolder:
             place = self.path / str(env_steps)
             is_named = place.resolve() in named
             if not (env_steps in keep or is_named or self._is_marked(env_steps)):
-                # Under a hidden name, so that what a killed writer leaves of it is no checkpoint.
+                # Renamed first: what a killed process leaves of it must not look like a checkpoint.
                 left = place.with_name(f"{_HIDDEN}pruned-{place.name}")
                 with contextlib.suppress(OSError):
                     place.rename(left)
                     _remove(left)
 
     def _is_marked(self, env_steps: int) -> bool:
-        with contextlib.suppress(CannotResume):  # it is damaged
+        with contextlib.suppress(CannotResume):  # a damaged manifest
             return Manifest.read(self.path / str(env_steps)).is_snapshot
         return False
 
     def _tidy(self) -> None:
-        """Removes what a writer that was killed has left."""
+        """Removes what a killed writer has left."""
         for left in self.path.glob(f"{_HIDDEN}*"):
             _remove(left)
 
     def restore(self) -> None:
-        """Puts a checkpoint back that was being replaced when the writer was killed.
+        """Puts back a checkpoint that was being replaced when its writer was killed.
 
         Raises:
-            OSError: it cannot be moved.
+            OSError: the checkpoint cannot be renamed.
         """
         for old in self.path.glob(f"{_HIDDEN}old-*/{MANIFEST_FILE}"):
             place = self.path / old.parent.name.removeprefix(f"{_HIDDEN}old-")
@@ -247,15 +248,15 @@ class CheckpointFolder:
                 old.parent.rename(place)
 
     def set_aside(self, after: int) -> None:
-        """Renames newer checkpoints to ``N.unused``: the run continues from `after`, not from them.
+        """Renames checkpoints that are newer than `after` to ``N.unused``.
 
-        What a writer that was killed has left is removed.
+        What a killed writer has left is removed.
 
         Args:
-            after: env steps of the checkpoint from which it continues.
+            after: env steps of the checkpoint from which the run continues.
 
         Raises:
-            OSError: one cannot be moved.
+            OSError: a checkpoint cannot be renamed.
         """
         self._tidy()
         for env_steps in self.env_steps:
@@ -273,7 +274,7 @@ class CheckpointFolder:
 
     @property
     def env_steps(self) -> list[int]:
-        """Those of all checkpoints that are there, newest first."""
+        """Env steps of all checkpoints in the folder, newest first."""
         return sorted(
             (int(p.parent.name) for p in self.path.glob(f"*/{MANIFEST_FILE}") if _is_place(p)),
             reverse=True,
@@ -284,12 +285,12 @@ class CheckpointFolder:
         place = self.path / name
         if (place / MANIFEST_FILE).is_file():
             return place
-        if name == LAST and self.env_steps:  # copied without its links
+        if name == LAST and self.env_steps:  # the folder was copied without its links
             return self.path / str(self.env_steps[0])
         return None
 
     def names(self, server_id: str) -> list[str]:
-        """Returns what the checkpoints of a server are called."""
+        """Returns the names of all checkpoints that have a part of this server."""
         called = (LAST, *self._best_names())
         named = [n for n in called if (p := self.find(n)) and (p / server_id).is_dir()]
         places = [str(n) for n in self.env_steps if (self.path / str(n) / server_id).is_dir()]
@@ -301,14 +302,14 @@ class CheckpointFolder:
         return f"it has {listed(saved)}" if saved else "none was saved"
 
     def of_server(self, server_id: str, name: str = LAST) -> Path | None:
-        """Returns the folder of a server's own checkpoint, in the layout of 0.1, too."""
+        """Returns the folder of a server's part of a checkpoint, also in the layout of 0.1."""
         place = self.find(name)
         if place is not None and (place / server_id).is_dir():
             return place / server_id
         return self._of_0_1(server_id).get(name)
 
     def _best_names(self) -> list[str]:
-        """Returns those that there are, the best one first."""
+        """Returns the names of the best checkpoints, the best one first."""
         names = [path.name for path in self.path.glob(f"{BEST}*") if _BEST(path.name)]
         return sorted(names, key=lambda name: (len(name), name))
 
@@ -325,10 +326,10 @@ def best_name(rank: int) -> str:
 
 
 def hash_files(folder: Path) -> dict[str, str]:
-    """Returns the SHA-256 of every file below a folder, by its path from there.
+    """Returns the SHA-256 of every file below a folder, by its path in the folder.
 
     Raises:
-        OSError: one cannot be read.
+        OSError: a file cannot be read.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
@@ -337,15 +338,15 @@ def hash_files(folder: Path) -> dict[str, str]:
 def find_whole(
     checkpoints: CheckpointFolder, only: str | None = None
 ) -> tuple[tuple[Path, Manifest] | None, list[str]]:
-    """Returns the newest checkpoint that is whole, and what is wrong with newer ones.
+    """Returns the newest whole checkpoint, and what is wrong with newer ones.
 
     Args:
-        checkpoints: of a run.
-        only: the server whose part has to be there and whole; None: all parts.
+        checkpoints: the checkpoints of a run.
+        only: the server whose part has to be there and whole; None: all parts have to be whole.
 
     Returns:
-        The checkpoint's folder and manifest, None if there is no such one; and a sentence for each
-        newer one.
+        The checkpoint's folder and manifest, None if there is none; and a sentence for each newer,
+        damaged checkpoint.
     """
     problems = []
     for env_steps in checkpoints.env_steps:
@@ -364,12 +365,12 @@ def find_whole(
 
 
 def find_damage(place: Path, manifest: Manifest, only: str | None = None) -> Iterator[str]:
-    """Yields a sentence for each file of a checkpoint that is missing or not what was written.
+    """Yields a sentence for each file of a checkpoint that is missing or has changed.
 
     Args:
         place: the checkpoint's folder.
-        manifest: its own.
-        only: the server whose files are looked at; None: all.
+        manifest: the checkpoint's manifest.
+        only: the server whose files are checked; None: all servers.
     """
     for server_id, server in manifest.servers.items():
         if only is not None and server_id != only:

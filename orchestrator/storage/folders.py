@@ -1,4 +1,4 @@
-"""The folder of a run, a sweep or a league: made under a name that is free, held by one process."""
+"""The folder of a run, a sweep or a league, which is new when made, and run by one process."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from muxrl.servers.checkpoints.folder_lock import held, is_held
 
 @dataclass(frozen=True)
 class Folder:
-    """Where everything of one run, sweep or league lies. Make one with `create`."""
+    """The folder with all files of one run, sweep or league. Make one with `create`."""
 
     path: Path
     _INNER: ClassVar[tuple[str, ...]] = ()
-    """Folders that are made with it."""
+    """Subfolders that are made with it."""
     _FILES: ClassVar[tuple[str, ...]] = ()
-    """Files by which it is known."""
+    """Files that a folder of this kind has."""
     _NOT_ONE: ClassVar[type[Exception]] = FileNotFoundError
-    """Made of a path, and what is wrong with it."""
+    """Raised for a folder of another kind; made of a path, and what is wrong with it."""
 
     @classmethod
     def create(cls, root: Path, name: str, now: datetime) -> Self:
         """Makes a new folder ``<name>-YYYYmmdd-HHMMSS`` under `root`, with ``-2``, ``-3``... added
-        where two of a name start in one second, perhaps in another process.
+        if there is one of that name, which another process may have made in the same second.
 
         Raises:
             OSError: `root` cannot be made or written to.
@@ -51,8 +51,8 @@ class Folder:
         """Makes exactly this folder.
 
         Raises:
-            FileExistsError: it is there already; nothing is ever written over.
-            OSError: it cannot be made.
+            FileExistsError: the folder exists already; nothing is ever overwritten.
+            OSError: the folder cannot be made.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -66,7 +66,11 @@ class Folder:
 
     @classmethod
     def make(cls, path: Path | None, root: Path, name: str) -> Self:
-        """Makes exactly `path`, or if that is None a new folder under `root`; raises as these."""
+        """Makes exactly `path`, or if it is None, a new folder under `root`.
+
+        Raises:
+            OSError: see `create` and `create_at`.
+        """
         return cls.create(root, name, datetime.now()) if path is None else cls.create_at(path)
 
     def _filled(self) -> Self:
@@ -76,10 +80,11 @@ class Folder:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """The one that was written to `path`.
+        """Opens an existing folder.
 
         Raises:
-            NotASweepDirectory, NotALeagueDirectory: there is no such folder, or none of them.
+            NotASweepDirectory, NotALeagueDirectory: there is no such folder, or it is of another
+                kind.
         """
         if not path.is_dir():
             raise cls._NOT_ONE(path, no_such_folder(path))
@@ -95,22 +100,22 @@ class Folder:
 
     @property
     def lock(self) -> Path:
-        """The file that the process which runs it holds, and in which that says who it is."""
+        """The file that the process that runs it has locked, and into which it writes who it is."""
         return self.path / "lock"
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other processes from running it; released however this one ends.
+        """Keeps other processes from running it; released however this process ends.
 
         Raises:
-            SweepIsRunning: another process runs it.
+            SweepIsRunning: another process is running it.
         """
         taken = f"{self.path} is being run by another process; wait for it, or stop it first"
         with held(self.lock, lambda: SweepIsRunning(taken)):
             yield
 
     def write_owner(self, process: Process) -> None:
-        """Says who runs it from now on, and has locked it.
+        """Writes into the lock file which process runs it from now on.
 
         Raises:
             OSError: the folder cannot be written to.
@@ -119,7 +124,7 @@ class Folder:
 
     @property
     def owner(self) -> Process | None:
-        """Who runs it or was the last to; None if nobody has said so."""
+        """The process that runs it, or ran it last; None if the lock file names none."""
         with contextlib.suppress(OSError, ValueError):
             return msgspec.json.decode(self.lock.read_bytes(), type=Process)
         return None
@@ -127,7 +132,7 @@ class Folder:
     @property
     def is_running(self) -> bool:
         """Whether a process runs it now."""
-        owner = self.owner  # else another one that begins might find it locked
+        owner = self.owner  # `is_held` alone might be in the way of a start
         return owner is not None and not owner.has_ended and is_held(self.lock)
 
 
@@ -143,7 +148,7 @@ def _candidates(folder: Path, stem: str, suffix: str = "") -> Iterator[Path]:
 
 
 def no_such_folder(path: Path) -> str:
-    """Says so, and what a folder beside it is called that may be meant."""
+    """Returns a sentence that the folder is missing, with a similar name beside it, if any."""
     siblings: list[str] = []
     with contextlib.suppress(OSError):
         siblings = sorted(entry.name for entry in path.parent.iterdir() if entry.is_dir())

@@ -1,4 +1,4 @@
-"""JSON and text files that are whole or absent, whatever kills the writer."""
+"""Writes JSON and text files that are whole or absent, whatever kills the writer."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def finite(value: Any) -> Any:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Lets `write` fill a temporary file beside `path`, then moves it to `path`.
+    """Has `write` fill a temporary file beside `path`, then renames it to `path`.
 
-    A reader sees the old file or the new one, never a part; if `write` raises, the old one stays.
+    A reader sees the old file or the new one, never a part of it. If `write` raises, the old file
+    stays.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -47,10 +48,10 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         write(temporary)
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
-        temporary.chmod(0o644)  # mkstemp's files are for their owner alone
+        temporary.chmod(0o644)  # files of mkstemp are readable by their owner alone
         temporary.replace(path)
     except OSError as error:
-        if error.filename is None:  # as of a full disk
+        if error.filename is None:  # a full disk, say
             error.filename = str(path)
         raise
     finally:

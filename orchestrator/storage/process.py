@@ -1,7 +1,8 @@
-"""The process that watches over a run or a sweep, for those who find it in a file.
+"""Identifies the process of a run or a sweep, for other processes that read about it in a file.
 
-The id of a process that has ended is given to another one sooner or later; with the moment of its
-start it is unique. `/proc` says that moment in ticks since a boot, ``ps`` elsewhere in seconds.
+The system gives the id of a process that has ended to another process sooner or later. Together
+with the start time it is unique. On Linux, `/proc` has the start time in ticks since a boot;
+elsewhere ``ps`` has it in seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _ENDED = "ZX"
-"""Letters of processes that have ended and whose parents have not asked how."""
+"""State letters of processes that have ended, but not been waited for by their parents."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Process:
     host: str
     pid: int
     started: str | None
-    """When, in the words of its system, to be compared and not read; None: not known."""
+    """Its start time in its system's own format, only to be compared; None: not known."""
     ends_on_sigterm: bool
     """Whether SIGTERM ends its run or sweep cleanly."""
 
@@ -34,32 +35,32 @@ class Process:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is, or was, on this machine."""
+        """Whether the process is, or was, on this machine."""
         return self.host == platform.node()
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is known to have ended; of another machine's process nothing is known."""
+        """Whether it is known to have ended; of processes on other machines nothing is known."""
         if not self.is_here:
             return False
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return True
-        except OSError:  # it is another user's
+        except OSError:  # the process belongs to another user
             pass
         now = start_of(self.pid)
         return now == "" or (None not in (now, self.started) and now != self.started)
 
 
 def start_of(pid: int) -> str | None:
-    """Returns when a process of this machine started; "" if it has ended, None if nobody says."""
+    """Returns when a process of this machine started; "" if it has ended, None if unknown."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes().decode(errors="replace")
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return _start_by_ps(pid)
-    state, *rest = stat.rpartition(")")[2].split()  # a name in brackets may hold anything
+    state, *rest = stat.rpartition(")")[2].split()  # the name in brackets may contain anything
     return "" if state in _ENDED else f"{boot} {rest[18]}"
 
 

@@ -1,7 +1,7 @@
-"""A copy of a run's directory in an object store or on another disk, by pyarrow's file systems.
+"""Copies a run's directory to an object store or another disk, with pyarrow's file systems.
 
-A run can go on from what the copy holds at any moment: a checkpoint's manifest is copied after its
-files and the metrics that it refers to, and what was deleted here is deleted there last.
+At any moment a run can be resumed from the copy: a checkpoint's manifest is copied after its files
+and the metrics to which it refers, and files that were deleted here are deleted in the copy last.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
 logger = logging.getLogger(__name__)
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "file")
-"""Of URIs that pyarrow knows."""
+"""Schemes of URIs that pyarrow knows."""
 _OBJECT_STORES = ("s3", "gcs", "abfs")
-"""Types of file systems that have no folders."""
+"""pyarrow's types of file systems without folders."""
 _CONFIG_FILE = "config.yaml"
 
 
 def find_problem(uri: str) -> str | None:
-    """Returns what is wrong with the spelling of a URI; None: nothing."""
+    """Returns what is wrong with the form of a URI; None if nothing is."""
     parts = urlsplit(uri)
     if parts.scheme not in SCHEMES:
         hint = similar_or_known(parts.scheme, SCHEMES, "the schemes are")
@@ -41,22 +41,22 @@ def find_problem(uri: str) -> str | None:
 
 
 class RemoteCopy:
-    """Copies a folder whenever it is told to, in a thread of its own; a failure is tried again.
+    """Copies a folder in a separate thread whenever `update` is called, failed copies again.
 
     Args:
-        folder: of a run.
-        uri: of the copy's parent; None: there is no copy, and nothing is done.
-        name: of the copy's folder.
-        is_new: whether nothing may be there yet.
+        folder: the folder of a run.
+        uri: URI of the folder that gets the copy; None: nothing is copied.
+        name: name of the copy's folder.
+        is_new: whether a copy of that name must not exist yet.
 
     Raises:
-        ConfigError: the place cannot be reached, or something is there already.
+        ConfigError: the place of the copy cannot be reached, or a copy exists already.
     """
 
     def __init__(self, folder: Path, uri: str | None, name: str, *, is_new: bool) -> None:
         self._uri, self._folder = uri, folder
         self._seen: dict[str, tuple[int, int] | None] = {}
-        """What is there, by path: bytes and time of the file that was copied; None: unknown."""
+        """By path in the copy: bytes and time of the file that was copied; None: unknown."""
         self._problem = ""
         self._is_wanted = threading.Event()
         self._is_over = False
@@ -75,17 +75,17 @@ class RemoteCopy:
         self._thread.start()
 
     def update(self) -> None:
-        """Has what has changed be copied; returns at once."""
+        """Has all changes copied soon; returns at once."""
         self._is_wanted.set()
 
     def finish(self, timeout_s: float) -> str:
-        """Copies what is left.
+        """Copies all changes that are left.
 
         Args:
             timeout_s: for how long to wait for that.
 
         Returns:
-            "", or in a sentence why the copy is not whole.
+            A sentence on why the copy is not whole; "" if it is.
         """
         if self._uri is None:
             return ""
@@ -105,16 +105,16 @@ class RemoteCopy:
             try:
                 self._copy()
                 self._problem = ""
-            except Exception as error:  # pyarrow has many; else it would seem whole
+            except Exception as error:  # pyarrow raises many; none may make the copy seem whole
                 if not self._problem:
                     logger.warning("nothing was copied to %s", self._uri, exc_info=True)
                 self._problem = f"the copy in {self._uri} is not whole: {error}"
 
     def _copy(self) -> None:
-        """Copies what has changed, and deletes what is gone.
+        """Copies changed files, and deletes files that are gone.
 
         Raises:
-            OSError: the place cannot be reached.
+            OSError: the copy cannot be reached.
         """
         while True:
             now = _contents(self._folder)
@@ -126,7 +126,7 @@ class RemoteCopy:
             del self._seen[path]
 
     def _send(self, paths: list[str], now: dict[str, tuple[int, int]]) -> bool:
-        """Copies files; False: one was deleted meanwhile, and what is there has to be seen anew."""
+        """Copies files; returns False if one was deleted meanwhile: then list the files again."""
         for path in paths:
             place = f"{self._root}/{path}"
             parent, _, name = place.rpartition("/")
@@ -147,17 +147,17 @@ class RemoteCopy:
 
 
 def fetch(uri: str, place: Path | None = None) -> Path:
-    """Brings back a copy of a run, which then can continue here.
+    """Fetches the copy of a run, so that the run can continue here.
 
     Args:
-        uri: of the run's copy.
-        place: where the run's folder is made; None: under ``runs``, with the copy's name.
+        uri: URI of the run's copy.
+        place: path of the run's new folder; None: the copy's name, under ``runs``.
 
     Returns:
         The run's folder.
 
     Raises:
-        CannotResume: there is no run, it cannot be read, or something is in its place.
+        CannotResume: there is no run, it cannot be read, or `place` exists already.
     """
     place = place or Path("runs", urlsplit(uri).path.rstrip("/").rpartition("/")[2])
     if problem := find_problem(uri):
@@ -183,7 +183,7 @@ def fetch(uri: str, place: Path | None = None) -> Path:
 
 
 def _link_best(checkpoints: CheckpointFolder) -> None:
-    """Gives the best checkpoints their names: an object store has no links."""
+    """Makes the links to the best checkpoints, which an object store does not keep."""
     newest, _ = find_whole(checkpoints)
     for rank, (env_steps, _) in enumerate(newest[1].best if newest else ()):
         if env_steps in checkpoints.env_steps:
@@ -199,7 +199,7 @@ def _open(uri: str) -> tuple[Any, str]:
 
 
 def _listed(files: Any, root: str) -> Iterator[tuple[str, str]]:
-    """Yields each file's path from a folder on, and its whole path; none if there is no folder."""
+    """Yields each file's path in a folder, and its whole path; nothing if there is no folder."""
     from pyarrow import fs
 
     for info in files.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True)):
@@ -208,7 +208,7 @@ def _listed(files: Any, root: str) -> Iterator[tuple[str, str]]:
 
 
 def _contents(folder: Path) -> dict[str, tuple[int, int]]:
-    """Returns bytes and time of each file, by its path; hidden ones are drafts, links names."""
+    """Returns bytes and time of each file, by its path, without hidden files (drafts) and links."""
     found = {}
     for place, subfolders, names in os.walk(folder):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
@@ -225,5 +225,5 @@ def _contents(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def _order(path: str) -> tuple[bool, bool, str]:
-    """Sorts what refers to other files behind them: metrics, then manifests."""
+    """Sort key: files that refer to others come after them, first metrics, then manifests."""
     return path.endswith(f"/{MANIFEST_FILE}"), path.startswith("metrics/"), path

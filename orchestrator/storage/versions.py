@@ -1,4 +1,4 @@
-"""Which software a run was made with. Nothing here names a person or a machine."""
+"""Finds out with which software a run was made. Nothing here names a person or a machine."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from muxrl.protocol.suggestions import listed
 logger = logging.getLogger(__name__)
 
 PACKAGES_FILE = "packages.txt"
-"""Of a run's directory: all packages there were when it was last started."""
+"""File in a run's directory: all packages that were installed when it was last started."""
 _DIRTY = "-dirty"
 PACKAGES = ("muxrl", "ray", "torch", "numpy", "gymnasium")
 _SOURCE = Path(muxrl.__path__[0]).resolve().parents[1]
-"""The checkout, where muxrl is imported from one."""
+"""The checkout from which muxrl is imported, if it is."""
 
 
 SHOWN = {
@@ -37,20 +37,20 @@ SHOWN = {
     "environment_source": "the environment's source",
     "user_commit": "the folder it was started in",
 }
-"""What shapes results, by key, and as people read it."""
+"""Software that shapes results: by key of `software_versions`, its name for people."""
 
 
 def software_versions(env: str = "") -> dict[str, str | None]:
-    """Versions of Python, of the packages that shape results, of platform, hardware and sources.
+    """Returns versions of Python, packages that shape results, platform, hardware and sources.
 
     A package that is not installed is None, and so is a commit outside a checkout: ``git_commit``
-    is muxrl's, ``user_commit`` that of the folder that the experiment was started in. A commit ends
-    in ``-dirty`` where tracked files were changed after it.
+    is muxrl's, ``user_commit`` that of the folder in which the experiment was started. A commit
+    ends in ``-dirty`` if tracked files were changed after it.
 
     Args:
-        env: as a config names the environment. ``environment`` is the name and version of the
-            package that has it, None if that is above already; ``environment_source`` begins the
-            SHA-256 of its module.
+        env: the environment, as a config names it. ``environment`` is the name and version of its
+            package, None if that is among `PACKAGES`; ``environment_source`` is the beginning of
+            the SHA-256 of its module.
     """
     folder = Path(user_folders()[-1])
     return {
@@ -58,7 +58,7 @@ def software_versions(env: str = "") -> dict[str, str | None]:
         **{package: installed_version(package) for package in PACKAGES},
         "platform": platform.platform(),
         "hardware": _hardware(),
-        # Installed, the folder around us may be another project's checkout.
+        # If muxrl is installed, the folder around it may be another project's checkout.
         "git_commit": _git_commit(_SOURCE) if _top(_SOURCE) == _SOURCE else None,
         "user_commit": None if _top(folder) == _SOURCE else _git_commit(folder),
         **_environment(env),
@@ -66,10 +66,11 @@ def software_versions(env: str = "") -> dict[str, str | None]:
 
 
 def version_notes(used: Sequence[Mapping[str, Sequence[str]]]) -> Iterator[str]:
-    """Yields a sentence if runs were made with software that differs.
+    """Yields a sentence if runs were made with different software.
 
     Args:
-        used: `versions_used` of each. What an older run does not name counts as the same.
+        used: `versions_used` of each run. Software that an older run does not name counts as the
+            same.
     """
     found = {key: sorted({v for of in used for v in of.get(key, ())}) for key in SHOWN}
     if differing := [
@@ -82,13 +83,14 @@ def version_notes(used: Sequence[Mapping[str, Sequence[str]]]) -> Iterator[str]:
 
 
 def changes_since(run_dir: Path, env: str = "") -> Iterator[str]:
-    """Yields a sentence for each software that a run was made with, and this process is not.
+    """Yields a sentence for each software of a run that differs from this process's.
 
-    What the run does not name counts as the same. Changes that no commit holds differ in any case.
+    Software that the run does not name counts as the same. Uncommitted changes always count as
+    different.
 
     Args:
-        run_dir: of the run.
-        env: as its config names the environment.
+        run_dir: the run's directory.
+        env: the environment, as the run's config names it.
     """
     now = software_versions(env)
     for key, used in versions_used(run_dir).items():
@@ -107,14 +109,14 @@ def changes_since(run_dir: Path, env: str = "") -> Iterator[str]:
 
 
 def short_version(version: str) -> str:
-    """Returns a version as it is shown: a commit by its first ten digits."""
+    """Returns a version as it is shown; of a commit, the first ten digits."""
     commit, dirty, _ = version.partition(_DIRTY)
     is_commit = len(commit) == 40 and " " not in commit
     return f"{commit[:10] if is_commit else commit}{dirty}"
 
 
 def read_versions(run_dir: Path) -> dict[str, Any]:
-    """Returns what is in a run's ``versions.json``; {} if there is none that can be read."""
+    """Returns the content of a run's ``versions.json``; {} if it cannot be read."""
     try:
         found = json.loads((run_dir / "versions.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -123,8 +125,8 @@ def read_versions(run_dir: Path) -> dict[str, Any]:
 
 
 def versions_used(run_dir: Path) -> dict[str, list[str]]:
-    """Returns by name each version that a run was made with, the newest first: one that was resumed
-    may have several."""
+    """Returns, by name, all versions with which a run was made, the newest first: a resumed run may
+    have several."""
     newest = read_versions(run_dir)
     found: dict[str, list[str]] = {}
     for versions in (newest, *reversed(newest.get("earlier", []))):
@@ -143,14 +145,14 @@ def installed_version(package: str = "muxrl") -> str | None:
 
 
 def all_packages() -> list[str]:
-    """Returns every installed package as ``name==version``, which pip reads."""
+    """Returns all installed packages as ``name==version``, as pip reads them."""
     read = (package.metadata for package in metadata.distributions())  # a property that parses
     found = {f"{about['Name']}=={about['Version']}" for about in read if about["Name"]}
     return sorted(found, key=str.lower)
 
 
 def _hardware() -> str:
-    """Returns how many processors of which kind there are, and which GPUs; by Linux's account."""
+    """Returns number and kind of the processors, and the GPUs, as far as Linux names them."""
     kinds = [f"{os.cpu_count()} x {_line('/proc/cpuinfo', 'model name') or platform.machine()}"]
     for gpu in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         kinds.append(_line(str(gpu), "Model"))
@@ -158,7 +160,7 @@ def _hardware() -> str:
 
 
 def _line(file: str, name: str) -> str:
-    """Returns what a file says in its first line ``name: ...``; "" if nothing."""
+    """Returns the value of a file's first line ``name: value``; "" if there is none."""
     with contextlib.suppress(OSError):
         for line in Path(file).read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = line.partition(":")
@@ -168,12 +170,12 @@ def _line(file: str, name: str) -> str:
 
 
 def _environment(env: str) -> dict[str, str | None]:
-    """Returns the package and the source of an environment, as far as anybody can tell."""
+    """Returns the package and the source of an environment; None for what cannot be found."""
     name, _, rest = env.partition(":")
     package: str | None = None
     source: str | None = None
     try:
-        with contextlib.chdir("."):  # which may be left by what is imported
+        with contextlib.chdir("."):  # imported modules may change the folder
             if name == "gymnasium":
                 registers, _, env_id = rest.rpartition(":")
                 gymnasium = import_module(name)
@@ -188,16 +190,16 @@ def _environment(env: str) -> dict[str, str | None]:
             source = hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:16]
             found = name.partition(".")[0]
             if installed_version(found) is None and "site-packages" in file.parts:
-                found = metadata.packages_distributions()[found][0]  # it takes a second
+                found = metadata.packages_distributions()[found][0]  # takes a second
             version = None if found in PACKAGES else installed_version(found)
             package = None if version is None else f"{found} {version}"
-    except Exception:  # a user's package may raise anything, and its run is none the worse
+    except Exception:  # a user's package may raise anything, and the run does not need this
         logger.info("the package and source of %r are not known", env, exc_info=True)
     return {"environment": package, "environment_source": source}
 
 
 def _top(folder: Path) -> Path | None:
-    """Returns the checkout that a folder is in."""
+    """Returns the root of the checkout that a folder is in, None if it is in none."""
     top = _git(folder, "rev-parse", "--show-toplevel")
     return None if top is None else Path(top).resolve()
 
@@ -215,7 +217,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
             ["git", "-C", str(folder), *arguments],
             capture_output=True,
             text=True,
-            timeout=5.0,  # a network file system may hang; a version is not worth a wait
+            timeout=5.0,  # a network file system may hang, and a version is not worth a wait
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

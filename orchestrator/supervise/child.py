@@ -1,8 +1,9 @@
-"""Processes that end with the one that started them, however that ends.
+"""Processes that end with the process that started them, however that ends.
 
-The standard input of a `Child` is a pipe. The system closes it with its other end, whatever becomes
-of the process that holds that, and the child takes this as its own end. A `Program` of the user's
-knows nothing of it, so a child watches over that and all that it has started.
+The standard input of a `Child` is a pipe to the process that started it. However that process
+ends, the system closes the pipe, and then the child ends, too. A `Program` of the user does not
+know this rule, so a child (the guard) watches the pipe for it, and kills the program and all that
+it has started.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ group, _ = sys.stdin.readline(), sys.stdin.read()
 if group:
     os.killpg(int(group), 9)
 """
-"""Kills a process group, whose number it has read, when its standard input ends."""
+"""The guard: reads the number of a process group, and kills it when standard input ends."""
 
 
 class Child(subprocess.Popen[bytes]):
-    """A process of muxrl's own that ends at the end of its standard input: see `when_alone`.
+    """A process of muxrl that ends at the end of its standard input; see `when_alone`.
 
-    It has a session of its own, so that a terminal's Ctrl-C is not for it.
+    It has its own session, so that a terminal's Ctrl-C does not reach it.
 
     Args:
         command: program and arguments.
         env: environment variables, on top of this process's.
-        options: see `subprocess.Popen`; what it writes goes nowhere unless they say where.
+        options: see `subprocess.Popen`; by default its output is discarded.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the process cannot be started.
     """
 
     stdin: IO[bytes]
@@ -59,12 +60,12 @@ class Child(subprocess.Popen[bytes]):
         )
 
     def kill(self) -> None:
-        """Kills it, and all that it has started."""
+        """Kills the process, and all that it has started."""
         if self.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
 
     def end(self, patience_s: float) -> None:
-        """Closes its standard input, and kills it if it has not ended after that time."""
+        """Closes the standard input, and kills the process if it lives on after `patience_s`."""
         with self:
             self.stdin.close()
             try:
@@ -74,7 +75,7 @@ class Child(subprocess.Popen[bytes]):
 
 
 def when_alone(end: Callable[[], object]) -> None:
-    """Has `end` called, in a thread, once the process that started this one is gone."""
+    """Calls `end`, in a thread, once the process that started this one is gone."""
 
     def wait() -> None:
         while os.read(0, 4096):
@@ -85,15 +86,15 @@ def when_alone(end: Callable[[], object]) -> None:
 
 
 class Program:
-    """A program of the user's; nothing of what it has started is left when it has ended.
+    """A program of the user. When it ends, all processes that it has started are killed.
 
     Args:
         command: program and arguments.
-        stdout: file descriptor for what it prints; None: this process's.
+        stdout: file descriptor for its output; None: this process's.
         env: environment variables, on top of this process's.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the program cannot be started.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Program:
                 stdout=stdout,
                 env={**os.environ, **(env or {})},
                 start_new_session=True,
-                # Not from here: who is killed before would leave a program that nobody watches.
+                # The new process tells the guard: this one might be killed before it could.
                 preexec_fn=lambda: os.write(guard, f"{os.getpid()}\n".encode()),
             )
         except BaseException:
@@ -119,10 +120,10 @@ class Program:
             raise
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Waits for its end, and ends what it has started and left; returns its exit code.
+        """Waits for its end, kills what it has left running, and returns its exit code.
 
         Raises:
-            subprocess.TimeoutExpired: it still runs.
+            subprocess.TimeoutExpired: the program still runs.
         """
         code = self._popen.wait(timeout_s)
         self._signal(signal.SIGKILL)
@@ -130,11 +131,11 @@ class Program:
         return code
 
     def end(self, patience_s: float, term_s: float) -> None:
-        """Ends it, and all that it has started.
+        """Ends the program, and all that it has started.
 
         Args:
-            patience_s: for it to end by itself, before SIGTERM.
-            term_s: for it to end by that, before SIGKILL.
+            patience_s: how long it may take to end by itself, before SIGTERM.
+            term_s: how long it may take to end after SIGTERM, before SIGKILL.
         """
         for number, wait_s in ((None, patience_s), (signal.SIGTERM, term_s), (signal.SIGKILL, 1.0)):
             if number is not None:
@@ -144,21 +145,26 @@ class Program:
                 return
 
     def _end_guard(self) -> None:
-        with self._guard:  # killed: the group's number may soon be another's
+        with self._guard:  # killed: the group's number may soon be reused
             self._guard.kill()
 
     def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of a zombie
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: for a zombie
             os.killpg(self._popen.pid, number)
 
 
 def start_command(
     key: str, command: Sequence[str], env: Mapping[str, str] | None = None
 ) -> Program:
-    """Starts the program that a key of the config names; `env` as of `Program`.
+    """Starts a program that the config names.
+
+    Args:
+        key: the key of the config, for messages.
+        command: program and arguments.
+        env: see `Program`.
 
     Raises:
-        RunFailed: it cannot be started.
+        RunFailed: the program cannot be started.
     """
     logger.info("starting %s", shlex.join(command))
     try:
@@ -169,5 +175,5 @@ def start_command(
 
 
 def how_ended(code: int) -> str:
-    """Says how a program has ended, by its exit code."""
+    """Returns how a program has ended, as text, from its exit code."""
     return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"

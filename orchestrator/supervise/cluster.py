@@ -1,8 +1,9 @@
 """Starts the processes of a run on the machines of a Ray cluster.
 
-For each there is an actor, an `NodeActor`, which has a `Worker` on its machine and passes its calls
-on. A machine that does not see the run's directory gets a checkpoint with the process that begins
-from it, and sends logs and checkpoints back with answers, through Ray's object store.
+Each process has a Ray actor, a `NodeActor`, which runs a `Worker` on its machine and passes calls
+on to it. If that machine does not see the run's directory, a checkpoint from which the process
+begins is sent to it, and it sends logs and checkpoints back with its answers, all of this through
+Ray's object store.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ from muxrl.orchestrator.supervise.worker import Caller, Worker
 from muxrl.servers.config import ServerPlan
 
 _MOST_LOG_BYTES = 1 << 20
-"""In one answer."""
+"""Most bytes of the log in one answer."""
 _KILL_S = 5.0
 _LOST_AFTER_S = 10.0
-"""A cluster may start its GCS again. Ray waits 60 s for that, then it kills the orchestrator, too:
-in between a run has to be saved."""
+"""A GCS (Ray's head service) that is silent for so long counts as lost. Ray itself waits 60 s for
+its restart and then kills the orchestrator, too: a run has to be saved before."""
 _LOOK_EVERY_S = 2.0
 _ANSWER_S = 1.0
 
 
 class ClusterWorkers:
-    """Those of the Ray that this process is connected to; see `Workers`.
+    """Starts processes on the Ray cluster that this process is connected to; see `Workers`.
 
     Args:
-        config: of the run.
-        scheduling: as `placement.reserved` yields it; None: Ray's own choice, which inside of a
-            placement group is that group.
+        config: the run's config.
+        scheduling: the strategy that `placement.reserved` yields; None: Ray chooses, and inside of
+            a placement group it takes that group.
     """
 
     def __init__(self, config: ExperimentConfig, scheduling: Any = None) -> None:
@@ -60,12 +61,12 @@ class ClusterWorkers:
         return _Remote(process, arguments, log, own_place(self._scheduling, self._config, name))
 
     def check(self) -> None:
-        """Looks every two seconds whether Ray's GCS takes connections.
+        """Checks that Ray's GCS takes connections, at most every two seconds.
 
-        Processes that live answer without it, so that they can still be saved; none can be started.
+        Without it running processes still answer, and can be saved, but no process can be started.
 
         Raises:
-            RunFailed: it has not for ten seconds.
+            RunFailed: the GCS has taken no connection for ten seconds.
         """
         now = time.monotonic()
         if now - self._looked_at < _LOOK_EVERY_S:
@@ -85,12 +86,12 @@ class ClusterWorkers:
 
 
 class _Answer(NamedTuple):
-    """What an `NodeActor` passes back."""
+    """What a `NodeActor` returns."""
 
     has_raised: bool
     value: Any
     files: Mapping[str, bytes]
-    """Of a checkpoint, by their path in its folder."""
+    """The files of a checkpoint, by their path in its folder."""
     log: bytes
 
 
@@ -109,7 +110,7 @@ class _Remote:
             .options(
                 max_restarts=0,
                 runtime_env={"env_vars": worker_environment()},
-                # Else Ray's GCS keeps what it hears of every call for a dashboard.
+                # Otherwise Ray's GCS keeps events of every call, for a dashboard.
                 enable_task_events=False,
                 **options,
             )
@@ -138,7 +139,7 @@ class _Remote:
                 if answer.log:
                     with self._log.open("ab") as file:
                         file.write(answer.log)
-            except OSError as error:  # of this machine's disk
+            except OSError as error:  # this machine's disk is full, say
                 future.set_exception(error)
             else:
                 (future.set_exception if answer.has_raised else future.set_result)(answer.value)
@@ -150,7 +151,7 @@ class _Remote:
         """See `Caller`."""
         import ray
 
-        with contextlib.suppress(Exception):  # one that is stopped does not hear that it is alone
+        with contextlib.suppress(Exception):  # a stopped worker would outlive its actor
             ray.wait([self._actor.kill.remote()], timeout=_KILL_S)
         with contextlib.suppress(Exception):
             ray.kill(self._actor)
@@ -161,8 +162,8 @@ class NodeActor:
 
     Args:
         process, arguments, log: see `Worker`.
-        node_id: Ray's id of the machine of the run's directory.
-        checkpoint: a reference to the checkpoint that a server begins from; []: there is none.
+        node_id: Ray's id of the machine with the run's directory.
+        checkpoint: a list with a reference to the checkpoint from which a server begins, or [].
     """
 
     def __init__(
@@ -192,7 +193,7 @@ class NodeActor:
         self._turn = asyncio.Condition()
 
     async def call(self, number: int, method: str, arguments: Sequence[Any]) -> _Answer:
-        """Passes a call on: in the order of their numbers, since Ray keeps none."""
+        """Passes a call on to the worker, in the order of numbers: Ray itself keeps no order."""
         async with self._turn:
             await self._turn.wait_for(lambda: self._next == number)
             with contextlib.ExitStack() as stack:
@@ -208,7 +209,7 @@ class NodeActor:
         with later:
             try:
                 has_raised, value = False, await asyncio.wrap_future(answer)
-            except Exception as error:  # noqa: BLE001  # it is whoever called who is to hear
+            except Exception as error:  # noqa: BLE001  # the caller gets it
                 has_raised, value = True, error
             if method == "start":
                 self._here.close()
@@ -238,7 +239,11 @@ def _node_id() -> str:
 
 
 def _checkpoint_of(arguments: Sequence[Any]) -> list[Any]:
-    """Returns a reference to the checkpoint that a server begins from, for other machines."""
+    """Puts the checkpoint from which a server begins into Ray's object store, for other machines.
+
+    Returns:
+        A list with the reference; [] if there is no checkpoint, or only one machine.
+    """
     import ray
 
     plan = arguments[0] if arguments else None
@@ -255,7 +260,7 @@ def pack(folder: Path) -> dict[str, bytes]:
 
 
 def unpack(files: Mapping[str, bytes], folder: Path) -> None:
-    """Writes what `pack` returned; raises `OSError` if it cannot be written."""
+    """Writes files that `pack` has returned; raises `OSError` if one cannot be written."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -263,7 +268,7 @@ def unpack(files: Mapping[str, bytes], folder: Path) -> None:
 
 
 def cause_of_death(error: BaseException) -> str:
-    """Ray's reason for an actor's death, in one line without its boilerplate."""
+    """Returns Ray's reason for an actor's death, as one line without boilerplate."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for line in lines:
         if "exit" in line.lower() or "killed" in line.lower() or "out of memory" in line.lower():

@@ -1,4 +1,4 @@
-"""A simulation that is a program of the user's: started with a run, watched, and ended with it."""
+"""A simulation that is a program of the user, which starts and ends with the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TERM_S = 5.0
 
 
 class CommandProcess:
-    """A process that starts a command and waits for it. What it prints goes to the log file.
+    """A process that starts a command and waits for it. The command's output goes to the log.
 
     Args:
         command: program and arguments.
@@ -34,8 +34,8 @@ class CommandProcess:
         """Runs the command until it ends.
 
         Raises:
-            RunFailed: it cannot be started, or it ended before it was told to, but for code 0:
-                a program may play one episode and end.
+            RunFailed: the command cannot be started, or has ended by itself with another exit code
+                than 0; a program may play one episode and end with 0.
         """
         if self._is_stopping.is_set():
             return
@@ -49,12 +49,12 @@ class CommandProcess:
             )
 
     def report(self) -> SimulationReport:
-        """Says that the process lives; the gateway counts what is played."""
+        """Returns an empty report, a sign of life: the gateway counts what is played."""
         return SimulationReport()
 
     @in_own_thread
     def stop(self, patience_s: float) -> None:
-        """Waits until the command ends by itself, and ends it after that time."""
+        """Lets the command end by itself within `patience_s`, and ends it otherwise."""
         self._is_stopping.set()
         if self._program is not None:
             self._program.end(patience_s, _TERM_S)

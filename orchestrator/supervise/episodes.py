@@ -1,4 +1,4 @@
-"""Evaluation episodes: played with the servers' policies, on given seeds, and never trained on."""
+"""Makes the environments of a run, connects to its servers, and plays evaluation episodes."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from muxrl.client.websocket import WebSocketTransport
 
 _MAX_ENVS = 8
-"""Environments in lockstep: they share every message, and more of them would save little."""
+"""Most environments in lockstep: they share every message, and more would save little."""
 
 
 def make_copy(simulation: SimulationConfig, process: int, number: int, **more: Any) -> Simulation:
     """Makes one environment of a run.
 
     Args:
-        simulation: of the run.
-        process: that it is for, from 0; `num_processes`: the evaluation's.
-        number: of the environment among those of its process.
-        more: arguments besides the config's own.
+        simulation: the config of the run's simulation.
+        process: the number of its process, from 0; `num_processes`: the evaluation's process.
+        number: the number of the environment in its process.
+        more: arguments of the environment besides those of the config.
 
     Raises:
-        SimulationError: it cannot be made.
+        SimulationError: the environment cannot be made.
     """
     copy = Copy(
         index=process * simulation.num_envs_per_process + number,
@@ -62,13 +62,13 @@ def make_copy(simulation: SimulationConfig, process: int, number: int, **more: A
 
 
 class Bounded(Around):
-    """A simulation whose episodes are truncated once they have had so many env steps."""
+    """A simulation whose episodes are truncated after `max_steps` env steps."""
 
     def __init__(self, simulation: Simulation, max_steps: float) -> None:
         super().__init__(simulation)
         self._max_steps = max_steps
         self.num_steps = 0
-        """Env steps of the episode that is open; 0 if none is."""
+        """Env steps of the open episode; 0 if none is open."""
         self.num_ended = 0
         self.num_truncated = 0
 
@@ -104,7 +104,7 @@ def make_evaluation_copy(config: ExperimentConfig, number: int, **more: Any) -> 
 
 
 def truncated_text(max_steps: int) -> str:
-    """Says what it means that evaluation episodes were truncated."""
+    """Returns a sentence on what it means that evaluation episodes were truncated."""
     return (
         f"evaluation episodes had not ended after {max_steps:,} env steps "
         "(evaluation.max_episode_steps) and were truncated there: policies that act greedily may "
@@ -113,7 +113,7 @@ def truncated_text(max_steps: int) -> str:
 
 
 def make_vector(simulation: SimulationConfig, process: int) -> VectorSimulation:
-    """Makes the one environment of a process, with all its copies; raises as `make_copy`."""
+    """Makes a vector environment with all copies of a process; raises as `make_copy`."""
     num_copies = simulation.num_envs_per_process
     copy = Copy(process * num_copies, process + 1, 0, simulation.num_processes)
     made = make_vector_simulation(
@@ -126,8 +126,8 @@ def make_vector(simulation: SimulationConfig, process: int) -> VectorSimulation:
 def num_evaluation_envs(
     simulation: SimulationConfig, evaluation: EvaluationConfig, num_episodes: int
 ) -> int:
-    """Returns how many environments play so many evaluation episodes side by side."""
-    # Of a vector environment each is one of its own, an engine perhaps.
+    """Returns how many environments play `num_episodes` evaluation episodes side by side."""
+    # With vector environments, each evaluation environment is a separate engine perhaps.
     usual = 1 if simulation.vector_env else min(simulation.num_envs_per_process, _MAX_ENVS)
     num = evaluation.num_envs or usual
     return min(num, num_episodes)
@@ -138,19 +138,19 @@ class ServerAddress:
     """How to reach a server."""
 
     address: str
-    """"host:port"; another one once the server has been started again on another machine."""
+    """"host:port"; it changes if the server is started again on another machine."""
     token: str = ""
     shadow: str = ""
-    """The server that acts for its agents; "": it acts itself."""
+    """The server that acts for this server's agents; "": it acts itself."""
 
 
 class FollowsServers:
-    """A process that plays, and is told where servers are."""
+    """A process that plays, and can be told that a server has moved."""
 
     _servers: Mapping[str, ServerAddress]
 
     def move(self, server_id: str, address: str) -> None:
-        """Says where a server listens from now on."""
+        """Uses a server's new address from now on."""
         self._servers[server_id].address = address
 
 
@@ -163,7 +163,7 @@ class Patience:
 
     @classmethod
     def of(cls, timeouts: TimeoutsConfig) -> Patience:
-        """Returns that of a run's simulations: until a server is missed and started again."""
+        """Returns the patience of a run's simulations: until a lost server can be back."""
         return cls(timeouts.report_s + timeouts.start_s, timeouts.update_s)
 
 
@@ -171,7 +171,7 @@ _PATIENCE = Patience()
 
 
 def transport_to(server: ServerAddress, patience: Patience) -> WebSocketTransport:
-    """Returns a transport to a server; it connects when it is used."""
+    """Returns a transport to a server, which connects when it is first used."""
     from muxrl.client.websocket import WebSocketTransport
 
     return WebSocketTransport(
@@ -195,13 +195,15 @@ def connect(
     """Returns a client of these servers.
 
     Args:
-        servers: by server id.
-        replaced: who is replaced; a text: the server whose agents act uniformly at random instead.
+        servers: addresses by server id.
+        replaced: which agents do not act as learned, and what acts instead; a text: the server
+            whose agents act uniformly at random.
         seed: of random actions.
-        patience: how long servers are waited for.
-        episode_prefix: of the ids of its episodes.
-        instead: for some servers, ready transports.
-        tells_shadows: whether servers that act nowhere are sent the training episodes of others.
+        patience: how long the client waits for servers.
+        episode_prefix: beginning of the ids of the client's episodes.
+        instead: by server id: transports to use in place of new ones.
+        tells_shadows: whether servers with a `shadow` are sent the training episodes of the
+            server that acts for their agents.
     """
     from muxrl.client import MultiplexingClient
     from muxrl.client.random_policy import RandomTransport
@@ -250,12 +252,12 @@ def play_episodes(
     """Plays one evaluation episode for each seed.
 
     Args:
-        config: whose evaluations they are as.
-        client: where actions come from.
-        simulations: played in lockstep.
-        seeds: of the simulations' resets.
-        should_explore: whether actions are sampled as in training, a dict: by server id; None:
-            as each server does in evaluation.
+        config: the config of the run; episodes have the parameters of its evaluations.
+        client: the client that chooses the actions.
+        simulations: the environments, played in lockstep.
+        seeds: for the resets of the episodes.
+        should_explore: whether actions are sampled as in training, for all servers or by server
+            id; None: as each server does in evaluation.
         on_lost: see `EnvLoop`.
 
     Returns:
@@ -297,11 +299,11 @@ def returns_by_agent(
 
 
 MetricsByName = dict[str, dict[str, tuple[float | None, ...]]]
-"""By metric, then by agent or `COMMON`: a value for each episode, None where there was none."""
+"""By metric, then by agent or `COMMON`: a value for each episode, None if it has none."""
 
 
 def metrics_by_name(episodes: Sequence[EpisodeResult]) -> MetricsByName:
-    """Returns what the simulation said of each episode, its length too."""
+    """Returns the metrics of each episode, its length among them."""
     who_has: dict[str, set[str]] = {}
     for episode in episodes:
         for name, by_agent in episode.metrics.items():
@@ -323,9 +325,9 @@ class Played:
     """See `returns_by_agent`."""
     metrics: MetricsByName
     logged_agents: tuple[str, ...] = ()
-    """Agents of whose actions an external simulation chose any itself."""
+    """Agents for which an external simulation chose at least one action itself."""
     num_truncated: int = 0
-    """Episodes that had `evaluation.max_episode_steps`."""
+    """Episodes that were truncated after `evaluation.max_episode_steps`."""
 
     @classmethod
     def of(
@@ -335,6 +337,6 @@ class Played:
         logged_agents: Iterable[str] = (),
         num_truncated: int = 0,
     ) -> Played:
-        """Sorts what was played by agent and metric."""
+        """Sorts the returns and metrics of episodes by agent and metric."""
         found = returns_by_agent(episodes, agents), metrics_by_name(episodes)
         return cls(*found, tuple(sorted(logged_agents)), num_truncated)

@@ -1,4 +1,4 @@
-"""The process that plays evaluation episodes; see `Worker`. Heavy imports happen inside."""
+"""The process that plays evaluation episodes; see `Worker`. Heavy imports happen in functions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ logger = logging.getLogger(__name__)
 
 
 class EvaluationProcess(FollowsServers):
-    """A process that plays evaluation episodes; agents of one server may act otherwise.
+    """A process that plays evaluation episodes, in which some agents may not act as learned.
 
     Args:
-        config: of the run.
+        config: the run's config.
         num_envs: how many environments it makes.
-        episode_prefix: of the ids of its episodes.
+        episode_prefix: beginning of the ids of its episodes.
     """
 
     def __init__(self, config: ExperimentConfig, num_envs: int, episode_prefix: str = "") -> None:
@@ -40,11 +40,11 @@ class EvaluationProcess(FollowsServers):
         ]
 
     def connect(self, servers: Mapping[str, ServerAddress]) -> None:
-        """Says where actions come from, before any evaluation."""
+        """Sets where the servers listen; must come before any evaluation."""
         self._servers = dict(servers)
 
     def report(self) -> ProcessReport:
-        """Says that the process lives, and how far it is."""
+        """Returns how long the current step takes so far, and how far the evaluation is."""
         num_ended = sum(one.num_ended for one in self._simulations)
         num_steps = max(one.num_steps for one in self._simulations)
         return ProcessReport(step_s=self._clock.step_s, under_way=(num_ended, num_steps))
@@ -60,10 +60,11 @@ class EvaluationProcess(FollowsServers):
         """Plays episodes that never train, on the same seeds in every condition.
 
         Args:
-            conditions: which agents do not act as learned, if any; one after another.
-            first_seed: of the first episode's reset; the next ones count on.
-            num_episodes: how many in each condition.
-            should_explore: by server, whether actions are sampled as in training, else greedy.
+            conditions: each says which agents do not act as learned, if any; played one after
+                another.
+            first_seed: seed of the first episode's reset; the next episodes count on from it.
+            num_episodes: how many episodes to play in each condition.
+            should_explore: by server: whether actions are sampled as in training, else greedy.
         """
         seeds = range(first_seed, first_seed + num_episodes)
         return [self._play(condition, seeds, should_explore) for condition in conditions]
@@ -87,6 +88,6 @@ class EvaluationProcess(FollowsServers):
 
     @in_main_thread
     def close(self) -> None:
-        """Closes the environments, with whatever programs they have started."""
+        """Closes the environments, which end the programs that they have started."""
         for simulation in self._simulations:
             simulation.close()

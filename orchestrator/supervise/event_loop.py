@@ -12,24 +12,25 @@ T = TypeVar("T")
 
 
 class EventLoop:
-    """A loop that runs only while somebody waits for something in it.
+    """An asyncio loop that runs only within `run`.
 
-    So whoever holds a run reads it at rest, as if there were no loop. Another one may be running in
-    the same thread, as in a notebook: it waits, as for any call.
+    Between two calls of `run` nothing in it changes, so that a run can be read like any object.
+    Another loop may be running in the same thread, as in a notebook: it is blocked during `run`, as
+    by any call.
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Has a coroutine continue whenever the loop runs."""
+        """Starts a coroutine, which continues whenever the loop runs."""
         return self._loop.create_task(work)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs until a coroutine has ended; returns or raises what that does.
+        """Runs the loop until a coroutine has ended; returns or raises what the coroutine does.
 
         Raises:
-            KeyboardInterrupt: a signal came that ends the run; see `signals`.
+            KeyboardInterrupt: a signal ends the run; see `signals`.
         """
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(None)
@@ -40,7 +41,7 @@ class EventLoop:
             asyncio._set_running_loop(outer)
 
     def close(self) -> None:
-        """Ends all that is left in it."""
+        """Cancels all tasks that are left in the loop, and closes it."""
         if not self._loop.is_closed():
             self.run(_cancel_others())
             self._loop.close()
@@ -54,9 +55,9 @@ async def _cancel_others() -> None:
 
 
 async def first_of(*works: Awaitable[Any]) -> Any:
-    """Waits for the first that ends, and cancels the others; returns or raises what it did.
+    """Waits until one of several awaitables ends, and cancels the others.
 
-    Of several that have ended it is the first one given.
+    Returns or raises what that one does; if several have ended, the one that is given first.
     """
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
@@ -69,7 +70,7 @@ async def first_of(*works: Awaitable[Any]) -> Any:
 
 
 async def again_and_again(look: Callable[[], Awaitable[object]], every_s: float) -> None:
-    """Calls something until this is cancelled."""
+    """Calls and awaits `look` every `every_s` seconds, until this is cancelled."""
     while True:
         await asyncio.sleep(every_s)
         await look()

@@ -1,15 +1,17 @@
-"""Starts servers' processes as copies of one that has imported torch already.
+"""Starts the processes of servers as copies of one process that has imported torch already.
 
-Importing it takes seconds of processor time and hundreds of MiB, in every server anew. Here one
-process does it, and is forked for each: copies start at once, those of servers that were lost, too,
-and share the memory of what was imported. It imports beside a command that looks at its experiment
-(`begin`), and ends with the process that began it; its copies live on.
+Importing torch takes seconds of processor time and hundreds of MiB, in every server again. The fork
+server imports it once, and is forked for each server: the copies start at once, also after a
+restart, and share the memory of what was imported. The fork server imports while the command that
+has started it (`begin`) reads its experiment. It ends with that command's process; its copies live
+on.
 
-A fork is safe since this process has a single thread and uses no accelerator. If a library begins
-another thread all the same, nothing is forked: `fork` returns None, and the process is started
-otherwise. So are those with a GPU, and those on other machines of a cluster.
+A fork is safe because the fork server has a single thread and uses no accelerator. If a library
+starts another thread all the same, nothing is forked: `fork` returns None, and the server's process
+is started in the ordinary way. So are processes with a GPU, and processes on other machines of a
+cluster.
 
-`multiprocessing`'s own server of this kind runs the user's script again in each copy.
+The fork server of `multiprocessing` is not used: it runs the user's script again in each copy.
 """
 
 from __future__ import annotations
@@ -35,23 +37,27 @@ from muxrl.orchestrator.supervise.child import Child
 from muxrl.orchestrator.supervise.process import kill_group, worker_environment
 
 _VARIABLE = "MUXRL_FORK_SERVER"
-"""Environment variable: the socket, while there is a fork server. A sweep's trials find it so."""
+"""Environment variable with the fork server's socket, by which a sweep's trials find it, too."""
 _OURS = f"muxrl-{zlib.crc32(f'{sys.executable} {__file__}'.encode()):x}-"
-"""How the names of those begin that run this very code."""
+"""Prefix of the sockets of fork servers that run exactly this code."""
 _ANSWER_S = 120.0
-"""For imports, perhaps on a machine that does much else."""
+"""How long to wait for a fork: the imports may go on, on a machine that does much else."""
 _RECEIVE_S = 5.0
 
 _process: Child | None = None
 
 
 def begin() -> bool:
-    """Starts the process, if there is none and a fork after all these imports is safe here."""
+    """Starts the fork server, if there is none yet and this is Linux, where a fork is safe.
+
+    Returns:
+        Whether it was started.
+    """
     global _process
     is_there = os.environ.get(_VARIABLE, "").startswith(_OURS)
     if _process is not None or is_there or sys.platform != "linux":
         return False
-    name = f"{_OURS}{secrets.token_hex(8)}"  # abstract: it leaves no file
+    name = f"{_OURS}{secrets.token_hex(8)}"  # an abstract socket leaves no file
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(f"\0{name}")
         listener.listen()
@@ -59,12 +65,12 @@ def begin() -> bool:
         command = [sys.executable, "-P", "-m", __name__, str(number)]
         _process = Child(command, env=worker_environment(), pass_fds=[number])
     os.environ[_VARIABLE] = name
-    atexit.register(end)  # it may be importing, and hear only later that this process ends
+    atexit.register(end)  # while it imports, it would notice the end of this process late
     return True
 
 
 def end() -> None:
-    """Ends the process that `begin` has started."""
+    """Ends the fork server that `begin` has started, if it has started any."""
     global _process
     if _process is not None:
         os.environ.pop(_VARIABLE, None)
@@ -74,7 +80,7 @@ def end() -> None:
 
 @contextlib.contextmanager
 def running() -> Iterator[None]:
-    """A fork server while the ``with`` block lasts, and those around it."""
+    """Keeps a fork server while the ``with`` block lasts; nested blocks share the outer one's."""
     is_mine = begin()
     try:
         yield
@@ -84,38 +90,38 @@ def running() -> Iterator[None]:
 
 
 def early(address: str) -> contextlib.AbstractContextManager[None]:
-    """`running`, from before a run on this machine is looked at.
+    """Returns `running`, to be entered before a run's experiment is read, if the run is local.
 
     Args:
-        address: of the Ray cluster on which the run is; "": it is here.
+        address: the address of the Ray cluster for the run; "": it runs on this machine.
     """
     return contextlib.nullcontext() if address else running()
 
 
 class Forked:
-    """A copy of the fork server, as `fork` has made it."""
+    """A process that `fork` has made, a copy of the fork server."""
 
     def __init__(self, pid: int, status: int) -> None:
         self.pid = pid
         self._status = status
 
     def wait(self) -> int | None:
-        """Waits for its end; returns its exit code, None if nobody knows."""
+        """Waits for the end of the process; returns its exit code, None if it is unknown."""
         with os.fdopen(self._status, "rb") as status:
             code = status.read()
         return int(code) if code else None
 
 
 def fork(connection: int, log: Path, environment: Mapping[str, str]) -> Forked | None:
-    """Has the fork server make a process that works; see `muxrl.orchestrator.supervise.working`.
+    """Has the fork server make a process, which runs `muxrl.orchestrator.supervise.working`.
 
     Args:
-        connection: file descriptor of the pipe over which it is called.
-        log: where its output goes.
-        environment: its variables, all of them.
+        connection: file descriptor of the pipe over which the process is called.
+        log: file to which its output goes.
+        environment: all of its environment variables.
 
     Returns:
-        It; None if there is no fork server, or that cannot fork.
+        The process; None if there is no fork server, or it cannot fork.
     """
     name = os.environ.get(_VARIABLE, "")
     if not name.startswith(_OURS):
@@ -144,7 +150,7 @@ def fork(connection: int, log: Path, environment: Mapping[str, str]) -> Forked |
 
 
 def main() -> None:
-    """Forks for whoever asks, until standard input ends."""
+    """Serves requests for forks until standard input ends."""
     listener = socket.socket(fileno=int(sys.argv[1]))
     wake, woken = socket.socketpair()
     for end_of_pair in (wake, woken):
@@ -153,7 +159,7 @@ def main() -> None:
     signal.set_wakeup_fd(woken.fileno())
     _import_libraries()
     statuses: dict[int, int] = {}
-    """By process, where its exit code goes."""
+    """By process id: the file descriptor to which the exit code is written."""
     with selectors.DefaultSelector() as selector:
         for readable in (listener, wake, sys.stdin):
             selector.register(readable, selectors.EVENT_READ)
@@ -172,7 +178,7 @@ def main() -> None:
 
 def _import_libraries() -> None:
     gc.disable()  # nothing is garbage yet, and there is much to look through
-    import gymnasium  # noqa: F401  # for spaces of trainers
+    import gymnasium  # noqa: F401  # trainers need its spaces
     import torch  # noqa: F401
 
     import muxrl.orchestrator.supervise.server_process
@@ -181,7 +187,7 @@ def _import_libraries() -> None:
     import muxrl.servers.run_service
     import muxrl.servers.server  # noqa: F401
 
-    gc.freeze()  # nor does a copy look through it, and so make it its own
+    gc.freeze()  # else a copy that collects garbage writes to this memory, and shares it no more
     gc.enable()
 
 
@@ -213,12 +219,12 @@ def _serve(connection: socket.socket, statuses: dict[int, int], inherited: list[
 
 
 def _is_single_threaded() -> bool:
-    """Asks the system, since Python does not know the threads of libraries."""
+    """Asks the system for threads, since Python does not know those of libraries."""
     return len(os.listdir("/proc/self/task")) == 1
 
 
 def _become(pipe: int, folder: str, log: str, environment: dict[str, str]) -> None:
-    """Continues as the process that was asked for; does not return."""
+    """Turns this copy into the process that was asked for; does not return."""
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -241,7 +247,7 @@ def _become(pipe: int, folder: str, log: str, environment: dict[str, str]) -> No
 
 
 def _draw_again() -> None:
-    """Gives this copy random numbers of its own; what is seeded is seeded after this."""
+    """Seeds the random generators of this copy anew; whatever has a fixed seed sets it later."""
     import numpy as np
     import torch
 
@@ -251,7 +257,7 @@ def _draw_again() -> None:
 
 
 def _send_ends(statuses: dict[int, int]) -> None:
-    """Writes down how copies have ended, and ends what they have left."""
+    """Sends the exit codes of copies that have ended, and kills what they have left running."""
     for pid in list(statuses):
         found, how = os.waitpid(pid, os.WNOHANG)
         if not found:

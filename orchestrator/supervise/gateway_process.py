@@ -1,6 +1,6 @@
-"""The process of a run through which simulations play that muxrl does not start.
+"""The process with the gateway, through which simulations play that muxrl does not start.
 
-To the run it is a simulation like any other, and its evaluation, too.
+For the run it is like a simulation process, and also like the process that plays evaluations.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from muxrl.client import MultiplexingClient
 
 GATEWAY = "gateway"
-"""Its name in a run: of its log, in reports and messages."""
+"""Name of the gateway's process in a run: in its log, reports and messages."""
 _CLOSE_S = 10.0
 
 
@@ -54,7 +54,7 @@ class GatewayProcess(FollowsServers):
         num_restarts: int = 0,
         is_limited: bool = False,
     ) -> str:
-        """Listens from now on; returns "host:port".
+        """Starts listening; returns "host:port".
 
         Args:
             parameters: see `set_parameters`.
@@ -120,21 +120,21 @@ class GatewayProcess(FollowsServers):
         )
 
     def hold(self, grace_s: float, timeout_s: float) -> Rest:
-        """Has all simulations wait for their answers; returns whether they do in time."""
+        """Has all simulations wait for their answers; returns whether all do so in time."""
         self._gateway.hold()
         return Rest(lambda: self._gateway.wait_held(grace_s + timeout_s))
 
     def release(self) -> None:
-        """Lets them continue."""
+        """Lets the simulations continue."""
         self._gateway.release()
 
     @in_own_thread
     def allow(self, num_env_steps: int) -> None:
-        """Allows so many env steps more, and waits until all are used up, or training is over."""
+        """Allows so many more env steps, and waits until all are used up, or training is over."""
         self._gateway.allow(num_env_steps)
 
     def set_parameters(self, parameters: Mapping[str, Any]) -> None:
-        """Has simulations be told these at the starts of training episodes."""
+        """Sets the parameters that simulations get when training episodes start."""
         self._gateway.wanted.parameters = parameters
 
     @in_own_thread
@@ -145,17 +145,18 @@ class GatewayProcess(FollowsServers):
         num_episodes: int,
         should_explore: Mapping[str, bool],
     ) -> list[Played]:
-        """Has the simulations play evaluation episodes, on seeds of their own.
+        """Has the simulations play evaluation episodes, on seeds that they choose.
 
         Args:
-            conditions: which agents do not act as learned, if any; all are played by turns.
-            first_seed: of these actions.
-            num_episodes: how many in each condition.
-            should_explore: by server, whether actions are sampled as in training, else greedy.
+            conditions: each says which agents do not act as learned, if any; all conditions are
+                played by turns.
+            first_seed: seed of random actions.
+            num_episodes: how many episodes to play in each condition.
+            should_explore: by server: whether actions are sampled as in training, else greedy.
 
         Returns:
-            What was played in each condition; only of the first ones, which are whole, if the rest
-            was given up.
+            The episodes of each condition. If the evaluation was given up, only of the conditions
+            before the first one that lacks episodes.
         """
         from muxrl.orchestrator.gateway.open_episode import Evaluation
 
@@ -191,7 +192,7 @@ class GatewayProcess(FollowsServers):
 
     @in_own_thread
     def end(self, reason: str, has_ended_well: bool) -> None:
-        """Tells all who play that there is nothing more to play, and closes all episodes."""
+        """Tells all simulations that there is nothing more to play, and closes all episodes."""
         from muxrl.protocol.errors import NotServing, RunOver
 
         self._gateway.end((RunOver if has_ended_well else NotServing)(reason), _CLOSE_S)

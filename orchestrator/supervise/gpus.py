@@ -1,4 +1,4 @@
-"""Which GPUs of this machine each server of a run gets."""
+"""Assigns the GPUs of this machine to the servers of a run."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def check_gpus(*configs: ExperimentConfig) -> None:
-    """Checks that this machine has the GPUs of runs.
+    """Checks that this machine has the GPUs that runs ask for.
 
     Raises:
-        ConfigError: with a sentence for each server whose GPU is not there.
+        ConfigError: with a sentence for each server whose GPU is missing.
     """
     ray = sys.modules.get("ray")
-    if ray is not None and ray.is_initialized():  # then only that itself knows
+    if ray is not None and ray.is_initialized():  # then only Ray knows which GPUs there are
         return
     problems: dict[str, None] = {}
     for config in configs:
-        if not config.address:  # likewise
+        if not config.address:  # nor are the GPUs of a cluster known here
             problems |= dict.fromkeys(_given(config)[1])
     if problems:
         raise ConfigError(list(problems))
@@ -32,21 +32,21 @@ def check_gpus(*configs: ExperimentConfig) -> None:
 def gpu_environment(config: ExperimentConfig) -> dict[str, dict[str, str]]:
     """Returns the environment variables of servers with GPUs, by server id.
 
-    A server has the parts of GPUs that it asks for to itself; one that is started again gets the
-    same ones.
+    No other server of the run gets the parts of GPUs that a server asks for. A server that is
+    started again gets the same GPUs.
     """
     return _given(config)[0]
 
 
 def _given(config: ExperimentConfig) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """Returns the variables, and a sentence for each server whose GPU is not there."""
+    """Returns the variables, and a sentence for each server whose GPU is missing."""
     found: dict[str, dict[str, str]] = {}
     problems: list[str] = []
     wanted = {s: server.resources.num_gpus for s, server in config.servers.items()}
     if not any(wanted.values()):
         return found, problems
     here = _names_here()
-    free = [1.0] * len(here)  # of each; a part of one is not on two of them
+    free = [1.0] * len(here)  # by GPU; a part of a GPU is never split over two GPUs
     for server_id, num_gpus in wanted.items():
         places = _place([1.0] * int(num_gpus) + [num_gpus % 1] * (num_gpus % 1 > 0), free)
         if places:
@@ -63,8 +63,8 @@ def _given(config: ExperimentConfig) -> tuple[dict[str, dict[str, str]], list[st
 
 
 def _names_here() -> list[str]:
-    """Returns what each GPU is called in the variable that says which ones a process sees."""
-    import torch  # it takes seconds, and only who wants a GPU waits for it
+    """Returns the name of each GPU, as CUDA_VISIBLE_DEVICES lists it."""
+    import torch  # takes seconds, so only runs that want a GPU import it
 
     num = torch.cuda.device_count()
     given = [name for name in os.environ.get(_VISIBLE, "").split(",") if name]
@@ -72,7 +72,11 @@ def _names_here() -> list[str]:
 
 
 def _place(parts: Sequence[float], free: list[float]) -> list[int] | None:
-    """Takes each part from the GPU that it fills best; returns which ones, None if not all fit."""
+    """Takes each part from the GPU that it fills best.
+
+    Returns:
+        The number of a GPU for each part; None if not all parts fit.
+    """
     left, places = list(free), []
     for part in parts:
         able = [i for i, of_one in enumerate(left) if of_one > part - 1e-6]

@@ -1,8 +1,9 @@
-"""Gives the env steps up to the next point of a run to the processes that play.
+"""Divides the env steps up to the next point of a run among the processes that play.
 
-One gets more as soon as it has used up its own: half of its share of what is left, so that all come
-to the point at about the same time, however fast each is (guided self-scheduling: Polychronopoulos
-and Kuck 1987). Then all of them wait for what the run does there. Nothing is ever taken back.
+The point is where the run does something, such as an evaluation. A process gets more env steps as
+soon as it has used up its last grant: half of its share of what is left, so that all come to
+the point at about the same time, however fast each is (guided self-scheduling: Polychronopoulos and
+Kuck 1987). Then all wait until the run goes on. No grant is ever taken back.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from typing import Any
 class _Player:
     given: int = 0
     played: int = 0
-    """As of its newest report."""
+    """Env steps played, as of the process's newest report."""
     is_idle: bool = True
-    """Whether all that it was given is used up."""
+    """Whether it has used up all that it was given."""
 
 
 class Grants:
-    """What each process may play.
+    """Grants env steps to processes.
 
     Args:
-        least: env steps that are given at once, as long as there are so many: what a process plays
+        least: the smallest grant, as long as so many are left: the env steps that a process plays
             in one round.
     """
 
@@ -36,17 +37,17 @@ class Grants:
         self._free = 0
         self._is_free = asyncio.Event()
         self.used_up = asyncio.Event()
-        """Set while all that there is has been given and used up."""
+        """Set while all env steps have been given and used up."""
         self.used_up.set()
 
     async def serve(self, name: str, allow: Callable[[int], Awaitable[Any]]) -> None:
-        """Gives a process more whenever it has used up its own, until this is cancelled.
+        """Gives a process more env steps whenever it has used up its own, until this is cancelled.
 
-        Others get what it has left then, with the next `extend`.
+        What it has not used then goes to the other processes with the next `extend`.
 
         Args:
             name: of the process.
-            allow: gives it so many env steps more, and returns once they are used up.
+            allow: gives the process so many more env steps, and returns once they are used up.
         """
         player = self._players[name] = _Player()
         try:
@@ -54,7 +55,7 @@ class Grants:
                 while not self._free:
                     await self._is_free.wait()
                 player.is_idle = False
-                # One that was held has played on without being given anything.
+                # A process that was held may have played on without a grant.
                 num = self._share() + max(0, player.played - player.given)
                 player.given += num
                 await allow(num)
@@ -72,15 +73,16 @@ class Grants:
         return num
 
     def note(self, name: str, num_env_steps: int) -> None:
-        """Notes what a process has played since it began."""
+        """Notes how many env steps a process has played since it began."""
         if (player := self._players.get(name)) is not None:
             player.played = num_env_steps
 
     def extend(self, num_env_steps: int) -> None:
-        """Gives what is not given yet.
+        """Makes env steps available up to the next point, less those that are given but not played.
 
         Args:
-            num_env_steps: of all processes up to the next point, as of their newest reports.
+            num_env_steps: env steps of all processes together up to the next point, as of their
+                newest reports.
         """
         left = sum(max(0, one.given - one.played) for one in self._players.values())
         self._set_free(max(0, num_env_steps - left))

@@ -1,6 +1,6 @@
 """The life of a process of a run: it starts, works, is lost, and is started again.
 
-`Server`, `Simulation` and so on say what is particular to theirs.
+Subclasses of `Life` add what is particular to servers, simulations and so on.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from muxrl.orchestrator.supervise.worker import Caller
 logger = logging.getLogger(__name__)
 
 ANSWER_S = 5.0
-"""For reports of processes that are busy."""
+"""How long to wait for a report from a process that may be busy."""
 _PAUSE_S = 1.0
-"""Before a process is started again that did not come up."""
+"""Pause before a process that failed while it started is started again."""
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Supervisor:
     """What the lives of a run's processes share.
 
     Args:
-        config: of the run.
+        config: the run's config.
         folder: the run's directory.
     """
 
@@ -45,9 +45,9 @@ class Supervisor:
         self.config = config
         self.folder = folder
         self.workers: Workers
-        """Where processes go; set before the first one begins."""
+        """Starts processes, here or on other machines; set before the first one begins."""
         self.may_restart = True
-        """Whether one that is lost is started again; else it fails the run."""
+        """Whether a lost process is started again; if not, its loss fails the run."""
         self.on_restart: Callable[[str, str | None], None] = lambda name, prefix: None
         """Called when one that plays is lost and started again, with its name and the prefix of the
         ids of its episodes; None where nobody knows them."""
@@ -55,16 +55,16 @@ class Supervisor:
         self._has_failed = asyncio.Event()
 
     def fail(self, problem: Exception) -> None:
-        """Ends what runs in `unless_lost`: a process is lost for good."""
+        """Has `unless_lost` raise this problem, since a process is lost for good."""
         if self._problem is None:
             self._problem = problem
             self._has_failed.set()
 
     async def unless_lost(self, work: Coroutine[Any, Any, T]) -> T:
-        """Does something as long as no process is lost for good.
+        """Awaits `work`, and returns its result, unless a process is lost for good meanwhile.
 
         Raises:
-            RunFailed: one was.
+            RunFailed: a process was lost for good.
         """
         return await first_of(self._wait_for_failure(), work)
 
@@ -75,13 +75,13 @@ class Supervisor:
 
 
 class Life(ABC, Generic[R]):
-    """One process, through its restarts.
+    """One process of a run, through all its restarts.
 
     Args:
         name: of the process, and of its log.
-        supervisor: of the run.
-        quota: how often it may be started again.
-        first_s: how much longer than the next ones its first report may take.
+        supervisor: the run's supervisor.
+        quota: how often the process may be started again.
+        first_s: how many seconds longer than later reports the first report may take.
     """
 
     def __init__(
@@ -89,9 +89,9 @@ class Life(ABC, Generic[R]):
     ) -> None:
         self.name = name
         self.caller: Caller | None = None
-        """Of its newest process; None: it has none yet."""
+        """Calls methods of the newest process; None: none has been started yet."""
         self.is_up = asyncio.Event()
-        """Set while it listens."""
+        """Set while the process has started and is not lost."""
         self.has_reported = False
         self._supervisor = supervisor
         self._timeouts = supervisor.config.timeouts
@@ -106,58 +106,58 @@ class Life(ABC, Generic[R]):
         self._report: asyncio.Future[Any] | None = None
         self._report_by = 0.0
 
-    # --- what a kind says ---------------------------------------------------------------
+    # --- what subclasses define ---------------------------------------------------------
 
     @abstractmethod
     def _launch(self) -> Caller:
         """Starts a process, for the first time or again; see `_start_process`."""
 
     async def _start(self) -> None:
-        """Waits until the process listens."""
+        """Waits until the process has started."""
 
     async def _work(self) -> None:
-        """What is done while it listens; must not end but by raising why it is lost."""
+        """Runs while the process is up. Never returns: it can only raise why it is lost."""
         await asyncio.Event().wait()
 
     def _request(self) -> asyncio.Future[Any]:
-        """Asks for its report."""
+        """Asks the process for a report."""
         return self.call("report")
 
     @abstractmethod
     def _receive(self, report: R) -> None:
-        """Receives a report."""
+        """Handles a report of the process."""
 
     async def _leave(self, error: Exception) -> None:
-        """Takes note that it is lost; what is left of the process ends next."""
+        """Notes that the process is lost; it is killed right after this."""
 
     @abstractmethod
     def _again(self) -> str:
-        """Prepares its next start; returns how it continues."""
+        """Prepares the next start; returns how the process continues, for a log message."""
 
     @property
     def who(self) -> str:
-        """The process in messages."""
+        """What messages call the process."""
         return self.name
 
     @property
     def lost_s(self) -> float:
-        """For how many seconds it was lost, from each loss until it listened again."""
+        """For how many seconds it was lost: from each loss until it was up again."""
         is_lost = self._has_listened and not self.is_up.is_set()
         return self._lost_s + (time.monotonic() - self._lost_at if is_lost else 0.0)
 
     # --- its life -----------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Starts its first process, which makes what it can before others listen."""
+        """Starts the process ahead of `begin`, so that it can initialise while servers start."""
         self._prepared = self._launch()
 
     def begin(self) -> None:
-        """Lets it live, until `end`."""
+        """Looks after the process, and starts it again when it is lost, until `end`."""
         self._is_decided = asyncio.Event()
         self._task = asyncio.create_task(self._live())
 
     def end(self) -> None:
-        """Looks after it no more; its process continues, unless it was only prepared."""
+        """Stops looking after the process, which lives on unless it was only prepared."""
         if self._prepared is not None:
             self._prepared.kill()
         if self._task is not None:
@@ -173,7 +173,7 @@ class Life(ABC, Generic[R]):
             except asyncio.CancelledError:
                 self._is_decided.set()
                 raise
-            except Exception as error:  # noqa: BLE001  # whatever it was, it is lost
+            except Exception as error:  # noqa: BLE001  # whatever was raised, the process is lost
                 self._note_loss()
                 try:
                     await self._lose(error)
@@ -182,7 +182,7 @@ class Life(ABC, Generic[R]):
                     return
                 finally:
                     self._is_decided.set()
-                if self._is_starting:  # it might fail again at once
+                if self._is_starting:  # the next one might fail at once, too
                     await asyncio.sleep(_PAUSE_S)
 
     async def _start_and_work(self) -> None:
@@ -202,15 +202,15 @@ class Life(ABC, Generic[R]):
         await self._work()
 
     async def _lose(self, error: Exception) -> None:
-        """Ends what is left of the process, and prepares that it is started again.
+        """Kills what is left of a lost process, and prepares its next start.
 
         Raises:
-            RunFailed: it may not be.
+            RunFailed: it may not be started again.
         """
         problem = self.failure(error)
         asked, self._report, self.has_reported = self._report, None, False
         if asked is not None and not isinstance(error, Silent):
-            # What it said at last counts: it has been told, and forgotten, there.
+            # Its last report counts: the process has sent it, and keeps nothing that it has sent.
             await self._receive_soon(asked)
         await self._leave(error)
         self.kill()
@@ -221,18 +221,19 @@ class Life(ABC, Generic[R]):
         logger.warning("%s; it is started again %s", problem, self._again())
 
     async def lose(self, error: Exception, caller: Caller | None = None) -> None:
-        """Says that it is lost; returns once it is decided what becomes of it.
+        """Declares the process lost; returns once it is decided whether it is started again.
 
         Args:
-            error: why.
-            caller: of the process that was called; another one since is not lost by that.
+            error: why it is lost.
+            caller: of the process that was called; if another process has been started since,
+                nothing happens.
         """
         if caller is None or caller is self.caller:
             self.lose_soon(error)
             await self._is_decided.wait()
 
     def lose_soon(self, error: Exception) -> None:
-        """Says that it is lost."""
+        """Declares the process lost, and returns at once."""
         if not self._lost.done():
             self._note_loss()
             self._lost.set_exception(error)
@@ -243,12 +244,12 @@ class Life(ABC, Generic[R]):
             self._lost_at = time.monotonic()
 
     def kill(self) -> None:
-        """Ends its process at once, if it has one."""
+        """Kills the process, if one has been started."""
         if self.caller is not None:
             self.caller.kill()
 
     async def down(self) -> None:
-        """Waits until it is lost."""
+        """Waits until the process is lost."""
         await asyncio.wait([self._lost])
 
     def failure(self, error: Exception) -> RunFailed:
@@ -258,7 +259,7 @@ class Life(ABC, Generic[R]):
             return RunFailed(f"{who} {error}; its log: {log}")
         if isinstance(error, Ended):
             return RunFailed(f"{who} died ({error}); its log: {log}")
-        if isinstance(error, SimulationFailed):  # what the user can mend comes first
+        if isinstance(error, SimulationFailed):  # first what the user can mend
             return RunFailed(f"{error}; so {who} failed; its log: {log}", error.place)
         kind = "" if type(error).__module__.startswith("muxrl.") else f"{type(error).__name__}: "
         return RunFailed(f"{who} failed: {kind}{error}; its log: {log}")
@@ -268,30 +269,30 @@ class Life(ABC, Generic[R]):
         start = self._supervisor.workers.start
         return start(self.name, process, *arguments, log=log, is_forked=is_forked)
 
-    # --- what it is asked ---------------------------------------------------------------
+    # --- calls of the process -----------------------------------------------------------
 
     def call(self, method: str, *arguments: Any) -> asyncio.Future[Any]:
         """Calls a method of the process; see `Caller`."""
         assert self.caller is not None
         answer = asyncio.wrap_future(self.caller.call(method, *arguments))
-        # Not everybody who calls waits for the answer; else asyncio would log an exception of it.
+        # Not every caller waits for the answer; asyncio would log an exception that nobody reads.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         return answer
 
     def send(self, method: str, *arguments: Any) -> None:
-        """Calls a method of whose answer nobody needs to know."""
+        """Calls a method without waiting for its answer; does nothing before the first start."""
         if self.caller is not None:
             self.caller.call(method, *arguments)
 
     async def report(self, wait_s: float, *, is_new: bool = True) -> bool:
-        """Receives its report, if that comes in time; one that is too late means that it is lost.
+        """Receives a report of the process, which is lost if its report is too late.
 
         Args:
-            wait_s: for how long to wait.
-            is_new: whether to ask for one where none is owed.
+            wait_s: how long to wait for the report.
+            is_new: whether to ask for a report if none is outstanding.
 
         Returns:
-            Whether it owes none.
+            Whether no report is outstanding any more.
         """
         if not self.is_up.is_set():
             return True
@@ -304,7 +305,7 @@ class Life(ABC, Generic[R]):
         asked: asyncio.Future[Any] = self._report
         problem: Any = None
         await asyncio.wait([asked], timeout=wait_s)
-        if self._report is not asked:  # lost since
+        if self._report is not asked:  # the process was lost meanwhile
             return True
         if asked.done():
             self._report = None
@@ -328,12 +329,12 @@ class Life(ABC, Generic[R]):
         )
 
     async def report_now(self) -> None:
-        """Notes how things stand at this moment, if it answers soon."""
-        if await self.report(ANSWER_S, is_new=False):  # what was asked for before is of before
+        """Receives a report as of this moment, if the process answers soon."""
+        if await self.report(ANSWER_S, is_new=False):  # an outstanding report is older
             await self.report(ANSWER_S)
 
     async def receive_last(self) -> None:
-        """Notes how things stand at it now, unless it is lost or does not answer soon."""
+        """Receives a last report, unless the process is lost or does not answer soon."""
         await self._receive_soon(self._request())
 
     async def _receive_soon(self, asked: asyncio.Future[Any]) -> None:

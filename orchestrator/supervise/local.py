@@ -1,4 +1,4 @@
-"""Where the processes of a run go: this machine, or others."""
+"""Chooses where the processes of a run are started: on this machine, or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muxrl.orchestrator.supervise.worker import Caller, Worker
 
 
 class Workers(Protocol):
-    """Where the processes of a run are."""
+    """Starts the processes of a run."""
 
     def start(
         self, name: str, process: type, *arguments: Any, log: Path, is_forked: bool = False
@@ -20,24 +20,24 @@ class Workers(Protocol):
         """Starts a process, and returns at once.
 
         Args:
-            name: the server's id, or what the process is called.
+            name: the server's id, or the name of another process.
             process: the class of its object; see `Worker`.
-            arguments: with which that is made.
-            log: file that its output goes to.
+            arguments: arguments of that class.
+            log: file to which its output goes.
             is_forked: whether it may be a copy of the fork server.
         """
 
     def check(self) -> None:
-        """Looks whether what starts processes still lives.
+        """Checks that processes can still be started.
 
         Raises:
-            RunFailed: it is lost.
+            RunFailed: the cluster that starts them is lost.
         """
 
 
 def workers_for(config: ExperimentConfig) -> Workers:
-    """Returns where the processes of a run go: to the machines of the Ray that this process is
-    connected to, if it has several or hands out GPUs; else they stay here."""
+    """Returns what starts the processes of a run: on the Ray cluster that this process is connected
+    to, if it has several machines or the run wants GPUs; otherwise on this machine."""
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         wants_gpu = any(server.resources.num_gpus for server in config.servers.values())
@@ -49,10 +49,10 @@ def workers_for(config: ExperimentConfig) -> Workers:
 
 
 class LocalWorkers:
-    """Those of this machine; see `Workers`.
+    """Starts processes on this machine; see `Workers`.
 
     Args:
-        config: of the run.
+        config: the run's config.
     """
 
     def __init__(self, config: ExperimentConfig) -> None:
@@ -66,4 +66,4 @@ class LocalWorkers:
         return Worker(process, arguments, log, is_forked=is_forked and env is None, env=env)
 
     def check(self) -> None:
-        """There is nothing to look after."""
+        """Does nothing: this machine can always start processes."""

@@ -1,7 +1,7 @@
-"""A server in a process of its own, which muxrl starts by a command or finds at an address.
+"""An external server, which muxrl starts by a command or finds at an address.
 
-It is asked over the network (`muxrl.protocol.run_messages`) for what a `ServerProcess` does itself,
-and looks the same to whoever holds it.
+`OwnServer` has the methods of `ServerProcess`, and sends each call to the server over the network
+(`muxrl.protocol.run_messages`).
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _LOOK_S = 0.1
 _ANSWER_S = 10.0
 _TERM_S = 5.0
 _NOTICE_S = 1.0
-"""From a connection that breaks to when the end of its program is seen."""
+"""How long to wait for news of the program's end after its connection has broken."""
 _OURS = {"command", "address", "token", "host", "port"}
-"""Fields of a plan that mean nothing to the process."""
+"""Fields of a plan that are not sent to the server: only muxrl uses them."""
 
 T = TypeVar("T")
 
@@ -62,9 +62,10 @@ class _Version(msgspec.Struct):
 
 
 def with_token(plan: ServerPlan) -> ServerPlan:
-    """Returns the plan of a server with a token: of an address MUXRL_TOKEN, unless it has its own.
+    """Returns the plan with a token, unless it has one or needs none.
 
-    One that muxrl starts by a command gets a new one.
+    A server that muxrl starts by a command gets a new token; for a server at an address it is that
+    of the environment variable MUXRL_TOKEN.
     """
     found = secrets.token_urlsafe() if plan.command else ""
     found = found or (os.environ.get(TOKEN, "") if plan.address else "")
@@ -72,11 +73,11 @@ def with_token(plan: ServerPlan) -> ServerPlan:
 
 
 class OwnServer:
-    """The process, reached over the network; its calls wait in threads of their own.
+    """An external server, and its program if muxrl starts it.
 
     Args:
-        plan: the server, with a command or an address; see `with_token`.
-        start_s: how long it may take to answer.
+        plan: what the server is to serve, with a command or an address; see `with_token`.
+        start_s: how long the server may take until it first answers.
     """
 
     def __init__(self, plan: ServerPlan, start_s: float = START_S) -> None:
@@ -87,7 +88,7 @@ class OwnServer:
         self._program: Program | None = None
         self._watcher: threading.Thread | None = None
         self._end = ""
-        """How the program has ended."""
+        """A sentence on how the program has ended; "" until then."""
 
     @property
     def _who(self) -> str:
@@ -97,11 +98,11 @@ class OwnServer:
 
     @in_own_thread
     def start(self) -> Started:
-        """Starts it, if it is not there already, and has it serve its plan.
+        """Starts the program, if the plan has a command, and has the server serve its plan.
 
         Raises:
-            RunFailed: it did not answer, speaks another version of the protocol, refused its plan,
-                or serves other agents.
+            RunFailed: the server did not answer, speaks another version of the protocol, refused
+                its plan, or serves other agents.
         """
         if self.plan.command:
             self._launch()
@@ -114,16 +115,16 @@ class OwnServer:
         return Started(reachable(self.address), os.getpid(), self._offers)
 
     def check(self, plans: Sequence[ServerPlan]) -> list[str]:
-        """Asks whether it would serve plans; a program is started for that, and ended.
+        """Asks the server whether it would serve plans; its program is started and ended for this.
 
         Args:
-            plans: its own, and others that differ in what they ask for.
+            plans: its plan, and others with the same command and address.
 
         Returns:
-            For each what is wrong with it, "" if nothing is.
+            For each plan what is wrong with it, "" if nothing is.
 
         Raises:
-            ProcessEnded: it is not there, or ended.
+            ProcessEnded: the server cannot be reached, or its program has ended.
             RunFailed: as `start`.
         """
         try:
@@ -141,7 +142,7 @@ class OwnServer:
             found: list[str] = self._run("check", _asked(plan), self._start_s).problems
             return found
         if "begin" in spec.offers:
-            return []  # it says so then
+            return []  # `start` will say what is wrong
         return [f"{self._who}: {problem}" for problem in self._mismatches(spec, plan)]
 
     def _launch(self) -> None:
@@ -188,7 +189,7 @@ class OwnServer:
                     name = kind.replace("_", " ")
                     yield f"the {name} of agent {agent_id!r} is {ours}, and it serves {theirs}"
 
-    # --- what a run asks ----------------------------------------------------------------
+    # --- requests of a run --------------------------------------------------------------
 
     @in_own_thread
     def status(self) -> Status:
@@ -197,16 +198,16 @@ class OwnServer:
 
     @in_own_thread
     def abort_episodes(self, prefix: str) -> None:
-        """Has it close the episodes whose ids begin so as truncated."""
+        """Has the server close the episodes whose ids begin with `prefix` as truncated."""
         if "abort" in self._offers:
             self._run("abort", AbortRequest(prefix))
 
     def set_paused(self, is_paused: bool) -> None:
-        """Does nothing: such a server is not asked, and closes what is silent for too long."""
+        """Does nothing: the protocol has no such request, and idle episodes expire as ever."""
 
     @in_own_thread
     def report(self, taken: int = 0) -> RunReport:
-        """See `RunService.report`; of a server without reports its status alone."""
+        """See `RunService.report`; of a server that offers no reports, the status alone."""
         if "report" in self._offers:
             return self._run("report", ReportRequest(taken))
         return RunReport(self.status())
@@ -221,10 +222,13 @@ class OwnServer:
 
     @in_own_thread
     def save(self, path: Path, timeout_s: float, taken: int = 0) -> tuple[SavedServer, RunReport]:
-        """Returns what was written, and a report as of that moment; see `RunService.save`.
+        """Has the server write its checkpoint; see `RunService.save`.
+
+        Returns:
+            What was written, and a report as of that moment.
 
         Raises:
-            RunFailed: it was not written, or not where this machine sees it.
+            RunFailed: the checkpoint was not written, or is not visible on this machine.
         """
         if "save" not in self._offers:
             return SavedServer(self.plan.algorithm), self.report(taken)
@@ -240,7 +244,7 @@ class OwnServer:
 
     @in_own_thread
     def stop(self) -> bool:
-        """Ends the program; one that was there already stays. Returns True."""
+        """Ends the program, if muxrl has started one. Returns True."""
         if self._program is not None:
             self._program.end(0.0, _TERM_S)
         return True
@@ -260,11 +264,11 @@ class OwnServer:
             headers["Authorization"] = f"Bearer {self.plan.token}"
         url = f"http://{self.address}{path}"
         try:
-            with requests.Session() as session:  # of this thread alone
+            with requests.Session() as session:  # sessions are not shared between threads
                 session.trust_env = False  # no proxy
                 answer = session.request(method, url, data=body, headers=headers, timeout=timeout_s)
         except requests.ConnectionError as error:
-            if self._watcher is not None and self._offers:  # else it is not there yet
+            if self._watcher is not None and self._offers:  # else the server may not listen yet
                 self._watcher.join(_NOTICE_S)
             raise ProcessEnded(self._end or f"{self._who} gave no answer") from error
         except requests.Timeout as error:
@@ -290,16 +294,16 @@ class OwnServer:
 def ask_own_servers(
     experiments: Sequence[Mapping[str, ServerPlan]],
 ) -> tuple[dict[str, list[int]], list[str]]:
-    """Has the processes of their own of some experiments say whether they would serve their plans.
+    """Asks the external servers of some experiments whether they would serve their plans.
 
     Each program is started once.
 
     Args:
-        experiments: the servers of each.
+        experiments: of each experiment, the plans of its servers by server id.
 
     Returns:
-        Each thing that is wrong, with the places of the experiments in which it is; and sentences
-        on processes that cannot be asked now.
+        Each problem, with the indices of the experiments that have it; and sentences on servers
+        that cannot be asked now.
     """
     asked: dict[str, dict[str, tuple[ServerPlan, list[int]]]] = {}
     for i, servers in enumerate(experiments):

@@ -1,4 +1,4 @@
-"""The page of a run or a sweep while it runs, in a process of its own that cannot slow it."""
+"""Serves the live page of a run or a sweep, in a separate process that cannot slow it down."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ logger = logging.getLogger(__name__)
 
 _HOST = "127.0.0.1"
 _END_S = 10.0
-"""For the last news to be sent."""
+"""How long the page may take to send its last news."""
 _TOO_SOON_S = 10.0
-"""A page that ends so soon would do so again."""
+"""A page that ends so soon after its start is not started again."""
 _SERVE = (
     "import sys, pathlib; from muxrl.orchestrator.watch.serving import serve_page; "
     "serve_page(pathlib.Path(sys.argv[1]), int(sys.argv[2]))"
@@ -27,14 +27,14 @@ _SERVE = (
 
 
 def listen(port: int) -> socket.socket:
-    """Returns a socket on this machine that browsers can connect to from now on.
+    """Returns a listening socket to which browsers on this machine can connect.
 
     Args:
-        port: 0: any free one.
+        port: its port; 0: any free port.
 
     Raises:
-        OSError: it is taken.
-        OverflowError: it is no port.
+        OSError: the port is taken.
+        OverflowError: the number is no port.
     """
     listening = socket.socket()
     try:
@@ -48,7 +48,7 @@ def listen(port: int) -> socket.socket:
 
 
 def address_of(listening: socket.socket) -> str:
-    """Returns what to open in a browser."""
+    """Returns the URL to open in a browser."""
     return "http://{}:{}".format(*listening.getsockname())
 
 
@@ -56,14 +56,14 @@ def address_of(listening: socket.socket) -> str:
 def page_of(folder: Path, is_wanted: bool, say: Callable[..., object]) -> Iterator[None]:
     """Serves the page of a directory while the ``with`` block lasts.
 
-    The process ends with this one, however that ends: see `Child`. Ctrl-C ends the run first, and
-    the page shows it. One that is lost is started again at its address. A page that cannot be
-    served is logged, and never ends a run.
+    The page's process ends with this one, however this one ends; see `Child`. Ctrl-C ends the run
+    first, so that the page shows its end. If the page's process is lost, it is started again at the
+    same address. A page that cannot be served is logged, and never ends a run.
 
     Args:
-        folder: of a run or a sweep.
-        is_wanted: else nothing happens.
-        say: is told the page's address.
+        folder: the directory of a run or a sweep.
+        is_wanted: whether to serve the page; if not, nothing happens.
+        say: called with a sentence with the page's address.
     """
     with contextlib.ExitStack() as stack:
         if is_wanted:
@@ -77,7 +77,7 @@ def page_of(folder: Path, is_wanted: bool, say: Callable[..., object]) -> Iterat
 
 
 class _Page:
-    """The process of a page, which is started again until `end`."""
+    """The process of a page; if it is lost before `end`, it is started again."""
 
     def __init__(self, folder: Path, listening: socket.socket) -> None:
         self._folder, self._listening = folder, listening
@@ -99,7 +99,7 @@ class _Page:
             with self._lock:
                 if self._is_over:
                     return
-                self._process.end(0.0)  # its pipe
+                self._process.end(0.0)  # closes its pipe
                 lost = f"the live page has ended (exit code {code})"
                 if time.monotonic() - self._began_at < _TOO_SOON_S:
                     logger.warning("%s soon after its start; there is none any more", lost)

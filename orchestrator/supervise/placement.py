@@ -1,7 +1,7 @@
-"""Where the processes of a run go: room for all of them is reserved together, or for none.
+"""Reserves room on a Ray cluster for all processes of a run together, or for none.
 
-A run would wait silently for a process without room, and a simulation cannot reach a server on
-another machine that listens on loopback.
+Without a reservation, a run would wait silently for a process that has no room. Processes go to a
+single machine if a server listens on loopback, where other machines cannot reach it.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from muxrl.orchestrator.errors import NoPlace
 from muxrl.servers.network.access import is_loopback
 
 PATIENCE_S = 600.0
-"""How long to wait for room: a cluster may first have to start machines."""
+"""How long to wait for room: the cluster may have to start machines first."""
 
 
 def has_evaluations(config: ExperimentConfig) -> bool:
-    """Whether anything is evaluated, which needs a process."""
+    """Whether the run evaluates anything, which needs a process."""
     evaluation = config.evaluation
     return evaluation.interval_env_steps is not None or evaluation.final_num_episodes > 0
 
 
 def cpus_wanted(config: ExperimentConfig) -> list[float]:
-    """Returns the logical CPUs of each process of a run: servers, simulations, evaluation."""
+    """Returns the logical CPUs that each process wants: servers, simulations, evaluation."""
     return [cpus for cpus, _ in _wanted(config).values()]
 
 
 def own_place(scheduling: Any, config: ExperimentConfig, name: str) -> dict[str, Any]:
-    """Returns the options of Ray's for one process of a run: what it reserves, and where.
+    """Returns the options of a process's Ray actor: what it reserves, and where.
 
-    In a bundle of its own, so that a process that is started again is where it was, and a server is
-    found there.
+    Every process has a separate bundle, so that it is started again on the same machine, where a
+    server's address stays valid.
 
     Args:
-        scheduling: as `reserved` yields it; None is returned as it is.
-        config: of the run.
-        name: the server's id, or what the process is called.
+        scheduling: the strategy that `reserved` yields; None is returned as it is.
+        config: the run's config.
+        name: the server's id, or the name of another process.
     """
     names = list(bundles(config))
     cpus, gpus = _wanted(config).get(name, (0.0, 0.0))
@@ -54,7 +54,7 @@ def own_place(scheduling: Any, config: ExperimentConfig, name: str) -> dict[str,
 
 
 def bundles(config: ExperimentConfig) -> dict[str, dict[str, float]]:
-    """Returns the resources of each process that reserves any, by its name."""
+    """Returns the resources of each process that reserves any, by process name."""
     kept = {
         name: {kind: amount for kind, amount in (("CPU", cpus), ("GPU", gpus)) if amount > 0}
         for name, (cpus, gpus) in _wanted(config).items()
@@ -63,7 +63,7 @@ def bundles(config: ExperimentConfig) -> dict[str, dict[str, float]]:
 
 
 def _wanted(config: ExperimentConfig) -> dict[str, tuple[float, float]]:
-    """Returns the logical CPUs and GPUs of each process, by name."""
+    """Returns how many logical CPUs and GPUs each process wants, by process name."""
     simulation = config.simulation
     wanted = {
         server_id: (server.resources.num_cpus, server.resources.num_gpus)
@@ -78,9 +78,9 @@ def _wanted(config: ExperimentConfig) -> dict[str, tuple[float, float]]:
 
 
 def strategy(config: ExperimentConfig) -> Literal["STRICT_PACK", "PACK"]:
-    """Returns Ray's strategy: one machine if anything listens on loopback, else close by."""
+    """Returns Ray's placement strategy: one machine if anything listens on loopback, else few."""
     hosts = [server.host for server in config.servers.values()]
-    if config.simulation.command:  # it plays through the gateway
+    if config.simulation.command:  # the command plays through the gateway
         hosts.append(config.simulation.gateway.host)
     return "STRICT_PACK" if any(map(is_loopback, hosts)) else "PACK"
 
@@ -94,12 +94,12 @@ def reserved(
     """Reserves room on the Ray that this process is connected to, while the ``with`` block lasts.
 
     Args:
-        config: of the run.
+        config: the run's config.
         say: called once with a sentence if there is no room at first.
-        patience_s: how long to wait.
+        patience_s: how long to wait for room.
 
     Yields:
-        The scheduling strategy of the run's processes; None if they reserve nothing.
+        The scheduling strategy for the run's processes; None if they reserve nothing.
 
     Raises:
         NoPlace: there was no room in time.
@@ -116,7 +116,7 @@ def reserved(
         if not group.wait(timeout_seconds=2):
             sentence = _what_is_missing(config, wanted)
             say(f"waiting for a place: {sentence}")
-            # In short pieces, between which Ctrl-C is heard.
+            # Waits in short pieces, so that Ctrl-C takes effect between them.
             if not any(group.wait(timeout_seconds=1) for _ in range(int(patience_s))):
                 raise NoPlace(f"no place on the Ray cluster within {patience_s:g} s: {sentence}")
         yield PlacementGroupSchedulingStrategy(placement_group=group)
@@ -126,7 +126,7 @@ def reserved(
 
 
 def beyond_every_machine(config: ExperimentConfig) -> str:
-    """Says which process wants more than any machine of the connected cluster has, "" if none."""
+    """Names a process that wants more than any machine of the cluster has, in a sentence, or ""."""
     import ray
 
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]

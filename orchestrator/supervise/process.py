@@ -1,6 +1,6 @@
-"""What all processes of a run have in common: their environment, their report, their log.
+"""What all processes of a run have in common: environment variables, reports, logs.
 
-Heavy imports happen inside functions, so that the orchestrator's own process stays light.
+Heavy imports happen inside functions, so that the orchestrator's process stays light.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Environment of every process; a server's `num_torch_threads` asks torch for more."""
+"""Environment variables of every process; a server's `num_torch_threads` gives torch more."""
 HOST = "MUXRL_HOST"
-"""Environment variable of a process on a cluster: where the other machines find it."""
+"""Environment variable of a process on a cluster: the address by which others reach it."""
 
 
 def worker_environment() -> dict[str, str]:
     """Returns the environment variables of every process of a run."""
-    python_path = os.environ.get("PYTHONPATH")  # a cluster's processes do not inherit it
+    python_path = os.environ.get("PYTHONPATH")  # processes on a cluster do not inherit it
     return {
         **ONE_THREAD,
         **worker_variables(),
@@ -42,22 +42,23 @@ def worker_environment() -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessReport:
-    """What a process says of itself when it is asked, about once a second."""
+    """What a process reports when it is asked, about once a second."""
 
     step_s: float = 0.0
-    """How long its simulation has been in a call that has not returned; 0 if it is in none."""
+    """How long its simulation has been in the current call; 0 if it is in none."""
     under_way: tuple[int, int] = (0, 0)
-    """Of the evaluation that it plays: episodes that have ended, and env steps of the longest one
-    that is open."""
+    """Of the evaluation that it plays: how many episodes have ended, and the env steps of the
+    longest open episode."""
 
 
 def set_up(log_path: Path) -> None:
     """Sends this process's stdout, stderr and logging to a file, and finds the user's modules.
 
-    Nothing goes to a pipe: one that nobody reads fills up and stops the process that writes to it.
+    A pipe would not do: if nobody reads it, it fills up and blocks the process that writes.
 
     Args:
-        log_path: appended to; its folder is made if it is missing (another machine of a cluster).
+        log_path: the file, which is appended to; its folder is made if it is missing, as on another
+            machine of a cluster.
     """
     log_path.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
@@ -78,12 +79,12 @@ def set_up(log_path: Path) -> None:
 
 def kill_group(pid: int) -> None:
     """Kills the process group that a process leads, or has led."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of a zombie
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: for a zombie
         os.killpg(pid, signal.SIGKILL)
 
 
 def pop_all(queue: deque[T]) -> list[T]:
-    """Empties a queue to which another thread adds meanwhile; returns what was in it."""
+    """Removes and returns all items of a queue, to which another thread may add meanwhile."""
     found = []
     with contextlib.suppress(IndexError):
         while True:
@@ -92,17 +93,17 @@ def pop_all(queue: deque[T]) -> list[T]:
 
 
 def settle() -> None:
-    """Tells the garbage collector that all objects made so far are here to stay.
+    """Exempts all objects made so far from garbage collection.
 
-    Torch brings a million of them; going through them again and again would be a tenth of
-    the cost of a step.
+    Torch makes a million of them. Looking through them again and again would be a tenth of the cost
+    of a step.
     """
     gc.collect()
     gc.freeze()
 
 
 def reachable(address: str) -> str:
-    """Returns where other machines find what listens on "host:port" of this one."""
+    """Returns the "host:port" by which other machines reach what listens at `address` here."""
     host, _, port = address.rpartition(":")
     if host not in ("0.0.0.0", "[::]"):
         return address
@@ -111,7 +112,7 @@ def reachable(address: str) -> str:
 
 
 def _own_ip() -> str:
-    """Returns the address of this machine by which it would reach others; nothing is sent."""
+    """Returns the IP address from which this machine would reach others; nothing is sent."""
     for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.connect((elsewhere, 9))  # reserved for documentation, RFC 5737 and 3849

@@ -1,6 +1,6 @@
-"""Ray for the length of a block: of a cluster, or a local one for the trials of a sweep.
+"""Connects to Ray for the length of a ``with`` block: to a cluster, or a local Ray for a sweep.
 
-A run on one machine needs none.
+A run on one machine needs no Ray.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from muxrl.orchestrator.supervise.signals import without_hangup
 from muxrl.servers.checkpoints.folder_lock import held, is_held
 
 PREFIX = "muxrl-"
-"""Of the name of a temporary folder."""
+"""Prefix of the names of temporary folders."""
 _LOCK = "in_use"
 
-# Ray's Python error does not tell a cluster that wants a token from one that is not there.
+# Ray raises the same error if a cluster wants a token and if there is no cluster.
 _TOKEN_REMEDY = (
     "; if Ray says before that an authentication token is missing, set RAY_AUTH_MODE=token for "
     "this command: `ray start` does so by itself where ~/.ray/auth_token exists, and joining does "
@@ -38,11 +38,11 @@ def ray_session(
 ) -> Iterator[Path | None]:
     """Connects this process to Ray while the ``with`` block lasts.
 
-    If it is connected already, that Ray is used, and left alone.
+    If it is connected to a Ray already, that Ray is used, and stays connected afterwards.
 
     Args:
         num_cpus: logical CPUs of a local Ray.
-        address: of the cluster to join, as Ray takes it; "" starts a local Ray.
+        address: address of the cluster to join, as `ray.init` takes it; "" starts a local Ray.
         env_vars: environment variables of all workers, on top of this process's.
 
     Yields:
@@ -97,7 +97,7 @@ def ray_session(
 
 
 def _shut_down() -> None:
-    """Ends Ray, whose crash handler puts SIGTERM back to its default then."""
+    """Shuts Ray down, and restores the handler of SIGTERM, which Ray resets to the default."""
     import ray
 
     handler = signal.getsignal(signal.SIGTERM)
@@ -108,17 +108,18 @@ def _shut_down() -> None:
 
 @contextlib.contextmanager
 def ray_folder() -> Iterator[Path]:
-    """A new temporary folder for a Ray of our own, locked and there while the ``with`` block lasts.
+    """Makes a temporary folder for a local Ray, locked and kept while the ``with`` block lasts.
 
-    A process that is killed leaves its own; whoever makes one removes those that nobody holds.
+    A process that is killed leaves its folder behind. So whoever makes a folder removes all others
+    that no process has locked.
     """
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
-        # Locked before it has its name: nobody finds it there unlocked.
+        # The lock gets its name when it is held, so that nobody finds it unlocked.
         with held(folder / "new", lambda: RunFailed(f"{folder} is in use")):
             (folder / "new").rename(folder / _LOCK)
             for lock in folder.parent.glob(f"{PREFIX}*/{_LOCK}"):
-                # Where the file system has no locks, our own seems free, too.
+                # On a file system without locks, the lock held here seems free, too.
                 if is_held(folder / _LOCK) and not is_held(lock):
                     shutil.rmtree(lock.parent, ignore_errors=True)
             yield folder

@@ -1,4 +1,4 @@
-"""How often a process may be started again."""
+"""Limits how often a process is started again."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from muxrl.servers.config import RestartsConfig
 
 
 class Quota:
-    """The restarts of one process.
+    """Counts the restarts of one process, and raises if there are too many.
 
     Args:
-        config: how many of them in which time.
-        key: of the config, for messages.
+        config: how many restarts are allowed in which time.
+        key: the key of the config that says so, for messages.
     """
 
     def __init__(self, config: RestartsConfig, key: str) -> None:
@@ -21,18 +21,18 @@ class Quota:
         self._key = key
         self._taken_at: list[tuple[float, str]] = []
         self.num_taken = 0
-        """In all, since the run was launched or resumed."""
+        """Restarts since the run was launched or resumed."""
 
     def take(self, problem: RunFailed, now: float | None = None) -> None:
-        """Counts one more.
+        """Counts one more restart.
 
         Args:
-            problem: why it is needed.
-            now: monotonic time; None asks the clock.
+            problem: why the process has to be started again.
+            now: monotonic time; None: read the clock.
 
         Raises:
-            RunFailed: that would be too many, or it came from the same place before; the problem,
-                and how often it was started again.
+            RunFailed: there would be too many restarts, or a problem came from the same place
+                before; its text is the problem, and how often the process was started again.
         """
         now = time.monotonic() if now is None else now
         within_s = self._config.within_s

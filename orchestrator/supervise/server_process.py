@@ -1,4 +1,4 @@
-"""The process of one policy server; see `Worker`. Heavy imports happen inside."""
+"""The process of one policy server; see `Worker`. Heavy imports happen in functions."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ COSTS = {
     "abort": "episodes of a lost simulation stay open until they expire",
     UNTRAINED: "it is not compared with its untrained policies",
 }
-"""What a run may ask of a server, and what it costs if one does not offer that."""
+"""The requests that a run may make of a server, and what it costs if one is not offered."""
 
 
 class Started(NamedTuple):
-    """A server that listens."""
+    """What is known of a server once it listens."""
 
     address: str
     """"host:port"."""
     pid: int
     offers: frozenset[str] = frozenset(COSTS)
-    """What it answers of what a run asks."""
+    """The requests of a run that the server answers."""
 
 
 class ServerProcess:
     """A process with one policy server.
 
     Args:
-        plan: the server.
+        plan: what the server serves.
     """
 
     def __init__(self, plan: ServerPlan) -> None:
@@ -52,10 +52,10 @@ class ServerProcess:
         self._service = RunService(self._server)
 
     def start(self, *pool_arguments: tuple[Any, ...]) -> Started:
-        """Serves and learns from now on.
+        """Starts serving and learning.
 
         Args:
-            pool_arguments: to a pool, the arguments of one `sync` after another.
+            pool_arguments: for a pool: the arguments of each call of `sync` before it serves.
         """
         for one in pool_arguments:
             self.sync(*one)
@@ -80,7 +80,7 @@ class ServerProcess:
         return self._server.status()
 
     def abort_episodes(self, prefix: str) -> None:
-        """Closes the episodes whose ids begin so as truncated."""
+        """Closes the episodes whose ids begin with `prefix` as truncated."""
         self._server.abort_episodes(prefix)
 
     def set_paused(self, is_paused: bool) -> None:
@@ -98,7 +98,11 @@ class ServerProcess:
 
     @in_own_thread
     def save(self, path: Path, timeout_s: float, taken: int = 0) -> tuple[SavedServer, RunReport]:
-        """Returns what was written, and a report as of that moment; see `RunService.save`."""
+        """Writes a checkpoint; see `RunService.save`.
+
+        Returns:
+            What was written, and a report as of that moment.
+        """
         saved = self._service.save(path, timeout_s, taken)
         written = SavedServer.of(self._server.plan.algorithm, saved.iteration, path)
         return written, saved.report

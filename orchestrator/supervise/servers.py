@@ -35,9 +35,9 @@ from muxrl.servers.config import EXTERNAL, ServerPlan
 logger = logging.getLogger(__name__)
 
 _DEATH_NOTICE_S = 3.0
-"""How long it may take to learn of a server's death after a simulation has felt it."""
+"""How long it may take to notice a server's death after a simulation has failed because of it."""
 _SIGN_S = 1.0
-"""Between two signs of life of a server that takes its time."""
+"""Interval between requests for signs of life from a server whose call takes long."""
 
 
 class Server(Life[RunReport]):
@@ -56,26 +56,26 @@ class Server(Life[RunReport]):
         quota = Quota(restarts, f"servers.{plan.server_id}.restarts")
         super().__init__(plan.server_id, supervisor, quota)
         self.plan = self._first_plan = with_token(plan)
-        """As it was started last."""
+        """The plan with which the server was started last."""
         self.address = ServerAddress("", self.plan.token, plan.shadow)
         self.offers: frozenset[str] = frozenset()
-        """What it answers of what a run asks; see `COSTS`."""
+        """The requests of a run that this server answers; see `COSTS`."""
         self.status: Status | None = None
-        """The newest one; None: it has not reported yet."""
+        """The newest status; None: the server has not reported yet."""
         self._servers = servers
         self._pid = 0
         self._num_taken = 0
-        """The newest iteration whose record has been taken in."""
+        """The newest iteration whose record has been received from the current process."""
 
     @property
     def who(self) -> str:
-        """The server in messages, with its process once it listens."""
+        """What messages call the server, with its process id once it listens."""
         pid = f" (pid {self._pid}, {self.plan.shown_algorithm})" if self._pid else ""
         return f"server {self.name!r}{pid}"
 
     def _launch(self) -> Caller:
         if self.plan.algorithm == EXTERNAL:
-            # So that its own sentence comes before that of whoever waits for it.
+            # Less than `limited` allows, so that its own error, which says more, comes first.
             return self._start_process(OwnServer, self.plan, 0.9 * self._timeouts.start_s)
         return self._start_process(ServerProcess, self.plan, is_forked=True)
 
@@ -98,8 +98,8 @@ class Server(Life[RunReport]):
         return self.call("report", self._num_taken)
 
     def _receive(self, report: RunReport) -> None:
-        """Receives a report, without the records that came before: an interrupted call, or one
-        that was under way beside another, has them sent again."""
+        """Handles a report, without the records that were received before: the server sends them
+        again after an interrupted call, or if two calls were under way at the same time."""
         self.status = report.status
         records = [r for r in report.records if r["iteration"] > self._num_taken]
         self._servers.on_report(self.name, structs.replace(report, records=records))
@@ -130,10 +130,14 @@ class Server(Life[RunReport]):
     # --- pools --------------------------------------------------------------------------
 
     async def pool_arguments(self, *, is_live: bool = True) -> tuple[Any, ...]:
-        """Returns what a pool is told of this server; see `PoolPolicies.sync`."""
+        """Returns the arguments of `PoolPolicies.sync` that bring a pool this server's policies.
+
+        Args:
+            is_live: whether its current weights are wanted, besides its snapshots.
+        """
         live = None
         if is_live and self.caller is not None:
-            # Of one that is lost just now, the pool hears again.
+            # If this server is just being lost, the pool gets its weights later.
             with contextlib.suppress(Exception):
                 live = await self.call("live")
         return self.name, self._snapshots(), live
@@ -144,7 +148,7 @@ class Server(Life[RunReport]):
         return {n: str(folder.path / str(n) / self.name) for n in found}
 
     async def _follow(self, source: str, needs_live: bool) -> None:
-        """Brings a pool the newest weights and snapshots of one of its servers."""
+        """Sends this pool the new weights and snapshots of the server `source`, until cancelled."""
         server, sent = self._servers.of[source], None
         while True:
             await asyncio.sleep(self._supervisor.config.metrics_interval_s)
@@ -160,16 +164,21 @@ class Server(Life[RunReport]):
                 await self.call("sync", *await server.pool_arguments(is_live=is_live))
             except ProcessEnded:
                 raise
-            except Exception as problem:  # noqa: BLE001  # the next ones may do better
+            except Exception as problem:  # noqa: BLE001  # the next attempt may succeed
                 logger.warning("pool %r was not brought %r: %s", self.name, source, problem)
 
-    # --- what it has learned ------------------------------------------------------------
+    # --- saving, and the end of learning ------------------------------------------------
 
     async def save(self, draft: Path, update_s: float) -> SavedServer:
-        """Has it write its checkpoint.
+        """Has the server write its checkpoint.
+
+        Args:
+            draft: the folder in which the server makes a folder of its own.
+            update_s: how long it may wait for the end of an update.
+            timeout_s: how long all of this may take.
 
         Raises:
-            NotSaved: it did not, or was lost.
+            NotSaved: the server did not write it, or was lost.
         """
         asked = draft / self.name, update_s, self._num_taken
         timeout_s = update_s + self._timeouts.save_s
@@ -188,10 +197,13 @@ class Server(Life[RunReport]):
         return written
 
     async def finish_training(self, update_s: float) -> None:
-        """Has it end learning.
+        """Has the server end learning. If it is lost meanwhile, `is_up` is cleared.
+
+        Args:
+            update_s: how long it may wait for the end of an update.
 
         Raises:
-            RunFailed: it failed in that, or did not in time. One that is lost is not `is_up`.
+            RunFailed: the server failed to end learning, or was too slow.
         """
         asked = update_s, self._num_taken
         timeout_s = update_s + self._timeouts.report_s
@@ -207,12 +219,12 @@ class Server(Life[RunReport]):
         self._receive(report)
 
     async def _patiently(self, timeout_s: float, method: str, *arguments: Any) -> Any:
-        """Waits for an answer as long as the server gives other signs of life.
+        """Calls a method and waits for its answer as long as the server gives other signs of life.
 
-        Reports would be too early: they are of the time after a checkpoint.
+        Its status is that sign: a report might hold records from after the checkpoint.
 
         Raises:
-            ProcessEnded, Silent: it is lost.
+            ProcessEnded, Silent: the server is lost.
             TimeoutError: it has not answered in time.
         """
         caller, call = self.caller, self.call(method, *arguments)
@@ -232,12 +244,12 @@ class Server(Life[RunReport]):
                 raise Silent(f"did not answer for {self._timeouts.report_s:g} s") from None
             except ProcessEnded:
                 raise
-            except Exception:  # it lives
+            except Exception:  # it has answered, so it lives
                 logger.debug("no status", exc_info=True)
             await asyncio.sleep(_SIGN_S)
 
     async def notice_death(self) -> None:
-        """Looks after it if it has just died, which is seen only now perhaps."""
+        """Declares the server lost if its process has died and nobody has noticed yet."""
         if not self.is_up.is_set():
             return
         caller = self.caller
@@ -246,11 +258,11 @@ class Server(Life[RunReport]):
                 await self.call("status")
         except ProcessEnded as error:
             await self.lose(error, caller)
-        except Exception:  # it is busy
+        except Exception:  # it lives, and is busy
             logger.debug("no status", exc_info=True)
 
     async def stop(self) -> None:
-        """Ends it, whatever state it is in; not even a full disk keeps it alive."""
+        """Ends the server, whatever state it is in; not even a full disk keeps it alive."""
         self.end()
         if self.caller is None:
             return
@@ -266,15 +278,15 @@ class Server(Life[RunReport]):
 
 
 class Servers:
-    """The servers of one run; one that is lost is started again, as `servers.X.restarts` allows.
+    """The servers of one run; a lost server is started again, as `servers.X.restarts` allows.
 
     Args:
-        experiment: resolved.
-        supervisor: of the run.
+        experiment: the resolved experiment.
+        supervisor: the run's supervisor.
         on_report: called with each server's id and report, while the run lasts and at its end.
         on_restart: called when a server is lost and started again, with its id and the manifest of
             the checkpoint from which it continues; None: from scratch.
-        on_move: called with the id and address of one that listens elsewhere now.
+        on_move: called with the id and new address of a server that listens elsewhere now.
     """
 
     def __init__(
@@ -292,7 +304,7 @@ class Servers:
         self._is_paused = False
         self._supervisor = supervisor
         self.of = {s: Server(plan, supervisor, self) for s, plan in experiment.servers.items()}
-        """By id, in the order of the config."""
+        """By server id, in the order of the config."""
 
     async def start(self) -> None:
         """Starts all servers and waits until they listen."""
@@ -305,7 +317,7 @@ class Servers:
         self._publish()
 
     def note_move(self, server: Server) -> None:
-        """Takes note that a server listens elsewhere."""
+        """Publishes the new address of a server that listens elsewhere now."""
         self._publish()
         self._on_move(server.name, server.address.address)
 
@@ -315,12 +327,12 @@ class Servers:
 
     @property
     def addresses(self) -> dict[str, ServerAddress]:
-        """Where each listens."""
+        """By server id: where the server listens."""
         return {server_id: server.address for server_id, server in self.of.items()}
 
     @property
     def addresses_text(self) -> str:
-        """Which server listens where, for people."""
+        """Which server listens where, as text for people."""
         return ", ".join(
             f"{s} ({server.plan.shown_algorithm}) on {server.address.address}"
             for s, server in self.of.items()
@@ -328,7 +340,7 @@ class Servers:
 
     @property
     def lacking(self) -> Iterator[str]:
-        """Yields a sentence for each thing that a server does not offer."""
+        """Sentences on what servers do not offer, one for each server and request."""
         for server_id, server in self.of.items():
             for name, cost in COSTS.items():
                 is_wanted = name != UNTRAINED or server.plan.keeps_untrained
@@ -337,72 +349,72 @@ class Servers:
 
     @property
     def statuses(self) -> dict[str, Status]:
-        """The newest status of each server that has reported."""
+        """By server id: the newest status, of servers that have reported."""
         return {s: server.status for s, server in self.of.items() if server.status is not None}
 
     @property
     def restarting(self) -> list[str]:
-        """Those that were lost and do not listen again yet."""
+        """Ids of the servers that were lost and do not listen again yet."""
         return [server_id for server_id, server in self.of.items() if not server.is_up.is_set()]
 
     async def report(self, wait_s: float, *, is_new: bool = True) -> None:
-        """Receives the reports of all that answer in time.
+        """Receives the reports of all servers that answer in time; see `Life.report`.
 
         Raises:
-            RunFailed: the training of one has failed.
+            RunFailed: the training of a server has failed.
         """
         await asyncio.gather(*(s.report(wait_s, is_new=is_new) for s in self.of.values()))
         self._check_training()
 
     async def report_now(self) -> None:
-        """Notes how things stand at this moment, of all that answer soon."""
+        """Receives reports as of this moment from all servers that answer soon."""
         await asyncio.gather(*(server.report_now() for server in self.of.values()))
         self._check_training()
 
     def _check_training(self) -> None:
         for server_id, status in self.statuses.items():
-            # Else the run is ending, of that perhaps.
+            # While the run ends, perhaps for this very problem, it is not raised again.
             if status.problem and self._supervisor.may_restart:
                 log = self._supervisor.folder.log(server_id)
                 raise RunFailed(f"server {server_id!r}: {status.problem}; its log: {log}")
 
     async def any_down(self) -> None:
-        """Waits until one is lost."""
+        """Waits until any server is lost."""
         await first_of(*(server.down() for server in self.of.values()))
 
     async def notice_deaths(self) -> None:
-        """Looks after servers that have just died, which is seen only now perhaps."""
+        """Declares servers lost whose processes have died without anybody noticing yet."""
         await asyncio.gather(*(server.notice_death() for server in self.of.values()))
 
     def abort_episodes(self, prefix: str) -> None:
-        """Has all servers close the episodes whose ids begin so."""
+        """Has all servers close the episodes whose ids begin with `prefix`."""
         for server in self.of.values():
             if server.is_up.is_set():
                 server.send("abort_episodes", prefix)
 
     def set_paused(self, is_paused: bool) -> None:
-        """Says whether the simulations pause, in which no training episode is idle."""
+        """Tells all servers whether the simulations pause: then no training episode is idle."""
         if is_paused != self._is_paused:
             self._is_paused = is_paused
             for server in self.of.values():
-                if server.is_up.is_set():  # one that begins later has no episode of before
+                if server.is_up.is_set():  # a server that starts later has no old episodes
                     server.send("set_paused", is_paused)
 
     async def save(self, draft: Path, update_s: float) -> dict[str, SavedServer]:
         """Has all servers write their checkpoints at the same time, and receives their reports.
 
         Args:
-            draft: the folder in which each makes one of its own.
+            draft: the folder in which each server makes a folder of its own.
             update_s: for how long to wait for the end of an update.
 
         Raises:
-            NotSaved: one did not write it, or was lost.
-            OSError: what another machine has sent cannot be written.
+            NotSaved: a server did not write its checkpoint, or was lost.
+            OSError: files that came from another machine cannot be written.
         """
         self._check_all_listen()
         have_answered = [s.report(ANSWER_S, is_new=False) for s in self.of.values()]
         for server, has_reported in zip(self.of, await asyncio.gather(*have_answered), strict=True):
-            if not has_reported:  # its iterations would be written after the checkpoint
+            if not has_reported:  # its iterations would be recorded after the checkpoint
                 raise NotSaved(f"no checkpoint: server {server!r} has not reported")
         self._check_all_listen()
         saves = [server.save(draft, update_s) for server in self.of.values()]
@@ -427,7 +439,7 @@ class Servers:
 
         Raises:
             NotSaved: a server was lost.
-            RunFailed: one failed in that, or training failed.
+            RunFailed: a server failed to end learning, or its training failed.
         """
         await self.report(ANSWER_S, is_new=False)
         self._check_all_listen()

@@ -1,7 +1,7 @@
-"""Whether all machines on which processes are placed see one folder, before anything starts there.
+"""Checks that the machines on which processes are placed see one folder, before anything starts.
 
-Checkpoints and logs of a run come back from a machine that does not share it (`away`); other files
-would lie there and be found by nobody.
+A machine that does not share a run's directory sends checkpoints and logs back (see `cluster`). Any
+other file would stay on that machine, and nobody would find it.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from muxrl.orchestrator.errors import NotShared, RunFailed
 from muxrl.protocol.suggestions import listed
 
 PROBE_S = 120.0
-"""For a machine of a cluster to start a process and look."""
+"""How long a machine of the cluster may take to start a process and look."""
 
 
 def check_shared(folder: Path, scheduling: Any = None) -> None:
-    """Checks that other machines see a folder; costs nothing where there is one machine.
+    """Checks that other machines see a folder; costs nothing on a cluster of one machine.
 
     Args:
-        folder: a run's or a sweep's directory, which is there.
+        folder: the directory of a run or a sweep, which exists.
         scheduling: the scheduling strategy of the actors, as `placement.reserved` yields it; None:
             they may be placed on any machine that the cluster has now.
 
     Raises:
-        NotShared: one does not see it.
-        RunFailed: one cannot be asked.
+        NotShared: a machine does not see the folder.
+        RunFailed: a machine cannot be asked.
         OSError: the folder cannot be written to.
     """
     nodes = _other_nodes(scheduling)
@@ -50,7 +50,7 @@ def check_shared(folder: Path, scheduling: Any = None) -> None:
 
 
 def _other_nodes(scheduling: Any) -> dict[str, str]:
-    """Returns the nodes but this process's own: Ray's id to the machine's name and address."""
+    """Returns all nodes but this one: by Ray's id, the machine's name and address."""
     import ray
 
     nodes = {
@@ -67,11 +67,11 @@ def _other_nodes(scheduling: Any) -> dict[str, str]:
 
 
 def _ask(nodes: Mapping[str, str], marker: Path) -> set[str]:
-    """Returns the nodes that see the marker with its content."""
+    """Returns the ids of the nodes that see the marker file with its content."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    # Inside, so that it is sent as code: the machine may have no muxrl, or another one.
+    # A nested function is sent as code: the machine may have no muxrl, or another version.
     def look(marker: str) -> bool:
         try:
             with open(marker, encoding="utf-8") as file:

@@ -1,11 +1,11 @@
-"""How Ctrl-C, SIGTERM and SIGHUP (a terminal that is gone) end a run, and not its shutdown.
+"""Lets Ctrl-C, SIGTERM and SIGHUP (the terminal is closed) end a run, but never its shutdown.
 
-All are the same: the first one raises `KeyboardInterrupt`, and all after it do nothing. A shutdown
-that begins for another reason calls `ignore_signals` first.
+All three do the same: the first signal raises `KeyboardInterrupt`, and all later ones do nothing. A
+shutdown that begins for another reason calls `ignore_signals` first.
 
-One that comes while a module is imported raises once it is: Ray and torch catch whatever is raised
-in between, continue half imported, and crash. In the event loop of a run it raises between two
-callbacks: anywhere else it might lose one.
+A signal during the import of a module raises when the import is done: Ray and torch catch whatever
+is raised in between, continue half imported, and crash. In the event loop of a run a signal raises
+between two callbacks: raised anywhere else, it might lose a callback.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ from types import FrameType
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _IMPORT_S = 10.0
-"""For an import to end; after that it is interrupted all the same."""
+"""How long a signal waits for an import to end before it interrupts it all the same."""
 _LOOK_S = 0.05
 
 
 def claim_signals() -> None:
-    """Lets the next of these signals raise `KeyboardInterrupt`, and all after it do nothing.
+    """Lets the next of these signals raise `KeyboardInterrupt`, and all later ones do nothing.
 
-    One that was ignored when this process was started stays so: Ctrl-C in a script's background
-    job, SIGHUP under ``nohup``. Call it again after `ray.init`, which sets a handler of its own
+    A signal that was ignored when this process started stays ignored: Ctrl-C in a background job of
+    a script, SIGHUP under ``nohup``. Call this again after `ray.init`, which sets another handler
     for SIGTERM.
     """
     _set(_interrupt)
 
 
 def are_signals_claimed() -> bool:
-    """Whether the next SIGTERM raises `KeyboardInterrupt`, so that a run ends cleanly by it."""
+    """Whether the next SIGTERM raises `KeyboardInterrupt`, and so ends a run cleanly."""
     return signal.getsignal(signal.SIGTERM) is _interrupt
 
 
 def ignore_signals() -> None:
-    """Lets shutdown run to completion: a signal there would leave processes behind."""
+    """Ignores these signals: during shutdown, a signal would leave processes behind."""
     _set(signal.SIG_IGN)
 
 
 def interruptible() -> contextlib.AbstractContextManager[None]:
-    """`claim_signals` while the ``with`` block lasts; then the old handlers are back."""
+    """`claim_signals` for the length of a ``with`` block, which then restores the old handlers."""
     return _restored_after(claim_signals)
 
 
 def uninterrupted() -> contextlib.AbstractContextManager[None]:
-    """`ignore_signals` while the ``with`` block lasts; then the old handlers are back."""
+    """`ignore_signals` for the length of a ``with`` block, which then restores the old handlers."""
     return _restored_after(ignore_signals)
 
 
 @contextlib.contextmanager
 def raised_between_callbacks(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Has an event loop raise `KeyboardInterrupt` when it is done with a callback."""
+    """Has an event loop raise `KeyboardInterrupt` only when a callback is done."""
     _loops.add(loop)
     try:
         yield
@@ -70,8 +70,8 @@ def raised_between_callbacks(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 def without_hangup() -> Iterator[None]:
     """Blocks SIGHUP, for good, in the processes that this thread starts in the ``with`` block.
 
-    A terminal that is gone tells all its processes. Those that a run needs for its shutdown must
-    not end by themselves; Ray protects them in the same way from Ctrl-C.
+    A terminal that is closed sends SIGHUP to all of its processes. Processes that a run needs for
+    its shutdown must not end by it; Ray protects them from Ctrl-C in the same way.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
@@ -93,11 +93,11 @@ def _restored_after(change: Callable[[], None]) -> Iterator[None]:
 
 
 _waits_until = math.inf
-"""When a signal that waits for an import has waited long enough."""
+"""When a signal that waits for an import stops waiting (monotonic)."""
 _again: threading.Timer | None = None
-"""Sends the signal that waits once more."""
+"""Sends the waiting signal again."""
 _loops: set[asyncio.AbstractEventLoop] = set()
-"""In which it raises between two callbacks."""
+"""The event loops in which a signal raises between two callbacks."""
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

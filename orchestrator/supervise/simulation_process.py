@@ -1,4 +1,4 @@
-"""A process that plays training episodes; see `Worker`. Heavy imports happen inside."""
+"""A process that plays training episodes; see `Worker`. Heavy imports happen in functions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 _RANDOM_AFTER_S = 3.0
-"""A server that learns says so when it is asked; one that says nothing for so long is lost."""
+"""A server with a stand-in is lost after so long a silence: one that learns says so if asked."""
 
 
 @dataclass(frozen=True)
@@ -45,25 +45,25 @@ class SimulationReport(ProcessReport):
     """What a simulation process has played since its last report."""
 
     num_env_steps: int = 0
-    """Since the process began."""
+    """Env steps since the process began."""
     episodes: list[dict[str, float]] = field(default_factory=list)
-    """Returns by agent id of the episodes that ended."""
+    """Of each episode that ended: the returns by agent id."""
     num_mismatches: int = 0
     cpu_s: float = 0.0
     """Processor seconds since its environments were made."""
     num_episodes_begun: int = 0
-    """Of the whole run, those of earlier processes of this name included."""
+    """Episodes begun in the whole run, by earlier processes of this name, too."""
     num_lost_episodes: int = 0
-    """Since the process began: episodes closed early since a server was lost."""
+    """Episodes that were closed early because a server was lost, since the process began."""
     random_episodes: list[list[str]] = field(default_factory=list)
-    """Of episodes that ended and in which agents acted at random, since their server was lost: the
-    ids of these servers. The others' returns are not among `episodes`."""
+    """Of each episode that ended in which agents acted at random, since their server was lost: the
+    ids of these servers. These episodes are not among `episodes`."""
     metrics: list[EpisodeMetrics] = field(default_factory=list)
-    """Of `episodes`, in the same order."""
+    """Metrics of `episodes`, in the same order."""
     num_lost_steps: int = 0
     """Since the process began: see `MultiplexingClient.num_lost_steps`."""
     num_over: int = 0
-    """Episodes that are over, of a gateway, evaluations too; since it began."""
+    """Of a gateway: episodes that are over since it began, evaluations too."""
     num_bad_episodes: int = 0
     """Since the process began: see `EnvLoop.num_bad_episodes`."""
     num_open: int = 0
@@ -74,13 +74,13 @@ class SimulationProcess(FollowsServers):
     """A process that plays training episodes in one or many environments, once it is connected.
 
     Args:
-        config: of the run.
-        number: of the process, from 0.
-        num_drawn: episodes that processes of this number have begun before.
-        episode_prefix: of the ids of its episodes.
-        is_limited: whether it plays no more env steps than `allow` says.
+        config: the run's config.
+        number: the number of the process, from 0.
+        num_drawn: episodes that earlier processes with this number have begun.
+        episode_prefix: beginning of the ids of its episodes.
+        is_limited: whether it plays no more env steps than `allow` gives it.
         parameters: see `set_parameters`.
-        episodes: folder of those that are recorded.
+        episodes: folder of recorded episodes.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class SimulationProcess(FollowsServers):
         episodes: Path = Path(),
     ) -> None:
         import muxrl.client.env_loop
-        import muxrl.client.websocket  # noqa: F401  # while servers start
+        import muxrl.client.websocket  # noqa: F401  # imported while servers start
 
         self._config, simulation = config, config.simulation
         self._clock = StepClock()
@@ -119,13 +119,13 @@ class SimulationProcess(FollowsServers):
         self._random_episodes: deque[list[str]] = deque()
 
     def connect(self, servers: Mapping[str, ServerAddress]) -> None:
-        """Connects to servers; before any other call.
+        """Connects to servers; must come before any other call.
 
         Args:
-            servers: where actions come from.
+            servers: addresses by server id.
 
         Raises:
-            ClientError: one cannot be reached, or they do not go together.
+            ClientError: a server cannot be reached, or the servers do not fit together.
         """
         from muxrl.client.env_loop import EnvLoop
         from muxrl.client.inference_modes import InferenceModes
@@ -136,7 +136,7 @@ class SimulationProcess(FollowsServers):
         patience = Patience.of(self._config.timeouts)
         modes = InferenceModes(simulation.inference_mode, simulation.update_interval_s)
 
-        # Of a run that is resumed, not the same draws once more.
+        # So that a resumed run does not repeat its draws.
         begun = str(seeds.num_drawn)
 
         def reach(server_id: str, patience: Patience) -> NetworkTransport | LocalTransport:
@@ -183,7 +183,7 @@ class SimulationProcess(FollowsServers):
         """Plays until `stop` is called from another thread.
 
         Raises:
-            SimulationFailed, ClientError: this process cannot continue.
+            SimulationFailed, ClientError: the process cannot continue.
         """
         try:
             self._loop.run(on_episode=self._note, should_stop=self._should_stop.is_set)
@@ -220,10 +220,10 @@ class SimulationProcess(FollowsServers):
         )
 
     def hold(self, grace_s: float, timeout_s: float) -> Rest:
-        """Has the environments pause, where their episodes end or else after `grace_s`.
+        """Has each environment pause at the end of its episode, or after `grace_s` at the latest.
 
         Returns:
-            Whether all of them paused within `timeout_s` after that.
+            Whether all environments have paused within `grace_s` + `timeout_s`.
         """
         self._loop.hold(grace_s)
         return Rest(lambda: self._loop.wait_held(grace_s + timeout_s))
@@ -233,7 +233,7 @@ class SimulationProcess(FollowsServers):
         self._loop.release()
 
     def allow(self, num_env_steps: int) -> Rest:
-        """Allows so many env steps more; returns once all are used up, or the loop has ended."""
+        """Allows so many more env steps; returns once all are used up, or the loop has ended."""
         self._loop.allow(num_env_steps)
         return Rest(self._loop.wait_used_up)
 
@@ -242,17 +242,17 @@ class SimulationProcess(FollowsServers):
         self._loop.parameters = parameters
 
     def stop(self) -> None:
-        """Lets `run` return after the current step."""
+        """Has `run` return after the current step."""
         self._should_stop.set()
         self._client.give_up()
 
 
 class EpisodeSeeds(Iterator[int]):
-    """A seed for every episode of a simulation process; the n-th is the same however it got there.
+    """A seed for every episode of a simulation process; the n-th is always the same.
 
     Args:
-        seed: of the process.
-        num_drawn: how many are used up already, by a run that is resumed.
+        seed: the seed of the process.
+        num_drawn: how many episode seeds are used up already.
     """
 
     def __init__(self, seed: int, num_drawn: int = 0) -> None:
@@ -261,7 +261,7 @@ class EpisodeSeeds(Iterator[int]):
 
     @classmethod
     def of_process(cls, seed: int, name: str, num_drawn: int = 0) -> EpisodeSeeds:
-        """Returns those of a run's process, by the run's seed and the process's name."""
+        """Returns the seeds of a process, from the run's seed and the process's name."""
         return cls(derive_seed(seed, "simulation", name.rpartition("-")[2]), num_drawn)
 
     def __next__(self) -> int:

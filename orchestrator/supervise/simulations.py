@@ -1,4 +1,4 @@
-"""The simulation processes of a run: held, allowed so many env steps, watched, and ended."""
+"""Starts, limits, pauses, watches and ends the simulation processes of a run."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ logger = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_S = 10.0
 _HOLD_SLACK_S = 5.0
-"""For the way there and back, on a busy machine."""
+"""Added to timeouts of `hold`, for the call and its answer on a busy machine."""
 _SKIPPED_SEEDS = 10_000
-"""More than a process begins episodes between two reports."""
+"""How many seeds are skipped after a loss: more than a process uses between two reports."""
 
 
 class _Played(Life[SimulationReport]):
-    """A process of the simulation, which is held or plays.
+    """A process that plays episodes, or through which they are played, and that can be held.
 
     Args:
         name: of the process.
-        all_of_them: those of the run.
+        all_of_them: the simulations of the run.
     """
 
     def __init__(self, name: str, all_of_them: Simulations) -> None:
@@ -52,17 +52,17 @@ class _Played(Life[SimulationReport]):
             timeouts.start_s + timeouts.make_env_s * simulation.num_envs_per_process,
         )
         self.running: asyncio.Future[Any] | None = None
-        """Its call of `run`."""
+        """The answer of the process's call of `run`."""
         self.prefix: str | None = None
         """Of the ids of its episodes; see `Supervisor.on_restart`."""
 
     async def _run(self) -> None:
-        """Has it play until that ends."""
+        """Calls `run` in the process, and waits until it ends."""
         self.running = self.call("run")
         await asyncio.shield(self.running)
 
     async def _work(self) -> None:
-        await self._all.may_play.wait()  # while all are held, it begins once they are released
+        await self._all.may_play.wait()  # not before the others are released, if they are held
         plays: list[Awaitable[Any]] = [self._run()]
         if self._all.is_limited:
             plays.append(self._all.grants.serve(self.name, self._allow))
@@ -74,7 +74,7 @@ class _Played(Life[SimulationReport]):
             await self.call("allow", num_env_steps)
         except ProcessEnded:
             raise
-        except Exception as error:  # else all would wait for it
+        except Exception as error:  # else all others would wait for this one
             raise Silent(f"cannot play on: {type(error).__name__}: {error}") from error
 
     def _receive(self, report: SimulationReport) -> None:
@@ -93,11 +93,11 @@ class _Played(Life[SimulationReport]):
 
 
 class _Simulation(_Played):
-    """A process with environments of the run."""
+    """A process with environments that muxrl makes."""
 
     def _launch(self) -> Caller:
         number = int(self.name.rpartition("-")[2])
-        # Not the name alone, which its successor has, too.
+        # Not just the name, which the process has again after a restart.
         self.prefix = f"{self.name}-{uuid.uuid4().hex[:8]}-"
         return self._start_process(
             SimulationProcess,
@@ -117,12 +117,12 @@ class _Simulation(_Played):
     async def _leave(self, error: Exception) -> None:
         await super()._leave(error)
         if isinstance(error, Silent | ProcessEnded):
-            # What it has begun since its last report nobody knows; no seed is to come twice.
+            # Nobody knows what it has begun since its last report, and no seed may be used twice.
             begun = self._all.num_episodes_begun.get(self.name, 0) + _SKIPPED_SEEDS
             self._all.num_episodes_begun[self.name] = begun
 
     async def stop(self) -> None:
-        """Ends it after the step that it is in."""
+        """Ends the process after its current step."""
         self.end()
         if self.caller is None:
             return
@@ -135,7 +135,7 @@ class _Simulation(_Played):
 
 
 class _Gateway(_Played):
-    """The process through which simulations play that the run has not started."""
+    """The gateway's process, through which external simulations play."""
 
     address = ""
 
@@ -149,7 +149,7 @@ class _Gateway(_Played):
 
     async def _start(self) -> None:
         port = self._config.simulation.gateway.port
-        if self.address:  # once more: where simulations look for it
+        if self.address:  # a restart: simulations look for it at the old address
             port = int(self.address.rpartition(":")[2])
         how = self._all.parameters, port, self._quota.num_taken, self._all.is_limited
         self.address = await self.call("start", *how)
@@ -165,7 +165,7 @@ class _Gateway(_Played):
         except Silent:
             if not self._all.is_training_over:
                 raise
-        await asyncio.Event().wait()  # it may continue with evaluations
+        await asyncio.Event().wait()  # the gateway may continue with evaluations
 
     def _again(self) -> str:
         self._supervisor.on_restart(self.name, "")
@@ -173,7 +173,7 @@ class _Gateway(_Played):
 
 
 class _Program(_Played):
-    """A program of the user's that plays through the gateway."""
+    """A program of the user (`simulation.command`) that plays through the gateway."""
 
     def _launch(self) -> Caller:
         command = fill_in(self._config.simulation.command, int(self.name.rpartition("-")[2]))
@@ -190,18 +190,18 @@ class _Program(_Played):
             gateway = self._all.gateway
             assert gateway is not None
             await gateway.receive_last()
-            # Simulators may play one episode and end; the gateway does not know who played it.
-            if self._all.num_episodes == before:  # less: another gateway
+            # A program may play one episode and end. The gateway does not know who played which.
+            if self._all.num_episodes == before:  # fewer: the gateway was started again
                 raise Silent("ended by itself, without an episode that it played")
 
 
 class Simulations:
-    """The simulations of one run; none until `start`. In place of external ones, the gateway.
+    """The simulation processes of one run, or the gateway if simulations are external.
 
-    One that is lost is started again, as `simulation.restarts` allows, with the seeds that follow.
+    A lost process is started again, as `simulation.restarts` allows, with the seeds that follow.
 
     Args:
-        supervisor: of the run.
+        supervisor: the run's supervisor.
         on_report: called with each simulation's name and report.
         notice_deaths: looks after servers that have died; see `Servers.notice_deaths`.
         num_episodes_begun: by process, of a run that is resumed.
@@ -219,26 +219,26 @@ class Simulations:
         self.supervisor, self.config = supervisor, supervisor.config
         self.notice_deaths, self._on_report = notice_deaths, on_report
         self.num_episodes_begun = dict(num_episodes_begun or {})
-        """By process, as of its last report."""
+        """By process: how many episodes it has begun, as of its last report."""
         self.last_loss = ""
-        """Which process was lost last, and why, in a sentence; "" if none was."""
+        """A sentence on which process was lost last, and why; "" if none was."""
         self.parameters = parameters or {}
         self.servers: Mapping[str, ServerAddress] = {}
         simulation = self.config.simulation
         names = [f"simulation-{i}" for i in range(simulation.num_processes)]
         is_external = simulation.env == EXTERNAL
         self.gateway: _Gateway | None = _Gateway(GATEWAY, self) if is_external else None
-        """Where simulations are external; it lasts until `end`."""
+        """The gateway, until `end`; None: simulations are not external."""
         self._simulations = [] if is_external else [_Simulation(name, self) for name in names]
         programs = names if is_external and simulation.command else []
         self._programs = [_Program(name, self) for name in programs]
         self.num_episodes = 0
-        """That are over at the gateway."""
+        """How many episodes are over at the gateway."""
         points = [self.config.stop.env_steps, self.config.checkpoint.keep_every_env_steps]
-        if not is_external:  # those play on to the ends of episodes before they evaluate
+        if not is_external:  # external ones finish their episodes before they evaluate
             points.append(self.config.evaluation.interval_env_steps)
         self.is_limited = any(point is not None for point in points)
-        """Whether processes play no more env steps than they are allowed."""
+        """Whether processes play no more env steps than `allow` gives them."""
         self.grants = Grants(simulation.num_envs_per_process)
         self.may_play = asyncio.Event()
         """Set while processes may begin to play."""
@@ -246,33 +246,33 @@ class Simulations:
         self._is_playing = False
 
     def prepare(self) -> None:
-        """Starts processes that make environments, while servers start.
+        """Starts processes early, so that they make their environments while servers start.
 
-        No more than there are processors, so that servers are ready as soon.
+        At most as many as there are processors, so that the servers start no later for it.
         """
         for one in self._simulations[: os.cpu_count()]:
             one.prepare()
 
     async def start(self, servers: Mapping[str, ServerAddress]) -> None:
-        """Starts all processes that have not been prepared; they connect."""
+        """Starts all processes that have not been prepared, and has all connect to the servers."""
         self.servers = servers
         if self.gateway is not None:
             doing("starting the gateway")
             self.gateway.begin()
-            await self.gateway.is_up.wait()  # before programs look for it
+            await self.gateway.is_up.wait()  # programs look for it once they start
         for one in (*self._simulations, *self._programs):
             one.begin()
 
     @property
     def _players(self) -> list[_Played]:
-        """The processes that say what is played."""
+        """The processes whose reports say what was played."""
         return [*self._simulations] if self.gateway is None else [self.gateway]
 
     def _up(self) -> Iterator[_Played]:
         return (one for one in self._players if one.is_up.is_set())
 
     def play(self) -> None:
-        """Lets all of them play training episodes from now on."""
+        """Lets all processes play training episodes from now on."""
         self._is_playing = True
         self._let_begin()
 
@@ -281,23 +281,23 @@ class Simulations:
             self.may_play.set()
 
     def allow(self, num_env_steps: int) -> None:
-        """Allows all of them together so many env steps after those of their newest reports.
+        """Allows all processes together so many env steps, counted from their newest reports.
 
-        They share them, and pause when all are used up; see `is_used_up`.
+        They share these, and pause once all are used up; see `is_used_up`.
         """
         self.grants.extend(num_env_steps)
 
     def set_parameters(self, parameters: Mapping[str, Any]) -> None:
-        """Has the episodes that begin from now on get these, see `EnvLoop.parameters`."""
+        """Gives these parameters to episodes that begin from now on; see `EnvLoop.parameters`."""
         if parameters != self.parameters:
             self.parameters = parameters
-            for one in self._up():  # one that is started again gets them then
+            for one in self._up():  # others get them when they start
                 one.send("set_parameters", parameters)
 
     def move(self, server_id: str, address: str) -> None:
-        """Tells all that play where a server listens from now on.
+        """Tells all processes where a server listens from now on.
 
-        One that has not reported yet may wait for the old place, and is made anew.
+        A process that has not reported yet may still wait for the old address: it is started again.
         """
         for one in self._up():
             if one.has_reported:
@@ -307,37 +307,36 @@ class Simulations:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether all pause, since they have played what they were allowed."""
+        """Whether all processes pause, since they have played all that they were allowed."""
         return self.is_limited and self.grants.used_up.is_set()
 
     async def rest(self, time_s: float) -> None:
-        """Waits until all have used up what they were allowed, or for some time."""
+        """Waits for `time_s`, or less if all processes use up what they were allowed before."""
         used_up = self.grants.used_up if self.is_limited else asyncio.Event()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(time_s):
                 await used_up.wait()
 
     async def report(self, wait_s: float) -> None:
-        """Receives the reports of all that answer in time."""
+        """Receives the reports of all processes that answer in time; see `Life.report`."""
         of_all = (*self._players, *self._programs)
         await asyncio.gather(*(one.report(wait_s) for one in of_all))
 
     async def report_now(self) -> None:
-        """Notes how things stand at this moment, of all that answer soon."""
+        """Receives reports as of this moment from all processes that answer soon."""
         await asyncio.gather(*(one.report_now() for one in self._players))
 
     async def hold(self, grace_s: float, update_s: float) -> list[str]:
         """Has all environments pause; `release` lets them continue.
 
-        A process that is started again meanwhile begins to play then, too.
+        A process that is started again meanwhile also waits for `release`.
 
         Args:
-            grace_s: for so long, they play their episodes to the end.
-            update_s: for how long to wait after that for a step, in which a server may learn.
+            grace_s: how long they may go on to finish their episodes.
+            update_s: how much longer to wait for the end of a step, in which a server may learn.
 
         Returns:
-            The processes whose environments have not paused in time; those that do not live are
-            not among them.
+            The processes whose environments have not paused in time, without lost processes.
         """
         self.is_held = True
         self.may_play.clear()
@@ -356,9 +355,9 @@ class Simulations:
         self._let_begin()
 
     async def stop(self) -> None:
-        """Ends training, and all processes after the step they are in; again it does nothing.
+        """Ends training, and all processes after their current step; a second call does nothing.
 
-        External simulations, and the gateway, may continue with evaluations until `end`.
+        External simulations and the gateway may continue with evaluations until `end`.
         """
         await asyncio.gather(*(one.stop() for one in self._simulations))
         self._simulations = []
@@ -374,11 +373,11 @@ class Simulations:
         self._let_begin()
 
     async def end(self, reason: str, *, has_ended_well: bool) -> None:
-        """Ends the gateway, if there is one; external simulations are told that all is over.
+        """Ends the gateway, if there is one, and tells external simulations that the run is over.
 
         Args:
-            reason: what they are told.
-            has_ended_well: whether the run has come to its end, or somebody has ended it.
+            reason: the text that they are sent.
+            has_ended_well: whether the run has come to its end or was stopped, without a failure.
         """
         gateway, self.gateway = self.gateway, None
         if gateway is None:
@@ -394,7 +393,7 @@ class Simulations:
             one.kill()
 
     def receive(self, name: str, report: SimulationReport) -> None:
-        """Receives the report of a process."""
+        """Handles the report of a process."""
         self.num_episodes_begun[name] = report.num_episodes_begun
         self.grants.note(name, report.num_env_steps)
         if name == GATEWAY:

@@ -1,6 +1,7 @@
-"""How long a simulation has been in one call: a step that never returns looks like no other fault.
+"""Measures how long a simulation has been in one call, to find steps that never return.
 
-Its process lives and gives its reports, its servers wait and are well, and the run stands still.
+Nothing else shows such a step: the simulation's process lives and reports, the servers wait and are
+well, and the run stands still.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ _CALLS = ("reset", "step", "state")
 
 
 class StepClock:
-    """Clocks calls of the simulations of one process; to be read from any thread."""
+    """Times the calls of the simulations of one process; may be read from any thread."""
 
     def __init__(self) -> None:
         self._called_at: float | None = None
 
     def watch(self, simulation: T) -> T:
-        """Has the calls of a simulation be clocked; returns it."""
+        """Times the calls of a simulation from now on; returns the simulation."""
         for name in _CALLS:
             setattr(simulation, name, self._clocked(getattr(simulation, name)))
         return simulation
 
     @property
     def step_s(self) -> float:
-        """Seconds since the call that has not returned yet; 0 if there is none."""
+        """Seconds since the current call began; 0 if there is none."""
         called_at = self._called_at
         return 0.0 if called_at is None else time.monotonic() - called_at
 

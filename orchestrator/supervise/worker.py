@@ -1,7 +1,7 @@
-"""A process of a run, as seen by the one that starts it: calls go over a pipe, answers come back.
+"""Starts a process of a run, and calls its methods over a pipe.
 
-`muxrl.orchestrator.supervise.working` is the other side. Both are standard library alone, since
-`multiprocessing` runs the user's script again in each process that it starts, and knows no order.
+`muxrl.orchestrator.supervise.working` is the process's side of the pipe. Neither uses the
+processes of `multiprocessing`, which run the user's script again and keep no order of calls.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from muxrl.orchestrator.supervise import fork_server, working
 from muxrl.orchestrator.supervise.process import kill_group, worker_environment
 
 _EXIT_S = 5.0
-"""From the end of a pipe to that of its process."""
+"""How long a process may take to end after its pipe has ended."""
 
 
 class Caller(Protocol):
-    """A process of a run, as seen by whoever calls it."""
+    """Calls methods in a process of a run."""
 
     def call(self, method: str, *arguments: Any) -> Future[Any]:
-        """Calls a method of the process's object; the future has what it returns or raises.
+        """Calls a method of the process's object; the future gets what that returns or raises.
 
-        Where the process has ended, or ends before it answers, that is `Ended`.
+        If the process has ended, or ends before it answers, the future raises `Ended`.
         """
 
     def kill(self) -> None:
@@ -44,13 +44,13 @@ class Caller(Protocol):
 class Worker:
     """A process on this machine.
 
-    It makes its object first, in its main thread; what that raises, all calls raise.
+    The process first makes its object, in its main thread. If that raises, so do all calls.
 
     Args:
-        process: the object's class, importable there.
-        arguments: with which it is made.
-        log: file that the process's output goes to, appended.
-        is_forked: whether it comes from the fork server, if there is one: it needs torch.
+        process: the object's class, which the process imports.
+        arguments: arguments of the class.
+        log: file to which the process's output is appended.
+        is_forked: whether it comes from the fork server, if there is one: for what needs torch.
         env: environment variables, on top of this process's and of `worker_environment`.
     """
 
@@ -91,7 +91,7 @@ class Worker:
         return future
 
     def _send(self, message: bytes) -> None:
-        with contextlib.suppress(OSError):  # it has ended, which `_read` sees
+        with contextlib.suppress(OSError):  # the process has ended, which `_read` notices
             self._connection.send_bytes(message)
 
     def _read(self) -> None:
@@ -102,7 +102,7 @@ class Worker:
                     future = self._pending.pop(number)
                 try:
                     answer = pickle.loads(answer)
-                except Exception as error:  # noqa: BLE001  # of a module that is not here
+                except Exception as error:  # noqa: BLE001  # of a module that is missing here, say
                     has_raised, answer = True, Raised(f"{type(error).__name__}: {error}")
                 (future.set_exception if has_raised else future.set_result)(answer)
         end = Ended(how_it_ended(self._process.wait()))
@@ -131,20 +131,20 @@ class _Spawned:
                 stderr=output,
                 env=environment,
                 pass_fds=[connection],
-                start_new_session=True,  # a terminal's Ctrl-C is not for it
+                start_new_session=True,  # a terminal's Ctrl-C does not reach it
             )
         self.pid = self._popen.pid
 
     def wait(self) -> int | None:
-        """Waits for its end, and ends what it has left; returns its exit code."""
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it has closed its pipe, and lives
+        """Waits for its end, kills what it has left running, and returns its exit code."""
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its pipe is closed, yet it lives
             self._popen.wait(_EXIT_S)
         kill_group(self.pid)
         return self._popen.wait()
 
 
 def how_it_ended(code: int | None) -> str:
-    """Says how a process has ended, by its exit code; None: nobody knows."""
+    """Returns how a process has ended, as text, from its exit code; None: unknown."""
     if code is None:
         return "its end was not seen"
     if code >= 0:

@@ -1,12 +1,12 @@
-"""What runs in the process of a `Worker`: its object, whose methods are called over a pipe.
+"""Runs in the process of a `Worker`: makes the object whose methods are called over a pipe.
 
-Calls begin in the order in which they were made. A method runs in the thread that takes them, so
-that the next one waits for it, unless it is marked: `in_main_thread` for code of the user's, which
-may ask for that thread (`signal.signal`, ROS, GUIs), and `in_own_thread` for what takes its time.
-A method that has to begin in order and then waits returns a `Rest`.
+Calls begin in the order in which they were made. A method runs in the thread that receives calls,
+so that the next call waits for it, unless the method is marked: `in_main_thread` for code of the
+user, which may need that thread (`signal.signal`, ROS, GUIs), and `in_own_thread` for methods that
+take long. A method that has to begin in order and then waits returns a `Rest`.
 
-The process ends with the one that started it, however that ends: the system closes the pipe. Its
-process group, and so what it has started, ends with it.
+The process ends with the process that started it, however that ends: the system closes the pipe.
+Its process group, and so all that it has started, ends with it.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def in_main_thread(method: F) -> F:
-    """Has a method run in the main thread, one such call after another."""
+    """Marks a method to run in the main thread, one such call after another."""
     method.runs_in = "main"  # type: ignore[attr-defined]
     return method
 
 
 def in_own_thread(method: F) -> F:
-    """Has each call of a method run in a thread of its own."""
+    """Marks a method so that each of its calls runs in a new thread."""
     method.runs_in = "own"  # type: ignore[attr-defined]
     return method
 
 
 @dataclass(frozen=True)
 class Rest:
-    """What of a call is left to do in a thread of its own; returns what the call returns."""
+    """The rest of a call: `do` runs in a new thread, and returns the result of the call."""
 
     do: Callable[[], Any]
 
 
 def work(connection: int) -> None:
-    """Does what comes over a pipe, until that ends; does not return.
+    """Makes the object, and serves calls over a pipe until the pipe ends; does not return.
 
     Args:
-        connection: its file descriptor.
+        connection: the file descriptor of the pipe.
     """
     os.set_inheritable(connection, False)
     calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -73,11 +73,11 @@ def _receive(pipe: Connection, calls: queue.SimpleQueue[bytes]) -> None:
         while True:
             calls.put(pipe.recv_bytes())
     except (EOFError, OSError):
-        os.killpg(0, signal.SIGKILL)  # whoever started this is gone
+        os.killpg(0, signal.SIGKILL)  # the process that started this one is gone
 
 
 class _Working:
-    """The object of a process, and its calls."""
+    """Makes the object of a process, and runs its calls."""
 
     def __init__(self, pipe: Connection, calls: queue.SimpleQueue[bytes]) -> None:
         self._pipe, self._calls = pipe, calls
@@ -126,13 +126,13 @@ class _Working:
         self._answer(number, answer)
 
     def _answer(self, number: int, answer: Any, *, has_raised: bool = False) -> None:
-        if isinstance(answer, SystemExit):  # it would end whoever hears of it
+        if isinstance(answer, SystemExit):  # raised by the caller, it would end the caller
             answer = Raised(f"SystemExit: {answer}")
         try:
             packed = pickle.dumps(answer)
             if has_raised:
-                pickle.loads(packed)  # of exceptions, what can be packed may not be unpacked
-        except Exception as error:  # noqa: BLE001  # a user's class may raise anything
+                pickle.loads(packed)  # some exceptions can be pickled, but not unpickled
+        except Exception as error:  # noqa: BLE001  # pickling a user's class may raise anything
             why = answer if has_raised else error
             has_raised = True
             packed = pickle.dumps(Raised(f"{type(why).__name__}: {why}"))
@@ -141,6 +141,6 @@ class _Working:
 
 
 if __name__ == "__main__":
-    from muxrl.orchestrator.supervise import working  # not __main__, whose `Rest` is another one
+    from muxrl.orchestrator.supervise import working  # not __main__, whose `Rest` is another class
 
     working.work(int(sys.argv[1]))
