@@ -1,8 +1,8 @@
-"""The engine that chooses actions: one pass for each policy over all that waits.
+"""The engine that chooses actions: all waiting steps of a policy share one pass.
 
-A policy is asked for the rows of any number of episodes and agents at once (`Asked`), and answers
-with as many (`Acted`). What it is, its `Acting` knows: a trainer, a script, the
-networks of a checkpoint, or whoever of a pool plays an episode.
+A pass asks a policy for the actions of any number of episodes and agents, one row each (`Asked`);
+the policy returns as many rows (`Acted`). A subclass of `Acting` asks the policies of its kind: a
+trainer's, a script, the networks of a checkpoint, or the member of a pool that plays an episode.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from muxrl.servers.episodes.trajectories import concatenated, flat
 
 @dataclass(frozen=True)
 class Acted:
-    """What a policy says to rows; what `Trainer.act` may return in place of the actions alone.
+    """A policy's answer to some rows; `Trainer.act` may return it in place of the actions alone.
 
-    Arrays of a trainer that is not trusted are copied.
+    Arrays that a user's trainer returns are copied.
 
     Attributes:
         actions: ``[n, ...]``.
         outputs: by name ``[n, ...]``, recorded with each action for `learn`. The server adds
-            ``is_logged``: whether the client chose the action itself; of a team by member. Of
-            such an action ``action_logp``, the log-probability, is infinite: its share of the
-            policy's loss is to be 0; or with ``recent`` what the client says, if it does.
-        states: n values of any kind, given back with the agent's next row; forgotten at the end of
+            ``is_logged``: whether the client chose the action itself; for a team by member. For
+            such an action ``action_logp``, the log-probability, is infinite, so that its share of
+            the policy's loss is 0; with ``recent`` it is the client's value, if given.
+        states: n values of any kind, passed with the agent's next row; forgotten at the end of
             its episode. With ``initial_state`` a dict of arrays.
     """
 
@@ -45,16 +45,16 @@ class Acted:
 
 
 class Asked(msgspec.Struct, gc=False):
-    """Rows of one pass, of one policy: a part of each of some blocks.
+    """The rows of one pass for one policy: one part of each of some blocks.
 
     Attributes:
-        policy_id: whose.
-        blocks: where the rows come from.
-        parts: of each block, the number of its part.
-        should_explore: whether actions are drawn as in training; else the best are wanted.
+        policy_id: the policy that is asked.
+        blocks: the blocks that the rows come from.
+        parts: for each block, the index of its part.
+        should_explore: whether actions are drawn as in training; else the best ones are wanted.
         is_training: whether the steps are learned from.
-        is_untrained: whether the weights that the server began with are to act.
-        logged: actions that were chosen elsewhere, each ``[B, ...]``, and the first of their rows.
+        is_untrained: whether to act with the weights that the server began with.
+        logged: actions that were chosen elsewhere, each ``[B, ...]``, with their first row.
     """
 
     policy_id: str
@@ -72,7 +72,11 @@ class Asked(msgspec.Struct, gc=False):
         return [(b, b.served.parts[j]) for b, j in zip(self.blocks, self.parts, strict=True)]
 
     def observations(self, keys: Sequence[str] | None = None) -> Any:
-        """Returns them, an array ``[B, ...]`` or a dict; of a dict these keys, all with None."""
+        """Returns the observations, an array or a dict of arrays ``[B, ...]``.
+
+        Args:
+            keys: the keys to return of a dict; None: all.
+        """
         seen = [block.observations[j] for block, j in zip(self.blocks, self.parts, strict=True)]
         if keys is not None:
             seen = [{key: one[key] for key in keys} for one in seen]
@@ -82,7 +86,7 @@ class Asked(msgspec.Struct, gc=False):
         """Returns recurrent states, a dict of arrays ``[B, ...]``.
 
         Args:
-            initial: returns that of a row that has none yet.
+            initial: returns the state for a row that has none yet.
         """
         found = []
         for block, one in self._each():
@@ -97,14 +101,14 @@ class Asked(msgspec.Struct, gc=False):
         return found[0] if len(found) == 1 else concatenated(found)
 
     def agents(self) -> tuple[str, ...]:
-        """Returns the seat of each row."""
+        """Returns the id of the seat of each row."""
         found: tuple[str, ...] = ()
         for block, j in zip(self.blocks, self.parts, strict=True):
             found += block.served.parts[j].seat_ids * len(block.slots)
         return found
 
     def episodes(self) -> list[tuple[Block, int]]:
-        """Returns the block of each row, and the row of its episode there."""
+        """Returns for each row the block, and the row of the episode in that block."""
         return [
             (block, row)
             for block, one in self._each()
@@ -113,13 +117,13 @@ class Asked(msgspec.Struct, gc=False):
         ]
 
     def put_logged(self, actions: np.ndarray) -> None:
-        """Replaces the policy's actions by those that were chosen elsewhere."""
+        """Replaces the policy's actions by the actions that were chosen elsewhere."""
         for first, (logged, is_given, _) in self.logged:
             rows = actions[first : first + len(logged)]
             rows[is_given] = logged[is_given]
 
     def are_logged(self, lead: tuple[int, ...]) -> np.ndarray:
-        """Returns whether each action was chosen elsewhere; of a team by member, ``lead`` so."""
+        """Returns whether each action was chosen elsewhere, bool ``lead``; for a team by member."""
         found = np.zeros(lead, bool)
         for first, (_, is_given, _) in self.logged:
             found[first : first + len(is_given)] = is_given
@@ -127,7 +131,7 @@ class Asked(msgspec.Struct, gc=False):
 
 
 def _repeated(states: Any, num: int) -> Any:
-    # Copied, since torch takes no arrays that cannot be written into.
+    # Copied, since torch takes no read-only arrays.
     return each_array(lambda one: np.array(np.broadcast_to(one, (num, *np.shape(one)))), states)
 
 
@@ -141,29 +145,29 @@ class Acting(ABC):
     """Chooses the actions of a server.
 
     Attributes:
-        weights_seq_no: version of the weights in use; always 0 where nothing is learned.
-        lock: held while all that waits is asked, so that one version answers.
+        weights_seq_no: version of the weights in use; always 0 if nothing is learned.
+        lock: held while all waiting steps are computed, so that one version answers them.
     """
 
     weights_seq_no = 0
     lock: AbstractContextManager[Any] = contextlib.nullcontext()
     _rng: np.random.Generator
-    _evaluation_rng: np.random.Generator  # its own: what training draws depends on training alone
+    _evaluation_rng: np.random.Generator  # so that what training draws depends on training alone
 
     @abstractmethod
     def answer(self, asked: Asked) -> Acted:
-        """Answers the rows of one pass; recurrent states are only read and returned."""
+        """Answers the rows of one pass; recurrent states are read and returned, not stored."""
 
     def act(self, blocks: Sequence[Block]) -> list[tuple[list[Chosen], int]]:
         """Chooses the actions of some steps; `Block.finish` puts them into effect.
 
-        Evaluation has passes of its own: the size of a batch changes the outputs' last bits. If one
-        policy raises, none has advanced.
+        Evaluation has separate passes, since the size of a batch changes the last bits of outputs.
+        If one policy raises, no step has advanced.
 
         Returns:
-            For each block what is chosen for its parts, and the version of the weights.
+            For each block the choices for its parts, and the version of the weights.
         """
-        if len(blocks) == 1:  # of a single simulation
+        if len(blocks) == 1:  # the usual case with a single simulation
             (block,) = blocks
             with self.lock:
                 own = [self._of_part(block, j) for j in range(len(block.observations))]
@@ -201,18 +205,18 @@ class Acting(ABC):
         return _chosen(self.answer(asked), None, (len(block.slots), one.num_seats))
 
     def pass_of(self, block: Block) -> Any:
-        """Returns what is equal for blocks that are asked together, besides policy and mode."""
+        """Returns a key: blocks with equal keys may share a pass, if policy and mode are equal."""
         return None
 
     def get_random_state(self) -> dict[str, Any]:
-        """Returns where its random generators are; for the thread that acts."""
+        """Returns the state of the random generators; to be called in the thread that acts."""
         return {
             "training": self._rng.bit_generator.state,
             "evaluation": self._evaluation_rng.bit_generator.state,
         }
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Puts its random generators where those of `get_random_state` were."""
+        """Restores the random generators to a state from `get_random_state`."""
         self._rng.bit_generator.state = state["training"]
         self._evaluation_rng.bit_generator.state = state["evaluation"]
 
@@ -226,12 +230,12 @@ def _chosen(acted: Acted, rows: slice | None, lead: tuple[int, int]) -> Chosen:
 
 
 def _flat(logged: Logged) -> Logged:
-    """Returns what is ``[E, S, ...]`` as ``[B, ...]``."""
+    """Returns logged actions ``[E, S, ...]`` as ``[B, ...]``."""
     return Logged(*(None if one is None else flat(one) for one in logged))  # type: ignore[arg-type]
 
 
 def _asked(blocks: Sequence[Block], parts: Sequence[int]) -> Asked:
-    """Returns what parts of blocks ask of one policy, all in one mode."""
+    """Returns one pass over parts of blocks that have the same policy and mode."""
     block, one = blocks[0], blocks[0].served.parts[parts[0]]
     mode = block.mode.should_explore, block.mode.is_training, one.is_untrained
     first, logged = 0, []

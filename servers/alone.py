@@ -1,4 +1,4 @@
-"""An episode that is played without a server: what seats read, what they do and remember."""
+"""Plays an episode without a server: what seats read, how they act, and what they remember."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _HERE: Slots = slice(0, 1)
 
 
 class Look(NamedTuple):
-    """What seats have read in a step."""
+    """What seats have read in one step."""
 
     block: Block
     newest: list[Any]
     """See `Frames.advance`."""
 
     def asked(self, part: int = 0) -> Asked:
-        """Returns what the policy of a part is asked, greedily."""
+        """Returns the request to the policy of a part, for greedy actions."""
         return Asked(self.block.served.parts[part].policy_id, [self.block], [part])
 
 
 class Alone:
-    """One episode.
+    """One episode without a server.
 
     Args:
-        agents: of the server, by id.
-        seats: those that play, by id.
+        agents: the server's agents, by id.
+        seats: the seats that play, by id.
     """
 
     def __init__(self, agents: Mapping[str, AgentPlan], seats: Mapping[str, Seat]) -> None:
@@ -42,19 +42,20 @@ class Alone:
         self._seats = Seats(agents, seats)
 
     def begin(self) -> None:
-        """Forgets all."""
+        """Begins a new episode: forgets everything of the last one."""
         self._seats.memory.begin(0)
 
     def look(
         self, observations: Mapping[str, Any], state: Any = None, seat: Seat | None = None
     ) -> Look:
-        """Returns what seats read of a step; it changes nothing.
+        """Returns what seats read in a step; changes nothing.
 
         Args:
-            observations: of the agents that act, as their spaces say.
+            observations: by agent that acts, conforming to its space.
             state: the global state, None if there is none.
-            seat: who alone reads, acting or not, be it another seat of an agent in its place; None:
-                those that act.
+            seat: the only seat that reads, acting or not, maybe in place of an agent's own seat;
+            None:
+                the seats that act read.
 
         Raises:
             ValueMismatch: an action mask forbids every action.
@@ -68,14 +69,14 @@ class Alone:
         return Look(block, seen.newest)
 
     def states(self, seat: Seat) -> Any:
-        """Returns the recurrent states of a seat, ``[1, 1, ...]``; None: it has none."""
+        """Returns the recurrent states of a seat, ``[1, 1, ...]``; None: there are none."""
         memory = self._seats.memory
         place = memory.places_in_policy[seat.seat_id]
         states, _ = memory.states(seat.policy_id, _HERE, slice(place, place + 1))
         return states
 
     def act(self, acting: Acting, look: Look) -> dict[str, Any]:
-        """Acts greedily, and continues to the next step; returns the actions by agent."""
+        """Acts greedily, and goes on to the next step; returns the actions by agent."""
         block, memory = look.block, self._seats.memory
         (chosen,) = acting.act([block])
         block.finish(*chosen)

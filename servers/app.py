@@ -1,7 +1,7 @@
-"""The app of a policy server: items in, answers out, over any transport.
+"""The app of a policy server: takes items and gives answers, over any transport.
 
-What happens to a frame: `PolicyServerApp.answer` has the episodes record its items, the gate of the
-`Feed` may hold it, the `Batcher` computes its actions, and then it is answered.
+The path of a frame: `PolicyServerApp.answer` has the episodes record its items, the gate of the
+`Feed` may hold the frame, the `Batcher` computes its actions, and then it is answered.
 An exception becomes the answer to its item; the other items, the other episodes and the connection
 continue. `muxrl.servers.network.websocket` and `muxrl.servers.network.http` are the transports.
 """
@@ -45,22 +45,22 @@ _EXPIRY_INTERVAL_S = 5.0
 _IDLE_EXPIRIES_LOGGED = 5
 
 Outcome = AnyReply | Awaited | list["AnyReply | Awaited"]
-"""What has become of an item: its answer, what waits for its actions, or, of rows that had to be
-read one by one, of each."""
+"""The outcome of an item: its answer, or an object that gives the answer when actions are there;
+for rows that had to be read one by one, a list with the outcome of each."""
 Finish = Callable[[NotServing | None], None]
-"""Sends the answers to a frame, given why what waits has no actions, None if all of it has some. It
-raises nothing: other frames are answered after it."""
+"""Sends the answers to a frame. Its argument says why waiting steps have no actions, None if all of
+them have some. It must not raise, since other frames are answered after it."""
 
 
 class Batcher:
-    """Collects frames and computes the actions of their pending steps together: natural batching.
+    """Collects frames and computes the actions of their pending steps together.
 
-    The frames of one iteration of the event loop share a forward pass. There is no artificial wait,
-    and with only one connection a frame is computed at once.
+    The frames of one iteration of the event loop share a forward pass (natural batching). There is
+    no artificial wait, and with only one connection a frame is computed at once.
 
     Args:
         acting: chooses the actions.
-        server_id: for messages.
+        server_id: for error messages.
     """
 
     def __init__(self, acting: Acting, server_id: str) -> None:
@@ -68,18 +68,18 @@ class Batcher:
         self._server_id = server_id
         self._frames: list[tuple[list[Block], Finish]] = []
         self.forward_passes = Latencies()
-        """Of each choice of actions for all that waited: the forward passes of all policies."""
+        """Durations of passes over all waiting steps, with the forward passes of all policies."""
         self.problem = ""
-        """Why the last choice failed; "": it did not."""
+        """Why the last computation of actions failed; "": it did not."""
 
     def submit(self, pending: list[Block], finish: Finish, *, is_alone: bool) -> None:
-        """Computes the actions of a frame and sends its answers: at once if it is alone, else soon.
+        """Computes the actions of a frame and sends its answers: now if it is alone, else soon.
 
         Steps whose actions could not be computed may be submitted again in another frame.
 
         Args:
-            pending: what waits for actions in it, in blocks.
-            finish: sends its answers.
+            pending: the blocks of the frame that wait for actions.
+            finish: sends the frame's answers.
             is_alone: whether its client is the only one connected, so that no other frame can come.
         """
         self._frames.append((pending, finish))
@@ -90,10 +90,10 @@ class Batcher:
 
     def _flush(self) -> None:
         frames, self._frames = self._frames, []
-        if not frames:  # one that was alone has taken them along
+        if not frames:  # a frame that was alone has taken them along
             return
         blocks = frames[0][0]
-        if len(frames) > 1 or len(blocks) > 1:  # a step that was repeated is in two of them
+        if len(frames) > 1 or len(blocks) > 1:  # a repeated step is pending in two frames
             blocks = list(dict.fromkeys([b for pending, _ in frames for b in pending]))
         blocks = [block for block in blocks if block.chosen is None]
         problem: NotServing | None = None
@@ -111,7 +111,7 @@ class Batcher:
                 f"server {self._server_id!r} could not compute actions: "
                 f"{type(error).__name__}: {error}"
             )
-            problem.__cause__ = error  # whose traceback the log has, as far as refusals are told
+            problem.__cause__ = error  # refusals log its traceback
             self.problem = problem.message
         for _, finish in frames:
             finish(problem)
@@ -122,7 +122,7 @@ class PolicyServerApp(Front):
 
     Args:
         spec, address, token: see `Front`.
-        policies: those of the server. The gate of their feed holds training frames while
+        policies: the server's policies. The gate of their feed holds training frames while
             simulations have to wait for the learner.
         status: returns the server's status.
         on_shutdown: see `Front`.
@@ -203,7 +203,7 @@ class PolicyServerApp(Front):
                     is_training = is_training or one.blocks[0].mode.is_training
         self.store.finish_frame()
         played: list[Recorded] = []
-        if outcomes and type(outcomes[0]) is Recorded:  # what was played comes first
+        if outcomes and type(outcomes[0]) is Recorded:  # they come first in a frame
             played = [one for one in outcomes if isinstance(one, Recorded) and one.num_wanted]
 
         finish = partial(self._finish, items, outcomes, reply)
@@ -216,7 +216,7 @@ class PolicyServerApp(Front):
             else:
                 finish()
 
-        # The gate holds a client that acted by itself, whether it asks or not.
+        # The gate also holds clients that act by themselves, even if a frame asks for no actions.
         if is_training or played or (pending and not self.feed.acts_while_learning):
             self.feed.when_open(go)
         else:
@@ -262,7 +262,7 @@ class PolicyServerApp(Front):
         return replace(newest, episode_id="", num_steps=0, refused=refused)
 
     def accept(self, item: AnyItem, now: float) -> AnyReply | Awaited:
-        """Returns the answer to an item that is not of rows, or what its answer will be."""
+        """Returns the answer to an item other than rows, or an object that will give it."""
         return self._taken(self.store.accept, item, now, (item.episode_id,))
 
     def _taken(self, take: Any, item: Any, now: float, episode_ids: Sequence[str]) -> Any:

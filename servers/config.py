@@ -2,8 +2,8 @@
 
 `ServerConfig` is the YAML side: patterns, defaults, free-form algorithm settings.
 `ServerPlan` is what a server process is started with: every agent, policy and group by name,
-with its spaces. The orchestrator resolves one into the other before any process starts, and
-passes on nothing but plans.
+with its spaces. The orchestrator makes plans of configs before any process starts; processes get
+plans only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LAG = Check(
     (("minimum", 1),),
 )
 EXTERNAL = "EXTERNAL"
-"""The algorithm of a server that is a process of its own."""
+"""The algorithm of a server that runs in a separate process, with code of its own."""
 _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -173,11 +173,11 @@ class ServerConfig:
 
 
 def algorithm_label(name: str, command: Sequence[str] = ()) -> str:
-    """Returns what an algorithm is called in results: what is behind an import path's colon.
+    """Returns an algorithm's name in results: of an import path the part after the colon.
 
     Args:
         name: of the algorithm.
-        command: that starts a process of its own, whose class it may name.
+        command: starts an external process; it may name a class, which then gives the name.
     """
     if name.upper() == EXTERNAL:
         name = next(filter(_CLASS.fullmatch, command), name)
@@ -186,7 +186,7 @@ def algorithm_label(name: str, command: Sequence[str] = ()) -> str:
 
 @dataclass(frozen=True)
 class AgentPlan:
-    """One agent of a server."""
+    """One agent of a server: its policy, spaces and team."""
 
     policy_id: str
     observation_space: Space
@@ -202,66 +202,66 @@ class ServerPlan:
     algorithm: str
     agents: dict[str, AgentPlan]
     groups: dict[str, tuple[str, ...]]
-    """Team name to members, in the order in which they enter the team's arrays."""
+    """Team name to members, in the order of the team's arrays."""
     state_size: int | None
-    """Length of the global state that the simulation is asked for; None: it is not asked."""
+    """Length of the global state that the server reads from the simulation; None: it reads none."""
     team_reward: Literal["sum", "mean"] = "sum"
     settings: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
     while_learning: WhileLearning = "serve"
-    """"auto": the server's own process decides."""
+    """"auto": the server's process decides."""
     max_policy_lag: int = 1
     host: str = ""
     port: int = 0
     token: str = ""
     seed: int = 0
     shadow: str = ""
-    """Server that acts for its agents, and from whose steps it learns; "": it acts itself."""
+    """Id of the server that acts for its agents, whose steps it learns from; "": it acts itself."""
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     command: list[str] = field(default_factory=list)
-    """What starts a process of its own; [] for none."""
+    """Command that starts an external process; [] for none."""
     address: str = ""
-    """"host:port" of a process that is there already; "" for none."""
+    """"host:port" of a process that runs already; "" for none."""
     callbacks: str = ""
-    """Import path of a class that is told what was played and learned; "" for none."""
+    """Import path of a class whose methods are called with episodes and updates; "" for none."""
     rl_module: str = ""
-    """Import path of the user's own RLModule, "": the algorithm's default."""
+    """Import path of the user's own RLModule; "": the algorithm's default."""
     scale_observations: Literal["images", "bounded", "none"] = "none"
-    """What is scaled to 0..1 by the bounds of its space; "none" where that makes no difference."""
+    """What is scaled to 0..1 by the bounds of its space; "none" if that would change nothing."""
     normalize_observations: bool = False
     """Whether observations are normalised by running statistics."""
     frame_stack: int = 1
-    """Observations of an agent that a network reads at once."""
+    """Number of an agent's observations that a network reads at once."""
     normalize_rewards: bool = False
     """Whether rewards are divided by the running deviation of the discounted return."""
     late_members: Literal["refuse", "allow"] = "refuse"
-    """Whether a team may act for the first time in an episode without all of its members."""
+    """Whether a team's first step in an episode may lack some of its members."""
     use_global_state: bool = True
-    """Whether a state that a team's members observe, if the simulation sends none, is its state."""
+    """Whether a team may use a state that its members observe, if the simulation sends none."""
     samples_actions: bool = False
-    """Whether it learns policies that actions can be drawn from (PPO), not only values (QMIX)."""
+    """Whether it learns policies that actions can be drawn from (PPO), not just values (QMIX)."""
     resume_from: str = ""
-    """Folder of a checkpoint with which it goes on: weights, optimizers, counts, replay, random
+    """Folder of the checkpoint to resume from, with weights, optimizers, counts, replay and random
     numbers; "": it begins anew."""
     initialize_from: str = ""
-    """Folder of a checkpoint whose weights its policies begin with; all else is fresh. "": none."""
+    """Folder of a checkpoint with the first weights of its policies, and nothing else; "": none."""
     initialize_policies: dict[str, str] = field(default_factory=dict)
-    """Policy to the one there that it begins with; those left out to that of their name."""
+    """By policy: the policy of that checkpoint to begin with; default: the one of the same name."""
     initialize_only: Literal["all", "actor"] = "all"
-    """Whether they begin with what acts alone."""
+    """Whether that checkpoint's critics are taken as well, or only the weights that act."""
     num_restarts: int = 0
-    """How often its run has started it again."""
+    """How often the run has restarted the server."""
     keep_replay_mib: int | None = 1024
-    """Largest replay that its checkpoints hold; None: any."""
+    """Largest replay that a checkpoint may hold, in MiB; None: any size."""
     agents_return: bool = False
-    """Whether an agent that has ended may come back in the same episode, in a new life."""
+    """Whether an agent that has ended may come back in the same episode, as a new life."""
     keeps_untrained: bool = False
-    """Whether it keeps the weights that it began with, so that agents can act with them in episodes
-    for evaluation, beside the learned ones."""
+    """Whether it keeps the weights that it began with, so that agents can act with them in
+    evaluation episodes, beside the learned ones."""
 
     @property
     def shown_algorithm(self) -> str:
-        """The algorithm in tables: of a process of its own the class that its command names."""
+        """The algorithm's name in tables; for an external process the class in its command."""
         is_own = self.algorithm == EXTERNAL
         return algorithm_label(EXTERNAL, self.command) if is_own else self.algorithm

@@ -1,4 +1,4 @@
-"""What the declaration of a config's key or of an algorithm's setting says besides its type.
+"""Reads the declarations of config keys and algorithm settings: what they say besides the type.
 
 A declaration is an annotated line of a class with its description as a docstring below:
 
@@ -7,8 +7,8 @@ A declaration is an annotated line of a class with its description as a docstrin
     num_processes: Adjustable[AboveZero[int]] = 1
     '''Simulation processes.'''
 
-Its type, its range, what changing it means, and the sentence stand there and nowhere else. Reading,
-JSON Schema, reference pages, resuming, comparing and masking ask this module.
+Type, range, description, and what a change of the value means are declared there and nowhere else.
+Reading, JSON Schema, reference pages, resuming, comparing and masking use this module.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Check:
-    """What a value has to be.
+    """A condition on a value.
 
     Attributes:
-        sentence: what to say where `holds` is not true of the value.
-        bounds: the same in keywords of JSON Schema, where it has some.
+        sentence: what to say of a value for which `holds` is false.
+        bounds: the condition in keywords of JSON Schema, if they can express it.
     """
 
     holds: Callable[[Any], bool]
@@ -49,13 +49,13 @@ class Check:
 
 @dataclass(frozen=True)
 class Form:
-    """What a value has to be, in sentences that `find` makes; "" for nothing wrong."""
+    """A condition on a value: `find` returns what is wrong with it, "" for nothing."""
 
     find: Callable[[Any], str]
 
 
 def between(low: float, high: float, sentence: str) -> Check:
-    """Returns the check of a number, if one is given, that both bounds belong to."""
+    """Returns a check that a number, if given, is between two bounds, both included."""
     bounds = (("minimum", low), ("maximum", high))
     return Check(lambda v: v is None or low <= v <= high, sentence, bounds)
 
@@ -71,13 +71,13 @@ NotNegative = Annotated[
 
 @dataclass(frozen=True)
 class Use:
-    """What another value of a key means for a run; by default, that it is another task.
+    """What a change of a key's value means for a run; by default, that the task is another one.
 
     Attributes:
         may_change: whether a resumed run may have another value.
-        shapes_results: whether other policies, or other measurements of them, come of it, so that
-            runs that differ in it are not seeds of one experiment.
-        is_secret: whether it is masked wherever it is written.
+        shapes_results: whether the value affects policies, or how they are measured, so that
+            runs which differ in it are not seeds of one experiment.
+        is_secret: whether the value is masked wherever it is written.
     """
 
     may_change: bool = False
@@ -86,34 +86,34 @@ class Use:
 
 
 Adjustable = Annotated[T, Use(may_change=True)]
-"""May change when a run is resumed, and shapes its results."""
+"""May change when a run is resumed, and affects its results."""
 Free = Annotated[T, Use(may_change=True, shapes_results=False)]
-"""May change, and no result depends on it."""
+"""May change when a run is resumed, and affects no result."""
 NotInResults = Annotated[T, Use(shapes_results=False)]
-"""Cannot change in a run, and is compared in ways of its own: names, agents, seeds."""
+"""Cannot change in a run, and is compared in other ways: names, agents, seeds."""
 Secret = Annotated[T, Use(may_change=True, shapes_results=False, is_secret=True)]
-"""Free, and never written down."""
+"""Free, and never written in clear text."""
 
 
 @dataclass(frozen=True)
 class KeysOf:
-    """Of a mapping: it has keys of this class, as many as are given."""
+    """Marks a mapping that has keys of this class, but need not have all of them."""
 
     cls: type
 
 
 def bare(kind: Any) -> Any:
-    """Returns an annotation without what is said beside the type."""
+    """Returns the type of an annotation, without its metadata."""
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def metadata(kind: Any, what: type[T]) -> Iterator[T]:
-    """Yields what is said besides a type of some class, the innermost first."""
+    """Yields an annotation's metadata of some class, the innermost first."""
     return (one for one in getattr(kind, "__metadata__", ()) if isinstance(one, what))
 
 
 def of_mapping(kind: Any) -> Any:
-    """Returns the type that a mapping of it has: without what is said beside it, and ``None``."""
+    """Returns the type of an annotated value as a mapping: without metadata and ``None``."""
     given = next(metadata(kind, KeysOf), None)
     kind = given.cls if given else bare(kind)
     args = [one for one in get_args(kind) if one is not types.NoneType]
@@ -123,12 +123,12 @@ def of_mapping(kind: Any) -> Any:
 
 @functools.cache
 def hints_of(cls: type) -> Mapping[str, Any]:
-    """Returns the annotation of each key of a class, with all that it says."""
+    """Returns the annotation of each key of a class, with its metadata."""
     return get_type_hints(cls, include_extras=True)
 
 
 def below(kind: Any, key: Any) -> Any:
-    """Returns the annotation of what stands below a key of a value; `Any` if none is declared."""
+    """Returns the annotation of a key inside a value; `Any` if none is declared."""
     kind = of_mapping(kind)
     if is_dataclass(kind):
         return hints_of(kind).get(key, Any)  # type: ignore[arg-type]
@@ -136,10 +136,10 @@ def below(kind: Any, key: Any) -> Any:
 
 
 def use_of(schema: type, path: Sequence[Any]) -> Use:
-    """Returns what another value of a key means: as its own line says, or that of its section.
+    """Returns what a change of a key means, as the key itself declares it, or its section.
 
     Args:
-        schema: the class of the whole.
+        schema: the class of the whole config.
         path: the keys from the top down.
     """
     kind: Any = schema
@@ -151,8 +151,8 @@ def use_of(schema: type, path: Sequence[Any]) -> Use:
 
 
 def keys_of(schema: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yields path and annotation of each key of a class and of those below it, section by section;
-    "NAME" stands for a key of one's own."""
+    """Yields path and annotation of each key of a class and of the classes below it, section by
+    section; "NAME" stands for a key that the user chooses."""
     for name, hint in hints_of(schema).items():
         yield (*at, name), hint
         inner, path = of_mapping(hint), (*at, name)
@@ -163,7 +163,7 @@ def keys_of(schema: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def value_problem(value: Any, kind: Any) -> str:
-    """Returns what is wrong with a value of a type: "is 0, must be above 0"; "" for nothing."""
+    """Returns what is wrong with a value of an annotated type, or "": "is 0, must be above 0"."""
     checks: list[Check | Form] = [*metadata(kind, Check), *metadata(kind, Form)]
     problems = [check.find(value) for check in reversed(checks)]  # the narrowest is the outermost
     if isinstance(value, list) and (args := get_args(bare(kind))):
@@ -173,10 +173,10 @@ def value_problem(value: Any, kind: Any) -> str:
 
 @functools.cache
 def meanings(cls: type) -> Mapping[str, str]:
-    """Returns the docstring below each declaration of a class and of those above it, in one line.
+    """Returns the docstring below each declaration of a class and its bases, in one line.
 
     Raises:
-        ValueError: one has none.
+        ValueError: a declaration has no docstring.
     """
     found: dict[str, str] = {}
     for one in reversed(cls.__mro__[:-1]):

@@ -2,7 +2,7 @@
 
 The threads of a server are not daemons, since a daemon thread inside torch can abort the
 interpreter at its exit. Python waits for such threads before it exits, and they run until `stop` is
-called: without this module, a script that ends without it, or an actor whose Ray is gone, would
+called: without this module, a script that forgets to call it, or an actor whose Ray is gone, would
 serve for ever.
 """
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Stoppable(Protocol):
-    """Has threads that only `stop` ends."""
+    """An object whose threads run until `stop` is called."""
 
     def stop(self) -> bool:
         """Ends the threads; may be called again."""
@@ -28,7 +28,7 @@ _running: WeakSet[Stoppable] = WeakSet()
 
 
 def end_with_main(server: Stoppable) -> None:
-    """Has a server stopped at the end of the main thread, if it still runs then."""
+    """Registers a server to be stopped at the end of the main thread, if it still runs then."""
     _running.add(server)
     _watcher()
 

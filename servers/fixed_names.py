@@ -1,4 +1,4 @@
-"""The algorithms that do not learn, by name; importing the names loads nothing else."""
+"""The names of the algorithms that do not learn; this module imports nothing."""
 
 RANDOM = "RANDOM"
 SCRIPTED = "SCRIPTED"
@@ -14,5 +14,5 @@ def is_fixed(name: str) -> bool:
 
 
 def no_weights(name: str) -> str:
-    """Says why clients cannot act in the place of a server whose algorithm is fixed."""
+    """Returns why clients cannot act in place of a server whose algorithm is fixed."""
     return f"{name.upper()} does not learn, and has no weights to give"

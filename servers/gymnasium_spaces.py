@@ -1,4 +1,4 @@
-"""The protocol's spaces as Gymnasium's, for those who bring or expect these: RLlib, people's code.
+"""Converts the protocol's spaces to Gymnasium's, for RLlib and users' code.
 
 Gymnasium is imported when the first space is made.
 """
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import gymnasium
 
 Spaces: TypeAlias = "tuple[gymnasium.Space, gymnasium.Space]"
-"""Of observations and actions."""
+"""An observation space and an action space."""
 
 
 def spaces_of(one: Any) -> Spaces:
-    """Returns the two spaces of an agent, a seat or a team."""
+    """Returns the observation and action space of an agent, a seat or a team."""
     return to_gymnasium(one.observation_space), to_gymnasium(one.action_space)
 
 

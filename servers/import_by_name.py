@@ -1,4 +1,4 @@
-"""Users' own code, named in a config as "package.module:name"."""
+"""Imports users' own code, which a config names as "package.module:name"."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muxrl.servers.setting_values import AlgorithmProblem
 
 
 class CannotImport(ValueError):
-    """Nothing can be imported by that name, or it has none; the message says why."""
+    """An import path or an object's name cannot be imported; the message says why."""
 
 
 def import_by_name(path: str, example: str) -> Any:
@@ -38,10 +38,10 @@ def import_by_name(path: str, example: str) -> Any:
 
 
 def import_named(what: str, path: str, example: str) -> Any:
-    """Returns what `import_by_name` does.
+    """Returns the object at "package.module:name", as `import_by_name`.
 
     Raises:
-        AlgorithmProblem: nothing can be imported by that name; it says of `what`.
+        AlgorithmProblem: it cannot be imported; the message begins with `what`.
     """
     try:
         return import_by_name(path, example)
@@ -50,8 +50,8 @@ def import_named(what: str, path: str, example: str) -> Any:
 
 
 def path_of(value: Any) -> str:
-    """Returns the "module:name" by which a class or function can be imported beside its file, ""
-    if there is none; one of the script that runs here is in a module of the script's name."""
+    """Returns the "module:name" by which a class or function can be imported next to its file, ""
+    if there is none; for an object of the running script the module is the script's name."""
     module, name = (str(getattr(value, key, "")) for key in ("__module__", "__qualname__"))
     if module == "__main__":
         module = Path(getattr(sys.modules[module], "__file__", "") or "").stem
@@ -62,7 +62,7 @@ def name_of(value: Any) -> str:
     """Returns the "package.module:name" by which another process imports a class or function.
 
     Raises:
-        CannotImport: no other process can.
+        CannotImport: no other process can import it.
     """
     module, name = (getattr(value, key, None) for key in ("__module__", "__qualname__"))
     if not isinstance(module, str) or not isinstance(name, str):

@@ -1,4 +1,4 @@
-"""Finds an algorithm by its name, of whichever kind it is."""
+"""Finds an algorithm of any kind by its name."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from muxrl.servers.trainers.algorithm import Algorithm
 from muxrl.servers.trainers.entry import OWN
 from muxrl.servers.trainers.lookup import find_trainer, registered
 
-# Names that people look for, with the reason why there is none: RLlib's that a server has no use
-# for, and what another name stands for.
+# Names that people look for, with the reason why they are refused: RLlib's that make no sense on a
+# server, and names that mean another algorithm.
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("BC", "MARWIL", "CQL"), "learns from recorded data only; use PPO, DQN or SAC"),
     "DREAMERV3": "is for one agent alone in RLlib, and a server's agents are several to it; use "
@@ -24,13 +24,13 @@ REFUSED: Mapping[str, str] = {
 
 
 def find(name: str) -> Algorithm:
-    """Returns what a name in a config stands for, in upper or lower case, or an import path.
+    """Returns the algorithm of a name, in upper or lower case, or of an import path.
 
-    Of RLlib's algorithms it imports RLlib, of others not.
+    RLlib is imported only for RLlib's algorithms.
 
     Raises:
-        AlgorithmProblem: nothing has that name, the message suggests one; or what is there cannot
-            be imported, or cannot learn on a server.
+        AlgorithmProblem: nothing has that name (the message suggests one), or the object there
+            cannot be imported or cannot learn on a server.
     """
     if fixed := find_fixed(name):
         return fixed()
@@ -45,5 +45,5 @@ def find(name: str) -> Algorithm:
 
 @functools.cache
 def own_algorithms() -> tuple[Algorithm, ...]:
-    """Returns muxrl's own algorithms that learn, by name; not what it has of other libraries."""
+    """Returns muxrl's own learning algorithms, by name; those of other libraries are left out."""
     return tuple(find(name) for name, path in registered().items() if path.startswith(OWN))

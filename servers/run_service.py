@@ -1,7 +1,7 @@
-"""What a run asks of a server besides its episodes: report, save, finish, abort.
+"""What a run asks of a server besides its episodes: to report, save, finish or abort.
 
-`muxrl.protocol.run_messages` has the same as requests, for a server in a process that the run
-reaches over the network only.
+`muxrl.protocol.run_messages` has the same as requests, for a server that the run reaches over the
+network only.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from muxrl.servers.training.policies import ServerProblem, StillLearning
 
 
 class RunService:
-    """Answers for one server; its methods may be called from any thread, at the same time.
+    """Answers a run for one server; its methods may be called from any threads at the same time.
 
     Args:
-        server: that serves.
+        server: the server.
     """
 
     def __init__(self, server: PolicyServer) -> None:
         self._server = server
         self._cpu_before_s = 0.0
         self._records: list[dict[str, Any]] = []
-        """What has been reported, until a later call says that it was taken in."""
+        """Records that were reported, until a later call says that they were taken in."""
         self._lock = threading.Lock()
 
     def begin(self) -> None:
@@ -52,8 +52,8 @@ class RunService:
     def report(self, taken: int = 0) -> RunReport:
         """Returns the server's status, and its training records after iteration `taken`.
 
-        They are returned again until `taken` says that they were taken in: an answer may get lost,
-        since whoever asks for it may be interrupted.
+        Records are returned again until `taken` says that they were taken in, since an answer may
+        get lost when the asking process is interrupted.
         """
         cpu_s = time.process_time() - self._cpu_before_s
         with self._lock:
@@ -68,7 +68,7 @@ class RunService:
         """Ends learning; the server continues acting with its last weights. Returns a `report`.
 
         Raises:
-            StillLearning: the update under way takes longer than that.
+            StillLearning: the current update takes longer than `timeout_s`.
         """
         self._server.finish_training(timeout_s)
         return self.report(taken)
@@ -77,17 +77,17 @@ class RunService:
         """Writes a checkpoint between two updates, if there is anything to save.
 
         Args:
-            path: its folder.
-            timeout_s: for how long to wait for the end of an update.
+            path: folder of the checkpoint.
+            timeout_s: how long to wait for the end of an update.
             taken: see `report`.
 
         Returns:
-            How far it is, and a report as of that moment, without iterations after it.
+            The checkpoint's iteration, and a report without records of later iterations.
 
         Raises:
-            StillLearning: an update takes longer than that.
-            ServerProblem: what was learned is not worth saving.
-            OSError: it cannot be written.
+            StillLearning: the current update takes longer than `timeout_s`.
+            ServerProblem: training has failed, so that the weights are not worth saving.
+            OSError: the checkpoint cannot be written.
         """
         iteration = 0
         if self._server.policies.save(path, timeout_s) is not None:
@@ -100,7 +100,7 @@ class RunService:
     # --- the same as requests -----------------------------------------------------------
 
     def requests(self) -> dict[str, Callable[[Any], msgspec.Struct]]:
-        """Returns what answers the requests of a run; see `Front.run_requests`."""
+        """Returns the methods that answer a run's requests; see `Front.run_requests`."""
         return {
             "report": self._report,
             "save": self._save,

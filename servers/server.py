@@ -1,7 +1,7 @@
-"""One policy server: policies that act in remote simulations and, mostly, learn from them.
+"""One policy server, whose policies act in remote simulations and usually learn from them.
 
-It starts two threads: the event loop (network, recording, inference) and the learner (`Trainer`).
-They share the `Feed` and the weights. A server whose policies are fixed has no learner.
+It starts two threads: the event loop (network, recording, inference) and the learner (`Trainer`),
+which share the `Feed` and the weights. A server with fixed policies has no learner.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class PolicyServer:
     Args:
         plan: the server, fully resolved.
         on_shutdown: see `Front`.
-        network: that it listens with, and does not close; None: it opens one of its own.
-        trainer: of its policies; None: the plan's algorithm says which.
+        network: an open network to use, which `stop` leaves open; None: the server opens one.
+        trainer: the trainer of its policies; None: as the plan's algorithm says.
 
     Raises:
         ServerProblem: the port is taken, or the algorithm cannot be built.
@@ -66,7 +66,7 @@ class PolicyServer:
     ) -> None:
         self.plan = plan
         self._problem = ""
-        """Of the learner: its weights are not worth saving."""
+        """Why training has failed, so that its weights are not worth saving; "": it has not."""
         self._is_stopping = False
         self._is_serving = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -95,7 +95,7 @@ class PolicyServer:
     # --- start and stop -----------------------------------------------------------------
 
     def start(self) -> str:
-        """Starts to serve and to learn; returns the bound "host:port".
+        """Begins to serve and to learn; returns the bound "host:port".
 
         Raises:
             ServerProblem: the network did not come up.
@@ -122,8 +122,8 @@ class PolicyServer:
         """Ends the learner, then the network; returns whether both ended in time.
 
         Args:
-            checkpoint: folder for a last checkpoint, None for none. None is written if the
-                current update does not end in time.
+            checkpoint: folder for a last checkpoint, which is left out if the current update does
+                not end in time; None: no checkpoint.
 
         Raises:
             OSError: the checkpoint cannot be written; the server has stopped nevertheless.
@@ -148,7 +148,7 @@ class PolicyServer:
         """Ends learning; the server continues acting with its last weights, for evaluation.
 
         Raises:
-            StillLearning: the current update takes longer than that.
+            StillLearning: the current update takes longer than `timeout_s`.
         """
         if not self.policies.finish(timeout_s):
             raise StillLearning(
@@ -156,7 +156,7 @@ class PolicyServer:
             )
 
     def abort_episodes(self, prefix: str) -> None:
-        """Closes the open episodes whose ids begin so as truncated, soon; from any thread."""
+        """Soon closes the open episodes whose ids have a prefix, as truncated; from any thread."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._abort_episodes, prefix)
 
@@ -171,8 +171,8 @@ class PolicyServer:
 
     async def _serve(self) -> None:
         """Runs beside the network, in its thread."""
-        # Without it, MKL's tanh of a handful of numbers wakes a thread for every core (milliseconds
-        # instead of 2 µs).
+        # Without a limit, MKL's tanh of a handful of numbers wakes a thread for every core
+        # (milliseconds instead of 2 µs).
         limit_torch_threads(self.plan.resources.num_torch_threads)
         self._loop = asyncio.get_running_loop()
         self.policies.feed.bind(self._loop)
@@ -184,7 +184,7 @@ class PolicyServer:
     # --- reports ------------------------------------------------------------------------
 
     def spec(self) -> ServerSpec:
-        """Returns what clients are told before they start."""
+        """Returns the spec that clients read before they start."""
         plan = self.plan
         return ServerSpec(
             protocol_version=PROTOCOL_VERSION,
@@ -235,21 +235,21 @@ class PolicyServer:
     def answer_run(
         self, requests: Mapping[str, Callable[[Any], msgspec.Struct]], *more: str
     ) -> ServerSpec:
-        """Has the server answer a run over the network; see `RunService.requests`.
+        """Lets the server answer a run over the network; see `RunService.requests`.
 
         Args:
-            requests: what it answers.
-            more: what else it offers.
+            requests: by name, the functions that answer.
+            more: names of more things that the server offers.
 
         Returns:
-            Its spec, which says so.
+            The server's spec, which lists all of these.
         """
         self._app.run_requests = requests
         self._app.spec.offers = [*requests, *more]
         return self._app.spec
 
     def latencies(self) -> dict[str, list[int]]:
-        """Returns how often exchanges and forward passes took how long, since the process began.
+        """Returns histograms of the durations of exchanges and forward passes since the start.
 
         See `muxrl.servers.network.latency`; safe from any thread.
         """
@@ -268,11 +268,11 @@ def make_policies(
 
     Args:
         plan: the server.
-        on_failure: called in the learning thread, with a sentence, when training raises.
+        on_failure: called in the learning thread with a sentence if training raises.
         trainer: see `PolicyServer`.
 
     Raises:
-        ServerProblem: they cannot be built.
+        ServerProblem: the policies cannot be built.
     """
     try:
         algorithm = trainer or find(plan.algorithm).configured(plan)
@@ -288,7 +288,7 @@ def make_policies(
 
 
 def stop_by_signals() -> threading.Event:
-    """Has the process log; returns what SIGINT and SIGTERM set."""
+    """Configures logging; returns an event that SIGINT and SIGTERM set."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -309,13 +309,13 @@ def serve_forever(
 
     Args:
         plan: the server.
-        run_dir: where its checkpoint goes, each in place of the one before; None: none is written.
-        resume: whether it continues from its newest checkpoint in `run_dir`. Without it, a folder
-            that has one is refused, since it would be overwritten.
-        interval_s: seconds from one checkpoint to the next; None: only one at the end.
+        run_dir: where its checkpoint goes, which each new one replaces; None: none is written.
+        resume: whether to continue from its newest checkpoint in `run_dir`. Without it, a
+            folder that has a checkpoint is refused, since it would be overwritten.
+        interval_s: seconds between checkpoints; None: only one at the end.
     """
     stop = stop_by_signals()
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup asks for
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGHUP, lambda *_: stop.set())
     folder = run_dir / "checkpoints" / plan.server_id if run_dir else None
     with contextlib.ExitStack() as stack:
@@ -377,10 +377,10 @@ def _save(server: PolicyServer, checkpoint: Path) -> None:
 
 
 def _to_resume(plan: ServerPlan, run_dir: Path | None, *, resume: bool) -> ServerPlan:
-    """Returns the plan with the checkpoint that it continues from, if it is to.
+    """Returns the plan, with the checkpoint to continue from if `resume` is set.
 
     Raises:
-        ServerProblem: there is none, or one that would be overwritten.
+        ServerProblem: there is no checkpoint, or one that would be overwritten.
     """
     newest = find_newest(run_dir, plan.server_id) if run_dir else None
     if not resume:

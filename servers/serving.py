@@ -1,7 +1,7 @@
-"""A trainer's class as a server in a process of its own: ``muxrl.serving.run(MyTrainer)``.
+"""Runs a trainer's class as a server in a separate process: ``muxrl.serving.run(MyTrainer)``.
 
-It listens, and waits for a run to tell what it is for (``POST /v1/run/begin``). Then it is a policy
-server as any other, until the next run begins. Ray and torch are not needed.
+The process listens, and waits until a run sends it its plan (``POST /v1/run/begin``). Then it is a
+policy server like any other, until the next run begins. Ray and torch are not needed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _STOP_S = 30.0
 _BAD_PLAN = (
     ServerProblem, msgspec.ValidationError, ValueError, ArithmeticError, AssertionError, OSError,
 )  # fmt: skip
-"""What is raised of a plan that cannot be served: a space of no number, say, or no file's name."""
+"""Raised for plans that cannot be served: for a space without numbers, say, or a bad file name."""
 
 
 def run(make: Callable[..., Any], address: str = "", *, token: str = "") -> None:
@@ -87,11 +87,11 @@ class Serving:
     """A process that serves one run after another, with trainers of one class.
 
     Args:
-        make: the class.
+        make: the trainers' class.
         host: address to listen on.
         port: 0 takes a free one.
         token: that requests must have.
-        on_shutdown: called when a client asks it to stop.
+        on_shutdown: called when a client asks the process to stop.
 
     Raises:
         CannotListen: the port is taken.
@@ -127,7 +127,7 @@ class Serving:
         )
 
     def _check(self, asked: BeginRun) -> PlanProblems:
-        """Says what is wrong with a plan; no trainer is made besides those that learn."""
+        """Finds what is wrong with a plan; makes no trainer while another one is being served."""
         try:
             self._planned(asked, makes_trainers=self._server is None)
         except _BAD_PLAN as error:
@@ -138,7 +138,7 @@ class Serving:
         """Serves a plan from now on.
 
         Raises:
-            ValueMismatch: the trainer cannot be made for it; what was served continues.
+            ValueMismatch: no trainer can be made for the plan; an earlier server continues.
         """
         with self._lock:
             try:
@@ -184,7 +184,7 @@ class Serving:
         return plan
 
     def stop(self) -> None:
-        """Ends it; nothing is saved."""
+        """Ends the server and the network; nothing is saved."""
         if self._server is not None:
             self._server.stop()
         self._network.stop(_STOP_S)
@@ -197,7 +197,7 @@ def _problem_of(error: Exception) -> str:
 
 
 class _Waiting(Front):
-    """Says that no run has begun yet."""
+    """Answers while no run has begun yet."""
 
     def answer(self, items: list[AnyItem], reply: Answered, *, is_alone: bool) -> None:
         problem = NotServing(f"{self.spec.algorithm} waits for a run to begin")
@@ -212,7 +212,7 @@ async def _nothing() -> None:
 
 
 def main() -> None:
-    """``python -m muxrl.serving module:Class``."""
+    """The command ``python -m muxrl.serving module:Class``."""
     parser = argparse.ArgumentParser(prog="python -m muxrl.serving", description=run.__doc__)
     parser.add_argument("trainer", help=f"import path of the class, such as {EXAMPLE}")
     parser.add_argument("--address", default="", help=f"host:port; default: {ADDRESS}")

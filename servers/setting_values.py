@@ -1,4 +1,4 @@
-"""The value that a user gives a setting: read by its type; what is wrong with it is said."""
+"""Reads the value that a user gives a setting by its type, or says what is wrong with it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from muxrl.servers.declared import bare
 
 
 class AlgorithmProblem(ValueError):
-    """This algorithm cannot be built with these settings. The sentence says what to change."""
+    """An algorithm cannot be built with these settings. The message says what to change."""
 
 
 def suggestion(name: str, known: Collection[str]) -> str:
-    """Returns the end of a refusal: known names like `name`, or all of them if none is."""
+    """Returns the end of a refusal: known names similar to `name`, or all of them if none is."""
     return did_you_mean(name, known, most=3) or f"; known: {', '.join(sorted(known))}"
 
 
 def signature_of(made_by: Callable[..., Any]) -> inspect.Signature:
-    """Returns a signature, its annotations evaluated where all can be."""
+    """Returns a signature, with evaluated annotations if all of them can be evaluated."""
     try:
         return inspect.signature(made_by, eval_str=True)
     except Exception:  # noqa: BLE001, it evaluates the user's text
@@ -33,32 +33,32 @@ def signature_of(made_by: Callable[..., Any]) -> inspect.Signature:
 
 
 def training_arguments(config_class: type) -> dict[str, Any]:
-    """Returns what the `training()` of an RLlib config, and of those above it, takes: annotations
-    by name."""
+    """Returns the keyword arguments of an RLlib config's `training()`, and those of its bases, with
+    their annotations."""
     methods = [vars(one)["training"] for one in config_class.__mro__ if "training" in vars(one)]
     parameters = [p for m in reversed(methods) for p in signature_of(m).parameters.values()]
     return {p.name: p.annotation for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 _BARE = re.compile(r"\d|^(true|false)$", re.IGNORECASE)
-"""In a text that may be meant as something else."""
+"""Finds texts that may be meant as a number or a truth value."""
 
 
 class _Mismatch(Exception):
-    """A value is not of a type."""
+    """A value is not of its type."""
 
 
 def kind_of(annotation: Any, default: Any) -> Any:
-    """Returns the type that a parameter's values are judged by; `Any` where it is not known.
+    """Returns the type by which a parameter's values are judged; `Any` if it is not known.
 
     Args:
-        annotation: evaluated, or text that cannot be.
-        default: where it is not of the annotated type, as in some libraries, it says the type
-            itself: any number for a number.
+        annotation: evaluated, or text that cannot be evaluated.
+        default: the default value. If it is not of the annotated type, as in some libraries, the
+            type is the default's own, where a number allows any number.
     """
     if not isinstance(annotation, str) and annotation is not inspect.Parameter.empty:
         kind = Union[annotation, None] if default is None else annotation  # noqa: UP007, of objects
-        with contextlib.suppress(_Mismatch, TypeError):  # which it may be whatever the user wrote
+        with contextlib.suppress(_Mismatch, TypeError):  # the user's annotation may be anything
             if default is not inspect.Parameter.empty:
                 _read(default, kind)
             return kind
@@ -68,17 +68,17 @@ def kind_of(annotation: Any, default: Any) -> Any:
 
 
 def read_as(what: str, value: Any, kind: Any, *, converts: bool = False) -> Any:
-    """Returns a setting's value as its type has it: 500.0 as 500 where whole numbers are due.
+    """Returns a setting's value converted to its type: 500.0 becomes 500 for a whole number.
 
     Args:
-        what: the setting, in words.
+        what: the setting's name in messages.
         value: as the user wrote it.
-        kind: the type. Of classes those are judged that YAML knows.
-        converts: whether text is a number where one is due, as that of the environment has to be,
-            and a number is text.
+        kind: the type. Only classes that YAML knows are judged.
+        converts: whether text may stand for a number or a truth value, as it must in environment
+            variables, and a number for text.
 
     Raises:
-        AlgorithmProblem: it is of another type; begins with `what`.
+        AlgorithmProblem: the value is of another type; the message begins with `what`.
     """
     try:
         return _read(value, kind, converts)
@@ -138,7 +138,7 @@ def _converted(value: Any, cls: Any) -> Any:
 def _fits(value: Any, cls: Any, *, is_number: bool) -> bool:
     if cls is float:
         return is_number
-    if cls in (type, Callable):  # of what YAML can say, an import path
+    if cls in (type, Callable):  # in YAML, an import path
         return callable(value) or (isinstance(value, str) and ":" in value)
     is_judged = cls in _NAMES
     return not is_judged or (cls in (bool, str, types.NoneType) and isinstance(value, cls))
@@ -162,7 +162,7 @@ def _is_fixed(origin: Any, args: tuple[Any, ...]) -> bool:
 
 
 def mismatch(value: Any, kind: Any) -> str:
-    """Returns the end of a refusal: what values the type has, what came, and what to write."""
+    """Returns the end of a refusal: the expected type, the value, and what to write instead."""
     kind = bare(kind)
     got = f", got {_in_words(value)}{_remedy(value, kind)}"
     with contextlib.suppress(_Mismatch):
@@ -173,8 +173,8 @@ def mismatch(value: Any, kind: Any) -> str:
 
 
 def without_quotes(value: Any) -> tuple[Any, str]:
-    """Returns a value with what its texts would be without quotes: numbers, true or false, lists
-    and mappings of these; and what is wrong with the first such text, "" if there is none."""
+    """Returns a value whose texts are read as if they had no quotes: as numbers, true or false,
+    lists and mappings of these; and what is wrong with the first such text, "" for none."""
     problem = ""
 
     def read(value: Any) -> Any:

@@ -1,7 +1,8 @@
-"""How a simulation's actions become those that a network chooses, and back.
+"""Converts between a simulation's actions and those that a network chooses.
 
-A network chooses one of n (``Discrete``), one of n several times (``MultiDiscrete``), or real
-numbers in one dimension (``Box``). Everything else is put into one of these without loss:
+A network chooses one of n actions (``Discrete``), several times one of n (``MultiDiscrete``), or
+real numbers in one dimension (``Box``). Every other action space is put into one of these without
+loss:
 
 ======================================  ====================================================
 the simulation's action space           the network's
@@ -27,7 +28,7 @@ import numpy as np
 from muxrl.protocol import spaces as plain
 
 MAX_COMBINATIONS = 1_024
-"""The most that become one choice: a network has an output for each, and has to try each."""
+"""Most combinations to join into one choice: a network has an output for each, and must try it."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,11 @@ class ActionForm:
     """The actions of one agent as a network chooses them.
 
     Attributes:
-        space: what the network acts in, or the simulation's own space where there is no way.
-        kind: the simulation's space.
+        space: the network's action space, or the simulation's own if it cannot be converted.
+        kind: the simulation's action space.
         is_one_choice: whether `space` is Discrete for a `kind` of several choices.
-        is_scaled: whether real numbers are chosen in -1..1 where the bounds are known; else they
-            are chosen within the bounds, and clipped to them.
+        is_scaled: whether real numbers are chosen in -1..1 if the bounds are known; else they are
+            chosen within the bounds, and clipped to them.
     """
 
     space: plain.Space
@@ -49,7 +50,7 @@ class ActionForm:
 
     @cached_property
     def choices(self) -> tuple[int, ...]:
-        """The number of actions of each choice that the simulation's space has; () of a Box."""
+        """The number of actions in each choice of the simulation's space; () for a Box of reals."""
         return tuple(n for _, n in plain.choices(self.kind))
 
     @cached_property
@@ -59,36 +60,37 @@ class ActionForm:
 
     @cached_property
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where `space` is a Box: its lowest and highest numbers, in its dtype."""
+        """If `space` is a Box: its lowest and highest numbers, in its dtype."""
         assert isinstance(self.space, plain.Box)
         return plain.typed_bounds(self.space)
 
     @cached_property
     def has_bounds(self) -> bool:
-        """Whether `space` is a Box that ends on all sides."""
+        """Whether `space` is a Box with finite bounds."""
         return isinstance(self.space, plain.Box) and bool(np.isfinite(self.bounds).all())
 
     @cached_property
     def log_scale(self) -> float:
-        """By how much the log-density of a network's action exceeds that of the simulation's."""
+        """The log-density of a network's action minus that of the simulation's."""
         if not (self.is_scaled and self.has_bounds):
             return 0.0
-        # The density of an action scaled to [-1, 1] is that of the action times the scale.
+        # The density of an action that is scaled to [-1, 1] is the action's density times the
+        # scale.
         widths = np.subtract(*self.bounds[::-1], dtype=np.float64)
         return float(np.log(widths[widths > 0] / 2).sum())
 
     @cached_property
     def combinations(self) -> np.ndarray:
-        """With `is_one_choice`: the choices of each action, int64 ``[n, len(choices)]``."""
+        """If `is_one_choice`: the choices of each action, int64 ``[n, len(choices)]``."""
         return np.stack(np.unravel_index(np.arange(math.prod(self.choices)), self.choices), -1)
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """Of the simulation's actions where they are a Box, else None."""
+        """The shape of the simulation's actions if they are a Box, else None."""
         return self.kind.shape if isinstance(self.kind, plain.Box) else None
 
     def write_rows(self, actions: np.ndarray) -> Any:
-        """Returns rows of the simulation's actions for ``[E, n, ...]`` of a network's."""
+        """Returns rows of the simulation's actions for a network's actions ``[E, n, ...]``."""
         if not self.choices:
             value = self._scaled(actions)
             return value.reshape(*value.shape[:2], *(self.shape or ()))
@@ -103,7 +105,7 @@ class ActionForm:
         return chosen
 
     def _scaled(self, value: np.ndarray) -> np.ndarray:
-        """Returns a network's real numbers within the bounds, as RLlib does."""
+        """Returns a network's real numbers mapped into the bounds, as RLlib does."""
         if not isinstance(self.space, plain.Box) or (self.is_scaled and not self.has_bounds):
             return value
         low, high = self.bounds
@@ -112,12 +114,12 @@ class ActionForm:
         return np.clip(value, low, high)
 
     def read_rows(self, rows: Any) -> np.ndarray:
-        """Returns what a network would have chosen: undoes `write_rows`."""
+        """Returns the actions that a network would have chosen: undoes `write_rows`."""
         if isinstance(self.kind, plain.Discrete):
             return rows - self.kind.start if self.kind.start else rows
         rows = np.stack(rows, -1) if isinstance(rows, list) else rows.reshape(*rows.shape[:2], -1)
         if self.choices:
-            chosen = rows.astype(np.int64) - self.first  # of uint64 it would be real
+            chosen = rows.astype(np.int64) - self.first  # uint64 would become real
             if not self.is_one_choice:
                 return chosen
             return np.ravel_multi_index(tuple(np.moveaxis(chosen, -1, 0)), self.choices)
@@ -132,9 +134,9 @@ class ActionForm:
         """Returns masks for the network's actions, float32 ``[E, n, k]``.
 
         Args:
-            masks: rows of one number for each action of each choice, above 0 for those that are
-                available, one choice after another; of a Tuple a part for each choice. Where one
-                leaves no action, all are 0.
+            masks: rows with a number for each action of each choice, above 0 for available ones,
+                one choice after another; for a Tuple a part for each choice. If a mask leaves a
+                choice without actions, all of the network's actions are 0.
         """
         parts = masks if isinstance(masks, list) else [masks]
         lead = parts[0].shape[:2]
@@ -143,8 +145,8 @@ class ActionForm:
         return self._masked(flat).astype(np.float32)
 
     def _masked(self, flat: np.ndarray) -> np.ndarray:
-        """Returns which of the network's actions are available by those of each choice, bool
-        ``[..., n]`` both."""
+        """Returns which of the network's actions are available, given the available actions of each
+        choice; bool ``[..., n]`` both."""
         if len(self.choices) == 1:
             return flat
         parts = np.split(flat, np.cumsum(self.choices)[:-1], axis=-1)
@@ -156,7 +158,7 @@ class ActionForm:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the simulation's actions are the network's, integers counted from 0."""
+        """Whether the simulation's actions are the network's: integers counted from 0."""
         return isinstance(self.kind, plain.Discrete) and self.kind.start == 0
 
 
@@ -164,9 +166,9 @@ def action_form(space: plain.Space, *, as_one_choice: bool = False) -> ActionFor
     """Returns the form in which a network chooses actions of `space`.
 
     Args:
-        space: the simulation's.
+        space: the simulation's action space.
         as_one_choice: whether several choices become one, for algorithms that learn a value for
-            each action; those of more than `MAX_COMBINATIONS` combinations stay what they are.
+            each action; spaces with more than `MAX_COMBINATIONS` combinations stay as they are.
     """
     choices = [n for _, n in plain.choices(space)]
     if isinstance(space, plain.Box) and np.dtype(space.dtype).kind == "f":

@@ -1,7 +1,7 @@
-"""Policies of plain layers in numpy, for the step path; several of one form are asked at once.
+"""Policies of plain layers in numpy, for the step path; several of one form can run at once.
 
-Acting for a few agents takes a handful of products of tiny matrices, and torch takes about 10 µs
-to start each of them.
+Acting for a few agents needs just a few products of tiny matrices, and torch takes about 10 µs to
+start each.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from muxrl.protocol.messages import DenseLayer, PolicyNetwork
 from muxrl.servers.agents.keys import ACTION_MASK
 
 _MAX_KNOWN = 16
-"""Selections of a `Stack` that are kept: most turns have those of the turn before."""
+"""Most selections of a `Stack` to keep: a turn mostly needs the same ones as the turn before."""
 
 
 @dataclass(frozen=True)
 class DensePolicy:
-    """From observations ``[B, obs]`` to a number for each action ``[B, k]``, float32 both.
+    """Maps observations ``[B, obs]`` to a number for each action ``[B, k]``, float32 both.
 
     Attributes:
-        layers: one after another.
-        keys: of the parts of a Dict observation that it acts on, of which it then takes a dict;
-            None: it takes an array.
+        layers: in order.
+        keys: the parts of a Dict observation that it acts on; its argument is then a dict; None:
+            its argument is an array.
     """
 
     layers: Sequence[DenseLayer]
@@ -35,7 +35,7 @@ class DensePolicy:
 
     @classmethod
     def of(cls, network: PolicyNetwork | None, keys: tuple[str, ...] | None) -> DensePolicy | None:
-        """Returns that of a network; None: it has other layers, or reads more than observations."""
+        """Returns a network's policy; None: it has other layers, or other inputs."""
         if network is None or network.reads_last_action or network.reads_member_id:
             return None
         layers = [layer for layer in network.layers if isinstance(layer, DenseLayer)]
@@ -53,22 +53,22 @@ class DensePolicy:
 
     @property
     def form(self) -> Any:
-        """Equal for policies that differ in their numbers alone."""
+        """Equal for policies that differ in nothing but their numbers."""
         layers = [(one.weight.shape, one.bias is None, one.activation) for one in self.layers]
         return self.keys, tuple(layers)
 
 
 class Stack:
-    """Policies of one form in one array, so that several can be asked at once.
+    """Policies of one form in one array, so that several can run at once.
 
     Args:
-        policies: they are copied.
+        policies: their numbers are copied.
     """
 
     def __init__(self, policies: Sequence[DensePolicy]) -> None:
         self._keys = policies[0].keys
         layers = zip(*(policy.layers for policy in policies), strict=True)
-        # In torch's order, as the networks have them: in another BLAS may round otherwise.
+        # In torch's order, as in the networks: in another order, BLAS may round differently.
         self._layers = [
             (
                 np.stack([one.weight.T for one in of_all]),
@@ -80,7 +80,7 @@ class Stack:
         self._known: dict[tuple[int, ...], DensePolicy] = {}
 
     def of(self, places: tuple[int, ...]) -> DensePolicy:
-        """Returns some of the policies as one, of ``[m, B, obs]`` to ``[m, B, k]``."""
+        """Returns some of the policies as one, which maps ``[m, B, obs]`` to ``[m, B, k]``."""
         if places not in self._known:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()

@@ -1,7 +1,7 @@
-"""What policies read of an observation, a class for each part; algorithms say which they take.
+"""What policies can read in a step: a class for each input. Algorithms say which ones they use.
 
-Of a team each has a row for every member, smaller ones padded with zeros. A member that has
-departed or is not asked to act at this step is *absent*: its row is zero.
+A team's input has a row for every member, padded with zeros to the largest. A member that has
+departed or does not act at this step is *absent*: its row is zero.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from muxrl.servers.agents.spaces import flat_size
 
 
 class Own(Input):
-    """What agents themselves observe."""
+    """The agents' own observations."""
 
     key = OBS
 
@@ -43,7 +43,7 @@ class Own(Input):
         self._shape = space.shape[1:] if part.is_team else space.shape
         self._kinds = [(some, where, part.first_of(where).read) for some, where in part.kinds]
         self._alike: tuple[OfKind, Reader] | None = None
-        """All agents, where they observe the same."""
+        """All agents with their reader, if they observe alike."""
         if part.are_all(self._kinds):
             self._alike = self._kinds[0][0], self._kinds[0][2]
 
@@ -68,9 +68,9 @@ class Own(Input):
 
 
 class Mask(Input):
-    """Which actions are available: 1, those that are; of an agent without a mask all that it has.
+    """Which actions are available: 1 for those that are; all actions of an agent without a mask.
 
-    Absent agents of a group have all of them, without effect, since a distribution needs one.
+    Absent agents of a group have all actions, without effect, since a distribution needs one.
     """
 
     key = ACTION_MASK
@@ -83,7 +83,7 @@ class Mask(Input):
         self._same = _Same(np.where(part.is_here[:, None], own, absent))
         self._width = actions.mask_shape[-1]
         masked = [member for member in part.agents if member.is_masked]
-        # Of agents that observe the same, some may have other choices behind a mask.
+        # Agents that observe alike may still have other choices behind a mask.
         forms = [m.form for i, m in enumerate(masked) if m.form not in [o.form for o in masked[:i]]]
         self._kinds = [
             (some, where, part.first_of(where))
@@ -134,13 +134,13 @@ class Mask(Input):
 
 
 class State(Input):
-    """What mixers and critics see while training.
+    """What mixers and critics read in training.
 
     It is the state that the simulation sends; else the state that the agents in view observe (key
     ``state``, the same for all of them); else, or without `use_global_state`, their observations
-    side by side. There, agents without an observation have zeros, and where members may come late,
-    a 1 follows for every agent that has departed: zeros alone do not tell it from one that is still
-    to come, and the mixer would value a death like a late arrival.
+    side by side. There, agents without an observation have zeros. If members may come late, a 1
+    follows for each agent that has departed: zeros alone do not tell such an agent from one that is
+    still to come, and the mixer would value a death like a late arrival.
     """
 
     key = STATE
@@ -179,7 +179,7 @@ class State(Input):
             state = np.stack([states[i] for i in self._view_of], axis=1)
         if not len(self._absent):
             return state
-        # Yu et al. 2022, "death masking": of a departed agent the critic sees only the id.
+        # Yu et al. 2022, "death masking": for a departed agent the critic sees nothing but the id.
         state = np.array(state)
         rows, columns = np.nonzero(seen.departed[:, self._absent_places])
         state[rows, self._absent[columns]] = 0.0
@@ -191,7 +191,7 @@ class State(Input):
         return read(seen.state)
 
     def _rows(self, seen: Seen, obs: np.ndarray) -> np.ndarray:
-        """Returns a team's padded observations in a row."""
+        """Returns a team's padded observations side by side."""
         state = obs.reshape(*obs.shape[:2], -1)
         if self._marks_departed:
             departed = self._part.by_seat(seen.have_departed(self._part.places))
@@ -200,7 +200,7 @@ class State(Input):
 
 
 class _View:
-    """The agents whose state a seat sees: what these observe."""
+    """The state that a seat sees, as the agents in its view observe it."""
 
     def __init__(self, seat: Seat, part: Part) -> None:
         names, layout = [member.agent_id for member in seat.view], part.layout
@@ -210,9 +210,9 @@ class _View:
         self._places = places_of(names, layout)
         self.is_observed = any(member.read_state for member in seat.view)
         self._observing: list[tuple[OfKind, Reader]] = []
-        """Those here that observe the state."""
+        """The agents in the layout that observe the state."""
         self._here: list[tuple[OfKind, Reader, slice]] = []
-        """Those here, and where their observations are in the state."""
+        """The agents in the layout, with the places of their observations in the state."""
         sizes = [flat_size(member.own_space) for member in seat.view]
         starts = np.cumsum([0, *([max(sizes)] * len(sizes) if part.is_team else sizes)])
         for member, start, size in zip(seat.view, starts, sizes, strict=False):
@@ -222,7 +222,7 @@ class _View:
                     self._observing.append((some, member.read_state))
 
     def read(self, seen: Seen) -> np.ndarray:
-        """Returns the state ``[E, size]``: that the first of those here observes, if any do."""
+        """Returns the state ``[E, size]``: the one that the first agent observes, if any does."""
         if self._observing:
             some, read = self._observing[0]
             return read(some.of(seen.observations)[STATE]).reshape(seen.num_episodes, -1)
@@ -238,7 +238,7 @@ class _View:
 
 
 class AgentId(Input):
-    """Which of the agents in view it is, one-hot."""
+    """Which of the agents in view the seat is, one-hot."""
 
     key = AGENT_ID
 
@@ -256,7 +256,7 @@ class AgentId(Input):
 
 
 class Alive(Input):
-    """Who is asked to act now, 1, and who is absent; for those that may be absent."""
+    """Whether each agent acts now, 1, or is absent, 0; for agents that may be absent."""
 
     key = ALIVE
 
@@ -276,7 +276,7 @@ class Alive(Input):
 
 
 class LastAction(Remembering):
-    """The action before as a network chose it, -1 for none and of absent members."""
+    """The last action in the network's form; -1 before the first one, and for absent members."""
 
     key = LAST_ACTION
 
@@ -314,7 +314,7 @@ class _Same:
         self._rows = rows[None]
 
     def of(self, num_episodes: int) -> np.ndarray:
-        """Returns them for so many episodes."""
+        """Returns the rows for a number of episodes."""
         if len(self._rows) != num_episodes:
             self._rows = np.broadcast_to(self._rows[0], (num_episodes, *self._rows.shape[1:]))
         return self._rows

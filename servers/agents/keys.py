@@ -1,6 +1,6 @@
-"""What the parts of an observation are called, in memory, in checkpoints and in exported files.
+"""Names of the parts of an observation, in memory, in checkpoints and in exported files.
 
-An action mask and the global state have the names under which a simulation sends them.
+An action mask and the global state have the names under which simulations send them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ALIVE = "alive"
 LAST_ACTION = "last_action"
 
 BINARY_KEYS = frozenset({ACTION_MASK, ALIVE})
-"""Parts of truth values, which replays store in a byte each: with many actions a mask would take
+"""Parts that hold truth values, which replays store as bytes: with many actions, a mask would take
 most of the memory."""
 
 NO_ACTION = -1

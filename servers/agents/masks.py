@@ -1,4 +1,4 @@
-"""Observations that come with an action mask apart: above 0 for each action that is available."""
+"""Observations with a separate action mask, which is above 0 for each available action."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NONE_AVAILABLE = (
 
 
 def none_available(agent_id: str) -> ValueMismatch:
-    """Returns the refusal of a step in which an agent is to act that has no action."""
+    """Returns the refusal of a step in which an agent that must act has no available action."""
     return ValueMismatch(
         NONE_AVAILABLE.format(agent_id),
         agent_id=agent_id,
@@ -25,12 +25,12 @@ def none_available(agent_id: str) -> ValueMismatch:
 
 
 def observed_parts(observation_space: Space) -> dict[str, Any]:
-    """Returns the parts of what a seat observes by key; what has none is `OBS`."""
+    """Returns the parts of a seat's observations by key; a single part is `OBS`."""
     if isinstance(observation_space, DictSpace):
         return dict(observation_space.spaces)
     return {OBS: observation_space}
 
 
 def has_action_mask(observation_space: Any) -> bool:
-    """Returns whether observations come with an action mask, by their space, Gymnasium's too."""
+    """Returns whether observations of a space, also one of Gymnasium's, have an action mask."""
     return ACTION_MASK in getattr(observation_space, "spaces", ())

@@ -1,7 +1,7 @@
-"""What the seats of a server remember in its open episodes: arrays, with a row for each slot.
+"""The memory of a server's seats in open episodes: arrays with a row for each slot.
 
-An open episode has a slot, and so has whoever is asked without a server. A new episode begins with
-nothing remembered in its slot.
+Each open episode has a slot; so has an episode that is played without a server. A new episode
+begins with an empty memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from muxrl.servers.agents.keys import NO_ACTION
 from muxrl.servers.agents.seats import Seat
 
 Slots = slice | np.ndarray
-"""Of some episodes: a slice where they follow each other, since that makes a view."""
+"""Slots of some episodes: a slice if they are consecutive, since it makes a view."""
 Columns = slice | np.ndarray
 
 
@@ -25,27 +25,28 @@ class Memory:
     """What seats remember, by slot.
 
     Attributes:
-        began: bool ``[slots, seats]``, whether a seat has observed in its life.
-        pending: ``[slots, seats]``, rewards of a seat's last action, until it observes again.
-        discounted: ``[slots, seats]``, discounted sums of scaled rewards.
-        last_actions: float32 ``[slots, agents]``, the last action of each member of a team as its
-            network chose it, -1 before the first.
-        frames: what agents have read last; None: nothing is stacked.
+        began: bool ``[slots, seats]``, whether a seat has observed in its current life.
+        pending: ``[slots, seats]``, rewards that a seat got since its last action, until it
+            observes again.
+        discounted: ``[slots, seats]``, discounted sums of rewards, for their scale.
+        last_actions: float32 ``[slots, agents]``, the last action of each member of a team, in the
+            form of its network; -1 before the first one.
+        frames: what agents have read last; None: frames are not stacked.
 
     Args:
-        agents: of the server, in order.
+        agents: the server's agents, in order.
         seats: by seat id.
-        num_slots: how many to begin with.
+        num_slots: number of slots to begin with.
     """
 
     def __init__(
         self, agents: Sequence[str], seats: Mapping[str, Seat], num_slots: int = 1
     ) -> None:
         self.places = {seat_id: i for i, seat_id in enumerate(seats)}
-        """Of each seat among all."""
+        """By seat id: the place among all seats."""
         self.places_in_policy: dict[str, int] = {}
         self._num_seats: dict[str, int] = {}
-        """By policy."""
+        """By policy: the number of its seats."""
         for seat_id, seat in seats.items():
             place = self._num_seats.get(seat.policy_id, 0)
             self.places_in_policy[seat_id], self._num_seats[seat.policy_id] = place, place + 1
@@ -55,7 +56,7 @@ class Memory:
         self.discounted = np.zeros((num_slots, num_seats))
         self.last_actions = np.full((num_slots, num_agents), NO_ACTION, np.float32)
         self._states: dict[str, Any] = {}
-        """By policy, trees of ``[slots, seats of the policy, ...]``; made when one has a state."""
+        """By policy: trees of ``[slots, seats of the policy, ...]``, made with the first state."""
         self._has_state: dict[str, np.ndarray] = {}
         frame_stack = next((seat.frame_stack for seat in seats.values()), 1)
         self.frames = Frames(frame_stack, num_slots, num_agents) if frame_stack > 1 else None
@@ -71,7 +72,7 @@ class Memory:
             self.frames.grow(num_slots)
 
     def begin(self, slot: int) -> None:
-        """Forgets all in a slot."""
+        """Forgets everything in a slot."""
         self.began[slot] = False
         self.pending[slot] = self.discounted[slot] = 0.0
         self.last_actions[slot] = NO_ACTION
@@ -81,7 +82,7 @@ class Memory:
             self.frames.forget(slot)
 
     def begin_again(self, slot: int, seat: Seat) -> None:
-        """Forgets what a seat did in the life before; its agents' actions are apart."""
+        """Forgets a seat's former life; `last_actions` is reset elsewhere."""
         place = self.places[seat.seat_id]
         self.began[slot, place] = False
         self.pending[slot, place] = self.discounted[slot, place] = 0.0
@@ -92,7 +93,8 @@ class Memory:
         """Returns recurrent states of some seats of a policy.
 
         Returns:
-            A tree of arrays ``[E, S, ...]``, None: there are none; and whose there are, ``[E, S]``.
+            A tree of arrays ``[E, S, ...]``, None if there are no states; and which seats have one,
+            bool ``[E, S]``.
         """
         has = self._has_state.get(policy_id) if self._has_state else None
         if has is None:
@@ -101,11 +103,11 @@ class Memory:
         have = has[index]
         if not have.any():
             return None, have
-        # Copies: a policy may return what it was given, and that is recorded.
+        # Copied, since a policy may return what it was given, and that is recorded.
         return each_array(lambda one: np.array(one[index]), self._states[policy_id]), have
 
     def put_states(self, policy_id: str, where: Slots, columns: Columns, states: Any) -> None:
-        """Keeps recurrent states ``[E, S, ...]`` after the actions of some seats."""
+        """Keeps recurrent states ``[E, S, ...]``, as they are after the actions of some seats."""
         if policy_id not in self._states:
             lead = len(self.began), self._num_seats[policy_id]
             self._has_state[policy_id] = np.zeros(lead, bool)

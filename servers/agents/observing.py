@@ -1,9 +1,9 @@
-"""How a server's observations become what its networks read: flattened, scaled, normalised.
+"""Turns a server's observations into what its networks read: flattened, scaled, normalised.
 
-Seats read observations with what `Observing` gives them. Statistics change only where `add` is
-called, for training episodes, when a step has been recorded. So the observations of one step, and
-all parts of a team's, are normalised alike, and what is refused leaves no trace. An observation is
-recorded as it was acted on: a batch's log-probabilities are those of its own observations.
+Seats read observations through `Observing`. Statistics change only in `add`, which is called for
+training episodes when a step has been recorded. So all observations of one step, and all parts of a
+team's, are normalised alike, and a refused step leaves no trace. An observation is recorded as it
+was acted on, so that a batch's log-probabilities belong to its observations.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from muxrl.servers.config import ServerPlan
 CLIP = 10.0
 """Largest normalised number, as in OpenAI Baselines' `VecNormalize` and Stable-Baselines3."""
 _MAX_KINDS = 256
-"""Of which it is remembered where they are in rows."""
+"""Most layouts of kinds for which to remember where agents are in rows."""
 _ROUNDING = 1e-7
-"""Deviations below this part of the mean are float32's rounding, not a signal."""
+"""Deviations below this share of the mean are rounding errors of float32, not a signal."""
 
 Reader = Callable[[Any], np.ndarray]
 
 
 class Normalizer:
-    """Observations of one kind, less their mean, by their deviation, within ±`CLIP`.
+    """Normalises observations of one kind: less the mean, by the deviation, within ±`CLIP`.
 
-    Before there are two observations, the mean stands for 0 and the deviation for 1.
+    Until there are two observations, 0 stands for the mean and 1 for the deviation.
 
     Args:
-        space: of the observations. What is one-hot, a truth value or a mask in it stays as it is.
+        space: of the observations. One-hot parts, truth values and masks in it stay unchanged.
     """
 
     def __init__(self, space: Space) -> None:
@@ -62,7 +62,7 @@ class Normalizer:
         self._constants: tuple[np.ndarray, np.ndarray] | None = None
 
     def constants(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns what is subtracted, divided by and clipped at: float64, of the shape read."""
+        """Returns what to subtract, divide by and clip at: float64, of the shape that is read."""
         if self._constants is None:
             mean, deviation = self.statistics.mean, np.sqrt(self.statistics.variance)
             deviation[deviation <= _ROUNDING * np.abs(mean)] = 1.0
@@ -80,25 +80,25 @@ class Normalizer:
         return np.minimum(normal, limit, out=normal).astype(np.float32)
 
     def add(self, batch: np.ndarray) -> None:
-        """Counts observations in, float64 ``[n, ...]``."""
+        """Counts observations, float64 ``[n, ...]``."""
         self.statistics.add(batch)
         self._constants = None
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continues the state of other statistics."""
+        """Continues with the state of other statistics."""
         self.statistics.set_state(state)
         self._constants = None
 
 
 class Reading:
-    """From a conforming value of a space to the float32 array that a network reads.
+    """Turns a conforming value of a space into the float32 array that a network reads.
 
-    From rows of values, ``[..., *shape]``, to rows.
+    Rows of values, ``[..., *shape]``, become rows.
 
     Args:
         space: of the values.
-        scale: of its bounds; None: none.
-        normalizer: of its numbers; None: none.
+        scale: scales values by their bounds; None: they stay as they are.
+        normalizer: normalises numbers; None: they stay as they are.
     """
 
     def __init__(self, space: Space, scale: Scale | None, normalizer: Normalizer | None) -> None:
@@ -116,17 +116,17 @@ class Reading:
 
     @property
     def key(self) -> object:
-        """Equal for those that do the same."""
+        """Equal for readings that do the same."""
         return self.scale and self.scale.key, self.normalizer
 
     def numbers(self, value: Any) -> np.ndarray:
-        """Returns them flattened and scaled: float64 if they are to be normalised, else float32."""
+        """Returns values flattened and scaled: float64 if they will be normalised, else float32."""
         array = self._read(value)
         return array if self.scale is None else self.scale.apply(array)
 
 
 class _Source(NamedTuple):
-    """What a normalizer counts of an agent's observations."""
+    """The part of an agent's observation that a normalizer counts."""
 
     reading: Reading
     part: Callable[[Any], Any]
@@ -135,39 +135,39 @@ class _Source(NamedTuple):
 class Observing:
     """Reads the observations of a server's agents.
 
-    Statistics are by policy. Where agents of a policy observe different things, as members of a
-    team may, each kind of observation has its own; a global state has its own, too.
+    Statistics are kept by policy. If agents of a policy observe different things, as members of a
+    team may, each kind of observation has its own statistics; so has a global state.
 
     Args:
         plan: the server.
 
     Attributes:
         normalizes: whether numbers are normalised.
-        frame_stack: how many observations of an agent are read at once; see
-            `muxrl.servers.agents.frames`. Readers and statistics are of one.
+        frame_stack: number of an agent's observations that are read at once; see
+            `muxrl.servers.agents.frames`. Readers and statistics are for single observations.
     """
 
     def __init__(self, plan: ServerPlan) -> None:
         self._agents, self._scaling = plan.agents, plan.scale_observations
         self.normalizes, self.frame_stack = plan.normalize_observations, plan.frame_stack
         self._by_policy: dict[str, dict[str, Normalizer]] = {}
-        """By policy, and by kind of observation."""
+        """By policy, then by kind of observation."""
         self._states: dict[str, Normalizer] = {}
-        """Of global states, by kind."""
+        """By kind of global state."""
         self._sources: dict[str, dict[Normalizer, _Source]] = {}
-        """By agent: from its observation to what each normalizer counts."""
+        """By agent, then by normalizer: what it counts of the agent's observation."""
         self._columns: dict[tuple[str, ...], list[tuple[_Source, slice | np.ndarray]]] = {}
-        """By the agents of a kind: of which columns of its rows each source counts."""
+        """By the agents of a kind: each source, with the columns of the rows that it counts."""
         self._simulation_state: Reading | None = None
         self._is_frozen = False
 
     @property
     def reads_as(self) -> Scaling | None:
-        """Equal where observations of equal spaces are read alike; None: as nobody else does."""
+        """Equal for servers that read equal spaces alike; None: no other server reads alike."""
         return None if self.normalizes or self.frame_stack > 1 else self._scaling
 
     def space(self, space: Space) -> Box:
-        """Returns what is read of a space, all frames of it."""
+        """Returns the space of what is read of a space, with all frames."""
         box = module_observation_space(space)
         scale = find_scale(space, self._scaling)
         if self.normalizes:
@@ -177,16 +177,16 @@ class Observing:
         return stacked_space(box, self.frame_stack)
 
     def reader(self, agent_id: str, space: Space) -> Reader:
-        """Returns what reads the part of an agent's observations that is of this space, or rows."""
+        """Returns the reader of the part of an agent's observation with this space, or of rows."""
         return self.reading(agent_id, space) or module_observation_reader(space)
 
     def state_reader(self, agent_id: str, space: Space) -> Reader:
-        """Returns what reads the global state that an agent observes."""
+        """Returns the reader of the global state that an agent observes."""
         reading = self._reading(agent_id, space, self._states)
         return reading or module_observation_reader(space)
 
     def simulation_state_reader(self, size: int) -> Reader:
-        """Returns what reads the global state of the simulation, float32 rows."""
+        """Returns the reader of the simulation's global state, float32 rows."""
         if not self.normalizes:
             return module_observation_reader(Box((size,)))
         space = Box((size,))
@@ -195,7 +195,7 @@ class Observing:
         return self._simulation_state
 
     def reading(self, agent_id: str, space: Space) -> Reading | None:
-        """As `reader`; None: nothing is scaled or normalised."""
+        """Returns a `Reading` as for `reader`; None: nothing is scaled or normalised."""
         if not self.normalizes and self._scaling == "none":
             return None
         kinds = self._by_policy.setdefault(self._agents[agent_id].policy_id, {})
@@ -214,10 +214,10 @@ class Observing:
     # --- statistics ---------------------------------------------------------------------
 
     def add(self, kinds: Sequence[Kind], rows: Sequence[Any], states: Any) -> None:
-        """Counts in a training step, of many episodes at once: all of it was read alike.
+        """Counts a training step of many episodes, all of which were read alike.
 
         Args:
-            kinds: of observations, see `muxrl.protocol.rows.Layout.observed`.
+            kinds: of observations; see `muxrl.protocol.rows.Layout.observed`.
             rows: of each kind, ``[E, A, ...]``.
             states: global states ``[E, state_size]``, None if none were sent.
         """
@@ -250,7 +250,7 @@ class Observing:
         return self._columns[key]
 
     def freeze(self) -> None:
-        """Keeps the statistics as they are."""
+        """Keeps the statistics unchanged from now on."""
         self._is_frozen = True
 
     def get_state(self) -> dict[str, Any]:
@@ -270,15 +270,15 @@ class Observing:
         names: Mapping[str, str] | None = None,
         has_states: bool = True,
     ) -> None:
-        """Continues with what `get_state` returned.
+        """Continues with statistics that `get_state` returned.
 
         Args:
-            state: of another server, perhaps.
-            names: what policies are called there, where that differs.
-            has_states: whether statistics of global states are needed: not to act.
+            state: maybe of another server.
+            names: names of policies in the state, if they differ.
+            has_states: whether statistics of global states are needed; acting needs none.
 
         Raises:
-            ValueError: it lacks a policy, or is of other observations.
+            ValueError: the state lacks a policy, or is of other observations.
         """
         for policy_id, kinds in self._by_policy.items():
             name = (names or {}).get(policy_id, policy_id)

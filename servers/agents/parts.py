@@ -1,7 +1,7 @@
-"""The seats of one policy that act together: from arrays of what agents observe, and back.
+"""Parts: the seats of one policy that act together, between arrays of the simulation and a policy.
 
-Of ``E`` episodes and ``S`` seats all arrays are ``[E, S, ...]``; one episode alone is ``E = 1``.
-The same agents act in all of these episodes, so a part is made once for a layout.
+For ``E`` episodes and ``S`` seats all arrays are ``[E, S, ...]``; a single episode has ``E = 1``.
+The same agents act in all of these episodes, so that a part is made once for each layout.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from muxrl.servers.agents.seats import Member, Seat
 
 
 class Seen(msgspec.Struct):
-    """What simulations show in one step of ``E`` episodes.
+    """What the simulations show in one step of ``E`` episodes.
 
     Attributes:
         num_episodes: E.
         layout: the agents that observe.
         observations: rows of each kind, in the order of `Layout.observed`.
-        state: the global state, float32 ``[E, state_size]``; None: none came.
-        memory: of the seats.
-        where: the episodes' slots in it.
-        departed: bool ``[E, agents of the server]``, those that are done by now.
-        back: agents that begin a new life: what they did in the one before is forgotten.
-        is_final: whether seats see this at their end and do not act on it: no mask is needed there.
-        newest: what was stacked of it, by index; see `Frames.advance`.
+        state: the global state, float32 ``[E, state_size]``; None: none was sent.
+        memory: the memory of the seats.
+        where: the slots of the episodes in the memory.
+        departed: bool ``[E, agents of the server]``, the agents that are done by now.
+        back: agents that begin a new life; their actions in the old one are forgotten.
+        is_final: whether seats see this at their end and do not act on it, so that no mask is
+            needed.
+        newest: stacks that were read in this step, by index; see `Frames.advance`.
     """
 
     num_episodes: int
@@ -49,15 +50,15 @@ class Seen(msgspec.Struct):
     newest: list[tuple[Any, np.ndarray]] = []
 
     def have_departed(self, columns: Any) -> np.ndarray:
-        """Returns which of some agents are done, 0 or 1, float32 ``[E, n]``."""
+        """Returns which of some agents are done, as 0 or 1, float32 ``[E, n]``."""
         return self.departed[:, columns].astype(np.float32)
 
     def read(self, some: OfKind, reader: Reader) -> np.ndarray:
-        """Returns what networks read of agents' observations, and of those before them.
+        """Returns what networks read of some agents: their observations, with earlier ones stacked.
 
         Args:
             some: the agents.
-            reader: of all that a network reads of one; the same by whichever seat.
+            reader: reads everything of an observation that a network reads; the same for all seats.
         """
         frames, stacks = reader(some.of(self.observations)), self.memory.frames
         if stacks is None:
@@ -73,16 +74,16 @@ class Seen(msgspec.Struct):
 
 
 class OfKind(NamedTuple):
-    """Some agents of one kind, and where they are."""
+    """Some agents of one kind of space, and where they are in rows."""
 
     kind: int
     columns: slice | np.ndarray
-    """In the rows of the kind."""
+    """Columns of these agents in the rows of the kind."""
     agents: tuple[str, ...]
     places: slice | np.ndarray
-    """Among all agents of the server."""
+    """Places of these agents among all agents of the server."""
     is_whole: bool
-    """Whether they are all of the kind, in its order."""
+    """Whether these are all agents of the kind, in its order."""
     of_kind: Kind
 
     def of(self, rows: Sequence[Any]) -> Any:
@@ -90,7 +91,7 @@ class OfKind(NamedTuple):
         return rows[self.kind] if self.is_whole else pick_columns(rows[self.kind], self.columns)
 
     def write(self, own: Any, rows: list[Any]) -> None:
-        """Writes the rows of these agents among those of their kind; None: there are none yet."""
+        """Writes rows of these agents into those of their kind, which are made if None."""
         if rows[self.kind] is None:
             leaf = self.of_kind.leaf
             if self.is_whole and leaf is not None and own.dtype == leaf[0]:
@@ -101,14 +102,14 @@ class OfKind(NamedTuple):
 
 
 def num_rows(rows: Any) -> int:
-    """Returns how many episodes there are in rows."""
+    """Returns the number of episodes in rows."""
     while not isinstance(rows, np.ndarray):
         rows = next(iter(rows.values() if isinstance(rows, dict) else rows))
     return len(rows)
 
 
 def places_of(agents: Sequence[str], layout: Layout) -> slice | np.ndarray:
-    """Returns where agents are among all of the server."""
+    """Returns the places of agents among all agents of the server."""
     place_of = {agent_id: i for i, agent_id in enumerate(layout.spaces)}
     return index_of([place_of[agent_id] for agent_id in agents])
 
@@ -116,9 +117,9 @@ def places_of(agents: Sequence[str], layout: Layout) -> slice | np.ndarray:
 def by_kind(
     names: Sequence[str | None], kinds: Sequence[Kind], layout: Layout
 ) -> list[tuple[OfKind, slice | np.ndarray]]:
-    """Returns agents by kind, of those in the rows, and which of `names` each part has.
+    """Returns the agents that are in rows by kind, each with their positions in `names`.
 
-    None among the names is nobody.
+    A name that is None stands for no agent.
     """
     found = []
     for i, columns, where in columns_by_kind(names, kinds):
@@ -130,13 +131,13 @@ def by_kind(
 
 
 class Input(ABC):
-    """Something that policies read, made for a part. Algorithms declare which; see `Seating`.
+    """Something that policies read, made for one part; algorithms declare theirs in a `Seating`.
 
     Attributes:
-        key: of it in an observation.
+        key: of this input in an observation.
 
     Args:
-        part: who reads it.
+        part: the part that reads it.
     """
 
     key: ClassVar[str]
@@ -147,7 +148,7 @@ class Input(ABC):
     @staticmethod
     @abstractmethod
     def space(seat: Seat) -> Space | None:
-        """Returns the space of what a seat reads; None: there is nothing."""
+        """Returns the space of what a seat reads; None: the seat does not read this input."""
 
     @abstractmethod
     def read(self, seen: Seen, found: Mapping[str, Any]) -> np.ndarray:
@@ -155,7 +156,7 @@ class Input(ABC):
 
         Args:
             seen: a step.
-            found: by key, what the inputs before this one have read of it.
+            found: by key, what the inputs before this one have read in the step.
 
         Raises:
             ValueMismatch: a mask allows nothing, or a team is incomplete.
@@ -163,50 +164,50 @@ class Input(ABC):
 
 
 class Remembering(Input):
-    """An input that reads the last actions."""
+    """An input that reads the last actions of agents."""
 
     @abstractmethod
     def remember(self, actions: np.ndarray, memory: Memory, where: Slots) -> None:
-        """Keeps what is read of actions ``[E, n, ...]`` at the next step."""
+        """Keeps actions ``[E, n, ...]`` to be read at the next step."""
 
 
 _NOTHING: Mapping[str, Any] = {}
 
 
 class Logged(NamedTuple):
-    """Actions of a part's seats that were chosen elsewhere."""
+    """Actions of the seats of a part that were chosen elsewhere."""
 
     actions: np.ndarray
-    """As the policy would have chosen them, ``[E, S, ...]``; anything where none is given."""
+    """As the policy would have chosen them, ``[E, S, ...]``; arbitrary where no action is given."""
     is_given: np.ndarray
-    """Bool ``[E, S]``, of teams ``[E, S, members]``."""
+    """Whether an action is given: bool ``[E, S]``, for teams ``[E, S, members]``."""
     log_probs: np.ndarray | None
-    """With which they were chosen, ``[E, S]``, NaN where that is not known; None: of none is."""
+    """The actions' log-probabilities, ``[E, S]``, NaN if unknown; None: all are unknown."""
 
 
 class Part:
     """Seats of one policy that act together.
 
     Attributes:
-        seats: these.
-        agents: those of the seats, one seat's behind another's: ``n``.
-        names: their ids.
-        layout: the agents that act. Of a team some may be absent, and of a group of agents with
-            seats of their own.
-        seat_places: of its seats among all of the server.
-        places_in_policy: among those of their policy.
-        is_untrained: whether they act with the weights that the server began with.
-        is_here: bool ``[n]``, who of `agents` is in the layout.
-        places: where they are among all agents of the server.
-        kinds: those that observe, by kind, and where they are among `agents`.
-        writes_as_is: number of the kind whose rows the policy's actions are; None: `write` makes
-            them.
-        remembers_actions: whether it reads the last actions of its agents.
+        seats: the seats.
+        agents: the agents of all seats, seat after seat: ``n``.
+        names: ids of these agents.
+        layout: the agents that act. Some members of a team may be absent, and so may agents that
+            are seats by themselves.
+        seat_places: places of the seats among all seats of the server.
+        places_in_policy: places of the seats among the seats of their policy.
+        is_untrained: whether the seats act with the weights that the server began with.
+        is_here: bool ``[n]``, which of `agents` are in the layout.
+        places: places of `agents` among all agents of the server.
+        kinds: the agents that observe, by kind, with their positions in `agents`.
+        writes_as_is: index of the kind whose rows are the policy's actions, unchanged; None:
+            `write` converts them.
+        remembers_actions: whether the policy reads the last actions of its agents.
 
     Args:
         seats: of the same policy, with the same inputs and spaces.
-        layout: of some of their members, or none.
-        memory: of the seats of the server.
+        layout: has some of their members, or none.
+        memory: of the server's seats.
         is_untrained: see above.
     """
 
@@ -254,11 +255,11 @@ class Part:
         return self.agents[int(np.arange(len(self.agents))[where][0])]
 
     def are_all(self, kinds: Sequence[tuple[Any, ...]]) -> bool:
-        """Whether all agents are in the first of these kinds."""
+        """Whether the first of these kinds has all agents."""
         return [len(some.agents) for some, *_ in kinds] == [len(self.agents)]
 
     def by_seat(self, rows: np.ndarray) -> np.ndarray:
-        """Returns ``[E, S, ...]`` of ``[E, n, ...]``, where a team has a row for each member."""
+        """Returns rows ``[E, n, ...]`` as ``[E, S, ...]``; for teams ``[E, S, members, ...]``."""
         if not self.is_team:
             return rows
         if len(self.seats) == 1:
@@ -308,13 +309,13 @@ class Part:
                 )
 
     def rewards(self, rewards: np.ndarray) -> np.ndarray:
-        """Returns the recorded rewards ``[E, S]`` of those by agent of the server, ``[E, A]``."""
+        """Returns the recorded rewards ``[E, S]`` from those by agent of the server ``[E, A]``."""
         own = rewards[:, self._rewarded]
         if self._reward == "own":
             return own
         num_members = len(self.seats[0].members)
         total = np.zeros(len(own) * len(self.seats))
-        # In the order in which one team's are added, to the last bit.
+        # In the order in which a single team's are added, so that sums are equal to the last bit.
         for column in own.reshape(-1, num_members).T:
             total += column
         if self._reward == "mean":
@@ -329,7 +330,7 @@ class Part:
             some.write(self._actions.write(form, own), into)
 
     def of_acting(self, rows: Sequence[Any]) -> np.ndarray:
-        """Returns ``[E, n, ...]`` of rows of each kind of action space, where all act alike."""
+        """Returns ``[E, n, ...]``, from rows of each kind of action space with equal shapes."""
         if self._acts_alike:
             return self._acts[0][0].of(rows)
         first = self._acts[0][0].of(rows)
@@ -341,12 +342,12 @@ class Part:
     def read_logged(
         self, rows: Sequence[Any], is_given: np.ndarray | None, log_probs: np.ndarray | None
     ) -> Logged:
-        """Returns actions that were chosen elsewhere as the policy chooses its own.
+        """Returns actions that were chosen elsewhere in the form of the policy's own actions.
 
         Args:
-            rows: of each kind of action space; anything where none is given.
-            is_given: bool ``[E, A]``, by agent of the layout; None: all are.
-            log_probs: likewise, see `Logged`.
+            rows: of each kind of action space; arbitrary where no action is given.
+            is_given: bool ``[E, A]``, by agent of the layout; None: all are given.
+            log_probs: likewise; see `Logged`.
         """
         read = [self._actions.read(form, some.of(rows)) for some, _, form in self._acts]
         lead = len(read[0]), len(self.names)
@@ -365,7 +366,7 @@ class Part:
         return Logged(self.by_seat(actions), self.by_seat(given), known)
 
     def remember(self, actions: np.ndarray, memory: Memory, where: Slots) -> None:
-        """Keeps what is read of the actions at the next step, if `remembers_actions`."""
+        """Keeps the actions that are read at the next step; to be called if `remembers_actions`."""
         actions = self.by_agent(actions)
         for one in self._remembering:
             one.remember(actions, memory, where)

@@ -1,4 +1,4 @@
-"""Mean and variance of numbers that come one after the other."""
+"""Running mean and variance of numbers."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ class RunningStatistics:
     """Mean and variance of arrays of one shape, elementwise, in float64.
 
     Batches are merged as in Chan, Golub and LeVeque (1979), without the cancellation of a sum of
-    squares: the result is numpy's ``mean`` and ``var`` over all of them, but for rounding.
+    squares: the result is numpy's ``mean`` and ``var`` over all arrays, up to rounding.
 
     Args:
         shape: of one array.
 
     Attributes:
-        count: arrays so far.
-        mean: float64 of that shape; 0 before the first.
+        count: number of arrays so far.
+        mean: float64 of that shape; 0 before the first array.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.count = 0
         self.mean: np.ndarray = np.zeros(shape)
         self._squares: np.ndarray = np.zeros(shape)
-        """Sum of squared distances from the mean."""
+        """Sums of squared distances from the mean."""
 
     @property
     def variance(self) -> np.ndarray:
@@ -36,7 +36,7 @@ class RunningStatistics:
         return np.asarray(self._squares / self.count)
 
     def add(self, batch: np.ndarray) -> None:
-        """Counts arrays in.
+        """Counts some arrays.
 
         Args:
             batch: ``[n, *shape]``.
@@ -52,7 +52,7 @@ class RunningStatistics:
         self.count = total
 
     def add_number(self, number: float) -> float:
-        """Counts one number in, as `add` does, in a fifth of the time; returns the variance."""
+        """Counts one number, as `add` does, but five times as fast; returns the variance."""
         count, mean, squares = self.count, float(self.mean), float(self._squares)
         total = count + 1
         difference = number - mean
@@ -63,11 +63,11 @@ class RunningStatistics:
         return squares / total if total > 1 else 1.0
 
     def get_state(self) -> dict[str, Any]:
-        """Returns all of it, as plain values and arrays."""
+        """Returns the whole state, as plain values and arrays."""
         return {"count": self.count, "mean": self.mean, "squares": self._squares}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continues with what `get_state` returned.
+        """Continues with a state that `get_state` returned.
 
         Raises:
             ValueError: it is of arrays of another shape.

@@ -1,4 +1,4 @@
-"""Observations scaled by their space's bounds to 0..1, so that a network reads small numbers."""
+"""Scales observations by the bounds of their space to 0..1, so that networks read small numbers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from muxrl.protocol.spaces import Box, Space, typed_bounds
 from muxrl.servers.agents.spaces import leaves, read_shape
 
 Scaling = Literal["images", "bounded", "none"]
-"""Images (a Box of uint8 in three dimensions), every Box with bounds, or nothing."""
+"""What to scale: images (a Box of uint8 in three dimensions), Boxes with bounds, or nothing."""
 
 _WIDEST = 1e6
-"""A bound beyond this is that of a dtype (float32's largest number, say), not of a task."""
+"""A bound beyond this is a dtype's (the largest float32, say), not a task's."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Makes ``(x - low) / width`` of ``x``, float32.
+    """Maps ``x`` to ``(x - low) / width``, float32.
 
     Attributes:
-        low: of the shape that a network reads, or of none if all elements have the same.
+        low: of the shape that a network reads, or a scalar if all elements are equal.
         width: likewise.
     """
 
@@ -44,15 +44,15 @@ class Scale:
 
     @property
     def key(self) -> object:
-        """Equal for those that do the same."""
+        """Equal for scales that do the same."""
         return self.low.tolist(), self.width.tolist()
 
 
 def find_scale(space: Space, scaling: Scaling) -> Scale | None:
     """Returns the scale of a space's observations; None: they are read as they are.
 
-    Bounds on one side only are none. Action masks, truth values and one-hot parts are 0 or 1
-    already.
+    Numbers with a bound on one side only are not scaled. Action masks, truth values and one-hot
+    parts are 0 or 1 already.
     """
     if scaling == "none":
         return None
@@ -77,11 +77,11 @@ def find_scale(space: Space, scaling: Scaling) -> Scale | None:
 
 
 def scales_any(observation_spaces: Iterable[Space], scaling: Scaling) -> bool:
-    """Whether it makes a difference to any of these spaces."""
+    """Whether scaling changes observations of any of these spaces."""
     return any(find_scale(space, scaling) is not None for space in observation_spaces)
 
 
 def _compact(flat: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """One number instead of equal ones: an image is scaled in half the time."""
+    """Returns a scalar for an array of equal numbers: it scales an image in half the time."""
     array = flat.astype(np.float32)
     return np.asarray(array[0]) if (array == array[0]).all() else array.reshape(shape)

@@ -1,4 +1,4 @@
-"""The actions of a seat's agents as the one action that its policy chooses, and back."""
+"""Converts between the actions of a seat's agents and the one action that its policy chooses."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from muxrl.servers.agents.spaces import flat_size
 
 
 class TeamProblem(ValueError):
-    """A team cannot be formed, or data do not fit its spaces. Fix the caller."""
+    """A team cannot be formed, or data do not fit its spaces: a mistake of the caller."""
 
 
 class SeatActions(ABC):
-    """Of ``n`` agents.
+    """The actions of a seat with ``n`` agents.
 
     Attributes:
-        reads_masks: whether there are masks where no agent observes one.
-        is_sent: whether plain actions are the simulation's as they are.
-        reads_log_probs: whether the log-probability of a logged action means something.
+        reads_masks: whether policies read masks even if no agent observes one.
+        is_sent: whether a policy's plain actions are sent to the simulation unchanged.
+        reads_log_probs: whether the log-probabilities of logged actions are used.
 
     Args:
-        forms: how the actions of each agent become those of a network, in the order of the rows.
+        forms: how the actions of each agent become actions of a network, in the order of rows.
 
     Raises:
-        TeamProblem: the actions of a member are not of the kind that the team has.
+        TeamProblem: a member's actions are not of the kind that the team supports.
     """
 
     reads_masks: ClassVar[bool] = False
@@ -43,38 +43,38 @@ class SeatActions(ABC):
     @property
     @abstractmethod
     def space(self) -> Space:
-        """What the policy acts in."""
+        """The space in which the policy acts."""
 
     @property
     @abstractmethod
     def masks(self) -> np.ndarray:
-        """Float32 ``[n, k]``: the actions, or dimensions of one, that each agent has.
+        """Float32 ``[n, k]``: 1 for the actions, or dimensions of one, that each agent has.
 
         Raises:
-            TypeError: no mask is apart from what agents observe.
+            TypeError: the action space can have no mask.
         """
 
     @property
     def absent_masks(self) -> np.ndarray:
-        """The same of agents that do not act."""
+        """The masks of agents that do not act."""
         return self.masks
 
     @property
     def mask_shape(self) -> tuple[int, ...]:
-        """Of what a policy reads of masks."""
+        """The shape of the masks that a policy reads."""
         return self.masks.shape
 
     def write(self, form: ActionForm, actions: np.ndarray) -> Any:
-        """Returns rows of the simulation's actions for a policy's of some agents of one form."""
+        """Returns rows of the simulation's actions, for a policy's actions of one form."""
         return form.write_rows(actions)
 
     def read(self, form: ActionForm, rows: Any) -> np.ndarray:
-        """Returns a policy's actions for the simulation's: undoes `write`."""
+        """Returns a policy's actions for the simulation's actions: undoes `write`."""
         return form.read_rows(rows)
 
 
 class OwnAction(SeatActions):
-    """Those of one agent: its network's."""
+    """The actions of a single agent, as its network chooses them."""
 
     is_sent = reads_log_probs = True
 
@@ -94,12 +94,12 @@ class OwnAction(SeatActions):
     def mask_shape(self) -> tuple[int, ...]:
         if not isinstance(self.space, Discrete | MultiDiscrete):
             raise TypeError(f"an action mask is for choices among actions, not for {self.space}")
-        # RLlib's logits are those of the choices, one after another, as a mask's numbers are.
+        # RLlib concatenates the logits of all choices; a mask's numbers are in the same order.
         return (flat_size(self.space),)
 
 
 class TeamActions(SeatActions):
-    """Those of a team's members, absent ones too. Members with fewer lack the last ones."""
+    """The actions of all members of a team; members with fewer actions lack the last ones."""
 
     def __init__(self, forms: Mapping[str, ActionForm]) -> None:
         super().__init__(forms)
@@ -109,7 +109,7 @@ class TeamActions(SeatActions):
 
     @abstractmethod
     def _check(self) -> None:
-        """Raises a `TeamProblem` if a member's actions are not of the kind that the team has."""
+        """Raises a `TeamProblem` if a member's actions are not of a kind that the team supports."""
 
     @cached_property
     def masks(self) -> np.ndarray:
@@ -120,15 +120,15 @@ class TeamActions(SeatActions):
 
     @classmethod
     def signature(cls, forms: Mapping[str, ActionForm]) -> tuple[object, str]:
-        """Returns what is equal for teams that can share a policy, and that for a message."""
+        """Returns a value, equal for teams that can share a policy, and its words for messages."""
         size = max(flat_size(form.space) for form in forms.values())
         return size, f"{size} actions"
 
 
 class TeamChoices(TeamActions):
-    """One of so many actions for each member, ``[n]`` int64.
+    """One of several actions for each member, ``[n]`` int64.
 
-    An absent member may choose action 0 only, which is never sent.
+    An absent member can only choose action 0, which is never sent.
     """
 
     reads_masks = True

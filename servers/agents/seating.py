@@ -1,7 +1,7 @@
-"""Who of a server's agents acts and learns as one, and what policies see: an algorithm's choice.
+"""How a server's agents are seated: who acts and learns as one, and what policies read.
 
-An algorithm declares a `Seating`. `Seating()`, with a seat and an observation for each
-agent, is the least. The config asks it which agents can share a policy, the server for its seats.
+An algorithm declares a `Seating`. The simplest is `Seating()`, with a seat and an observation for
+each agent. The config asks it which agents can share a policy, the server asks it for its seats.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from muxrl.servers.config import AgentPlan, ServerPlan
 
 @dataclass(frozen=True)
 class PolicySignature:
-    """What a network sees of a team, or of an agent in none.
+    """What a network sees of a team, or of an agent that is in none.
 
     Attributes:
-        key: units with equal keys can share a policy. Bounds of observations are not in it: they
+        key: units with equal keys can share a policy. It leaves out bounds of observations, which
             make no difference to a network.
         text: for messages.
     """
@@ -38,25 +38,25 @@ class PolicySignature:
 
 @dataclass(frozen=True)
 class Seating:
-    """What a seat is, and what its policy sees and does.
+    """What makes a seat, and what its policy reads and does.
 
     Attributes:
-        unit: what is one seat with one policy: an agent, or a team, which is a group, or an
-            agent that is in none. Teams are alike if they have as many members, and pad
+        unit: what becomes one seat with one policy: an agent, or a team, which is a group or an
+            agent in no group. Teams are alike if they have equally many members, and pad
             observations and actions to the same sizes.
-        inputs: what policies read. Where `Mask` is not among them, an action mask is flattened with
-            the rest of the observation.
+        inputs: what policies read. Without `Mask`, an action mask is flattened with the rest of
+            the observation.
         actions: what policies do.
-        reward: of agents in a group: their own, or their team's. These are recorded at every step
-            of their team, even when they do not act or have departed.
-        is_joint: whether groups of agents mean something to it, and a global state that agents
-            observe: that is apart from their own observations.
-        shares_policies: whether agents that look alike to a network may share it.
+        reward: the reward of agents in a group: their own, or their team's. A team's is recorded
+            at every step of the team, even for members that do not act or have departed.
+        is_joint: whether the algorithm uses groups, and a global state that agents observe, which
+            is then taken out of their own observations.
+        shares_policies: whether agents that look alike to a network may share one.
         one_choice: whether several choices become one, with a value for each combination.
-        is_scaled: whether policies choose real numbers in -1..1 where the bounds are known.
-        asks_apart: whether each policy is asked apart; else agents are asked in their order.
+        is_scaled: whether policies choose real numbers in -1..1 if the bounds are known.
+        asks_apart: whether each policy is asked separately; else agents are asked in their order.
         read_if: inputs that actors read only with a setting that is on: key, "settings" or
-            "model" in a checkpoint's note, and the setting.
+            "model" in a checkpoint's note, and the name of the setting.
     """
 
     unit: Literal["agent", "team"] = "agent"
@@ -77,29 +77,29 @@ class Seating:
 
     @property
     def needs_groups(self) -> bool:
-        """Whether agents in no group each learn alone. HAPPO's do: they have a policy each, and
-        only a group's are updated one after another."""
+        """Whether agents in no group each learn alone. HAPPO's do: each has a policy, and only the
+        policies of a group are updated one after another."""
         return self.forms_teams or (self.is_joint and not self.shares_policies)
 
     @property
     def follows_masks(self) -> bool:
-        """Whether an action mask is apart from the rest of the observation."""
+        """Whether an action mask is taken out of the observation."""
         return Mask in self.inputs
 
     @property
     def reads_no_others(self) -> bool:
-        """Whether policies act on, and learn from, what one agent observes alone."""
+        """Whether policies act on, and learn from, a single agent's observations alone."""
         return not self.forms_teams and set(self.inputs) <= {Own, Mask}
 
     @property
     def _shares_state(self) -> bool:
-        """Whether agents in a group see one state."""
+        """Whether agents in a group see a common state."""
         return self.is_joint and State in self.inputs
 
     def complete_groups(
         self, groups: Mapping[str, tuple[str, ...]], agents: list[str]
     ) -> dict[str, tuple[str, ...]]:
-        """Returns a user's groups, and those that agents outside of them form."""
+        """Returns a user's groups, and a group of one for each agent outside of them, if needed."""
         if not self.forms_teams:
             return dict(groups)
         members = {member for group in groups.values() for member in group}
@@ -116,11 +116,11 @@ class Seating:
     # --- what networks see --------------------------------------------------------------
 
     def signature(self, unit: str, plan: ServerPlan) -> PolicySignature:
-        """What a network sees of a unit: of a team if `forms_teams`, else of an agent.
+        """Returns what a network sees of a unit: a team if `forms_teams`, else an agent.
 
         Args:
             unit: a group or an agent.
-            plan: all agents are in it; policies need not be.
+            plan: has all agents, but need not have policies.
         """
         if self.forms_teams:
             return self._team_signature(plan.groups[unit], plan)
@@ -165,7 +165,7 @@ class Seating:
         return split_state(space)[0] if self.is_joint else space
 
     def own_space(self, agent: AgentPlan) -> Space:
-        """Returns the space of what an agent itself observes, without what is apart from it."""
+        """Returns the space of an agent's own observation, without a state and mask taken out."""
         space = self._without_state(agent)
         return split_mask(space)[0] if self.follows_masks else space
 
@@ -175,12 +175,12 @@ class Seating:
         return Box((flat_size(own),)) if self.forms_teams else own
 
     def action_form(self, agent: AgentPlan) -> ActionForm:
-        """Returns how an agent's actions become those of its network."""
+        """Returns how an agent's actions become actions of its network."""
         form = action_form(agent.action_space, as_one_choice=self.one_choice)
         return form if self.is_scaled else replace(form, is_scaled=False)
 
     def find_mask_problem(self, agent_id: str, agent: AgentPlan) -> str | None:
-        """Says why an agent's mask does not fit its actions, if it does not."""
+        """Returns why an agent's mask does not fit its actions; None: it fits."""
         space = self._without_state(agent)
         if not self.follows_masks or not split_mask(space)[1]:
             return None
@@ -196,7 +196,7 @@ class Seating:
         )
 
     def unread(self, about: Mapping[str, Any]) -> frozenset[str]:
-        """Returns the parts of an observation that no actor reads, by its checkpoint's note."""
+        """Returns the parts of an observation that no actor reads, given its checkpoint's note."""
         off = {key for key, where, name in self.read_if if about and not about[where].get(name)}
         return frozenset({STATE, *off})
 
@@ -220,11 +220,11 @@ class Seating:
     # --- seats --------------------------------------------------------------------------
 
     def make_seats(self, plan: ServerPlan, observing: Observing | None = None) -> dict[str, Seat]:
-        """Returns a server's seats by id: one for each group of teams, one for each other agent.
+        """Returns a server's seats by id: one for each team, and one for each other agent.
 
         Args:
             plan: the server.
-            observing: how observations are read; None: as the plan says.
+            observing: reads observations; None: as the plan says.
         """
         observing = observing or Observing(plan)
         in_teams = [member for group in plan.groups.values() for member in group]
@@ -240,7 +240,7 @@ class Seating:
         return seats | as_agents.make_seats(replace(plan, agents=alone), observing)
 
     def member(self, agent_id: str, plan: ServerPlan, observing: Observing) -> Member:
-        """Returns how one agent is read and written, by whichever seat."""
+        """Returns how one agent is read and written, in any seat."""
         agent = plan.agents[agent_id]
         sent, form = agent.observation_space, self.action_form(agent)
         if Own not in self.inputs:
@@ -313,14 +313,14 @@ class Seating:
         observed = state_sizes(plan, tuple(one.agent_id for one in view)).values()
         if found := [size for size in observed if size is not None]:
             return found[-1]
-        size = flat_size(own_space)  # of a team padded
+        size = flat_size(own_space)  # a team's is padded
         if not self.forms_teams:
             size = sum(flat_size(one.own_space) for one in view)
         return size + len(view) * (plan.late_members == "allow")
 
 
 MASKED_AGENTS = Seating(inputs=(Own, Mask))
-"""Agents each alone, their masks apart."""
+"""A seat for each agent, with its mask taken out."""
 TEAMS = Seating(
     unit="team",
     inputs=(Own, State, Mask, Alive, LastAction),
@@ -333,14 +333,14 @@ TEAMS = Seating(
 
 
 def _view_of(agent: AgentPlan, plan: ServerPlan) -> tuple[str, ...]:
-    """Returns whose state an agent sees: its group's, or that of all of the server's agents."""
+    """Returns the agents whose state an agent sees: its group's, or all agents of the server."""
     return tuple(plan.agents) if agent.group is None else plan.groups[agent.group]
 
 
 def state_sizes(plan: ServerPlan, members: tuple[str, ...]) -> dict[str, int | None]:
-    """Returns the length of the state that each member brings to a mixer or critic, None for none.
+    """Returns the length of the state that each member brings to a mixer or critic; None for none.
 
-    It is the simulation's, if that sends one, else the one that the member observes.
+    The state is the simulation's, if it sends one, else the one that the member observes.
     """
     if not plan.use_global_state:
         return dict.fromkeys(members)
@@ -351,5 +351,5 @@ def state_sizes(plan: ServerPlan, members: tuple[str, ...]) -> dict[str, int | N
 
 
 def state_text(size: int | None) -> str:
-    """Returns the length of a state for a message."""
+    """Returns words for a state of this length, for messages."""
     return "no state" if size is None else f"a state of {size} numbers"

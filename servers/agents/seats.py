@@ -1,8 +1,8 @@
-"""Seats: a server's agents as they are recorded.
+"""Seats: the units of a server that act and learn, each with a record of its own.
 
-A seat is an agent, or a team, which acts for several of the simulation's agents. Seats are made
-once for a server, by its `muxrl.servers.agents.seating.Seating`, and say what there is; what they
-read and write are arrays of many episodes, see `muxrl.servers.agents.parts`.
+A seat is an agent, or a team, which acts for several of the simulation's agents. A server's seats
+are made once, by its `muxrl.servers.agents.seating.Seating`, and describe what there is; arrays of
+many episodes are read and written by `muxrl.servers.agents.parts`.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from muxrl.servers.agents.seat_actions import SeatActions
 from muxrl.servers.agents.spaces import without
 
 RewardRule = Literal["own", "sum", "mean"]
-"""A seat's reward: its agent's, or the sum or mean of its team's."""
+"""A seat's reward: its agent's reward, or the sum or mean of its team's rewards."""
 
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One of the agents that a seat acts for, or whose observations are part of its state.
+    """An agent that a seat acts for, or whose observations are part of the seat's state.
 
     Attributes:
-        agent_id: its id.
-        own_space: of what it observes itself, without state and mask, as networks read it.
-        form: how its actions become those of a network.
-        read_own: reads what is left of an observation without state and mask.
-        observes_state: whether a global state in its observation is apart.
-        is_masked: whether an action mask in its observation is apart.
+        agent_id: the agent's id.
+        own_space: the space of its observation without state and mask, as networks read it.
+        form: how its actions become actions of a network.
+        read_own: reads an observation from which state and mask were taken.
+        observes_state: whether its observation has a global state that is taken out.
+        is_masked: whether its observation has an action mask that is taken out.
         read_state: reads that state; None: it is not read.
     """
 
@@ -46,7 +46,7 @@ class Member:
 
     @property
     def read(self) -> Reader:
-        """Reads what it observes itself, of observations as they are sent."""
+        """Reads an observation as it is sent, without its state and mask."""
         if not self.observes_state and not self.is_masked:
             return self.read_own
 
@@ -57,7 +57,7 @@ class Member:
         return read
 
     def without_state(self, value: Any) -> Any:
-        """Returns an observation without the state, in which its mask is."""
+        """Returns an observation without its state; a mask stays in it."""
         return without(value, STATE) if self.observes_state else value
 
     def mask(self, value: Any) -> Any:
@@ -67,26 +67,26 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Seat:
-    """One that acts and learns by a policy.
+    """A unit that acts and learns with one policy.
 
     Attributes:
-        seat_id: the agent's, or its group's.
-        policy_id: who acts.
-        agents: those that it acts for, in the order of their rows.
-        members: ids of those of which it ends with the last one.
+        seat_id: the id of the agent or the group.
+        policy_id: the policy that acts.
+        agents: the agents that it acts for, in the order of their rows.
+        members: ids of the agents with the last of which the seat ends.
         inputs: what its policy reads: classes of `muxrl.servers.agents.parts.Input`.
-        actions: what its policy does.
-        own_space: of what its agents observe themselves, as networks read it.
-        is_team: whether its observations and actions have a row for each agent.
+        actions: how its policy's actions become those of its agents.
+        own_space: the space of its agents' observations, as networks read them.
+        is_team: whether observations and actions have a row for each agent.
         view: the agents whose state it sees, in the order of their observations.
         state_size: length of that state; None: it sees none.
-        read_state: reads the state that the simulation sends; None: it sends none.
-        reward: whose rewards are its own.
-        allows_late: whether a team may begin without some of its members; then observations side by
-            side are followed by who has departed.
-        frame_stack: observations of an agent that are read at once; the same for all seats of a
-            server.
-        reads_as: equal for seats that read and write alike; None: no other does.
+        read_state: reads the state that the simulation sends; None: the simulation sends none.
+        reward: which rewards make the seat's reward.
+        allows_late: whether a team may begin without some of its members; then a state made of
+            observations side by side also says who has departed.
+        frame_stack: number of an agent's observations that are read at once; equal for all seats
+            of a server.
+        reads_as: equal for seats that read and write alike; None: no other seat does.
     """
 
     seat_id: str
@@ -107,12 +107,12 @@ class Seat:
 
     @property
     def has_masks(self) -> bool:
-        """Whether one of its agents observes an action mask."""
+        """Whether any of its agents observes an action mask."""
         return any(member.is_masked for member in self.agents)
 
     @cached_property
     def observation_space(self) -> Space:
-        """What its policy reads: a Dict, or `own_space` where that is all."""
+        """The space of what its policy reads: a Dict, or `own_space` if there is nothing else."""
         spaces = {one.key: one.space(self) for one in self.inputs}
         there = {key: space for key, space in spaces.items() if space is not None}
         is_alone = there.keys() == {OBS} and STATE not in spaces
@@ -120,5 +120,5 @@ class Seat:
 
     @property
     def action_space(self) -> Space:
-        """What its policy acts in."""
+        """The space in which its policy acts."""
         return self.actions.space

@@ -1,7 +1,7 @@
-"""What a network reads of the protocol's spaces, and what their parts are.
+"""How a network reads the protocol's spaces, and the parts of spaces.
 
-It reads a ``Box`` of one dimension, or of three (an image), as RLlib's default encoders do;
-everything else is flattened, see `muxrl.protocol.dense`.
+A network reads a ``Box`` with one dimension, or with three (an image), as RLlib's default encoders
+do; everything else is flattened, see `muxrl.protocol.dense`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from muxrl.servers.agents.keys import ACTION_MASK, STATE
 
 
 def is_read_whole(space: plain.Space) -> TypeGuard[plain.Box]:
-    """Whether a network reads the space's values in their own shape."""
+    """Whether a network reads the space's values in their own shape, without flattening."""
     return isinstance(space, plain.Box) and len(space.shape) in (1, 3)
 
 
 def read_shape(space: plain.Space) -> tuple[int, ...]:
-    """Returns the shape that a network reads of a value of `space`."""
+    """Returns the shape in which a network reads a value of `space`."""
     return space.shape if is_read_whole(space) else (flat_size(space),)
 
 
@@ -47,9 +47,9 @@ def module_observation_space(space: plain.Space) -> plain.Box:
 
 
 def module_observation_reader(space: plain.Space) -> Callable[[Any], np.ndarray]:
-    """Returns the function from a conforming value of `space` to a network's float32 array.
+    """Returns a function that turns a conforming value of `space` into a network's float32 array.
 
-    Of rows of such values, ``[..., *shape]``, it makes rows.
+    It turns rows of such values, ``[..., *shape]``, into rows.
     """
     if not is_read_whole(space):
         return flat_reader(space)
@@ -70,17 +70,17 @@ def flat_size(space: plain.Space) -> int:
 
 
 class Leaf(NamedTuple):
-    """A part of a space that has no parts."""
+    """A part of a space that has no further parts."""
 
     space: plain.Space
     size: int
-    """Its length when it is flattened."""
+    """Its length in the flattened space."""
     is_number: bool
     """Whether its values are numbers: not one-hot, truth values or an action mask."""
 
 
 def leaves(space: plain.Space, key: Any = "") -> Iterator[Leaf]:
-    """Yields the leaves of a space in the order in which it is flattened."""
+    """Yields the leaves of a space in the order of flattening."""
     parts = plain.parts_of(space)
     if parts is None:
         is_number = isinstance(space, plain.Box) and np.dtype(space.dtype).kind != "b"
@@ -90,20 +90,20 @@ def leaves(space: plain.Space, key: Any = "") -> Iterator[Leaf]:
 
 
 def has_numbers(space: plain.Space) -> bool:
-    """Whether there are numbers in it; see `Leaf`."""
+    """Whether a space has numbers; see `Leaf`."""
     return any(leaf.is_number for leaf in leaves(space))
 
 
 def part_reader(whole: plain.Space, part: plain.Space) -> Callable[[Any], Any]:
-    """Returns the function from a value of `whole` to what `split_state` and `split_mask` leave of
-    it, of which `part` is the space."""
+    """Returns the function from a value of `whole` to a value of `part`, a space that `split_state`
+    and `split_mask` leave of `whole`."""
     if part is whole or not isinstance(whole, plain.DictSpace):
         return lambda value: value
     own = next((name for name, sub in whole.spaces.items() if sub is part), None)
     if own is not None:
         return lambda value: value[own]
     rest, _ = split_state(whole)
-    if any(sub is rest for sub in whole.spaces.values()):  # with its mask in it
+    if any(sub is rest for sub in whole.spaces.values()):  # a state was beside a dict with a mask
         read = part_reader(rest, part)
         return lambda value: read(without(value, STATE))
     assert isinstance(part, plain.DictSpace)
@@ -112,7 +112,7 @@ def part_reader(whole: plain.Space, part: plain.Space) -> Callable[[Any], Any]:
 
 
 def with_boxes(space: plain.Space, made: Callable[[plain.Box], plain.Box]) -> plain.Space:
-    """Returns a space with what is made of each of its Boxes."""
+    """Returns a space in which each Box is replaced by what `made` returns for it."""
     if isinstance(space, plain.Box):
         return made(space)
     if isinstance(space, plain.DictSpace):
@@ -131,7 +131,7 @@ def split_mask(space: plain.Space) -> tuple[plain.Space, bool]:
     """Takes an action mask out of a Dict observation space.
 
     Returns:
-        The space without it (the sub-space alone if one is left), and whether there was one.
+        The space without it (the sub-space alone if just one is left), and whether there was one.
     """
     if not isinstance(space, plain.DictSpace) or ACTION_MASK not in space.spaces:
         return space, False
@@ -142,7 +142,7 @@ def split_state(space: plain.Space) -> tuple[plain.Space, plain.Space | None]:
     """Takes the global state out of a Dict observation space that has more than that.
 
     Returns:
-        The space without it (the sub-space alone if one is left), and the state's, if any.
+        The space without it (the sub-space alone if just one is left), and the state's, if any.
     """
     if not isinstance(space, plain.DictSpace) or STATE not in space.spaces:
         return space, None
@@ -157,6 +157,6 @@ def _space_without(space: plain.DictSpace, key: str) -> plain.Space:
 
 
 def without(value: Mapping[str, Any], key: str) -> Any:
-    """Returns what `split_mask` or `split_state` leaves of a value of a space with that key."""
+    """Returns what `split_mask` or `split_state` leaves of a value whose space has that key."""
     rest = {k: v for k, v in value.items() if k != key}
     return next(iter(rest.values())) if len(rest) == 1 else rest

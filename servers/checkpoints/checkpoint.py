@@ -1,8 +1,8 @@
-"""Checkpoints: what a server has learned and needs to continue, and a note of what it is of.
+"""Checkpoints: what a server has learned and needs to continue, with a note that describes it.
 
-All of it is data: plain values in JSON, and arrays. The note, ``muxrl.json``, says how a server
-used its policies, so that they act again without its config. It is written last, so that a
-checkpoint that has it is complete.
+All of it is data: plain values in JSON, and arrays. The note, ``muxrl.json``, says how the server
+used its policies, so that they can act again without its config. The note is written last, so that
+a checkpoint with a note is complete.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ STATE_FILE = "muxrl_state.npz"
 REPLAY_FILE = "muxrl_replay.npz"
 _FORMAT = 1
 _OF_RLLIB = "learner_group"
-"""Folder of RLlib's checkpoints, which muxrl's were, too, before format 1."""
+"""A folder in RLlib's checkpoints, which muxrl also wrote before format 1."""
 _BEFORE = (2, 3)
-"""Formats of that time, which are not given again."""
+"""Formats of that time, which must not be used again."""
 _HALF = ".half"
 SET_ASIDE = ".unused"
-"""Ends the name of a checkpoint from which its run does not continue; an earlier one was taken."""
+"""Suffix of a checkpoint from which its run does not continue, as an earlier one was chosen."""
 _MOST_LISTED = 8
 _LONGEST_SHOWN = 200
 READ_ALIKE = ("scale_observations", "normalize_observations", "frame_stack")
-"""Parts of the note, and of a plan, that say how networks read observations."""
+"""Keys of the note, and of a plan, that say how networks read observations."""
 _OF_PLAN = (
     "state_size",
     "team_reward",
@@ -51,9 +51,9 @@ _OF_PLAN = (
     "model",
     "rl_module",
 )
-"""Parts of the note that a plan has under the same name."""
+"""Keys of the note that a plan has under the same name."""
 _MUST_BE_SAME = ("algorithm", "agents", "groups", *_OF_PLAN)
-"""Parts of the note without which a server cannot continue from a checkpoint."""
+"""Keys of the note that must be equal for a server to continue from a checkpoint."""
 
 
 def save_checkpoint(
@@ -65,25 +65,25 @@ def save_checkpoint(
     replay: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes a checkpoint: the whole of it, or nothing. No training may continue meanwhile.
+    """Writes a complete checkpoint, or nothing. Training must not continue meanwhile.
 
     Args:
         plan: the server's; its token is not written.
-        path: a folder, replaced if it is there.
-        counts: how far training has come, such as ``env_steps``.
+        path: a folder, which is replaced if it exists.
+        counts: the progress of training, such as ``env_steps``.
         state: what the server needs to continue, as plain values and arrays.
-        replay: like `state`; None if there is none, or it is not to be saved.
-        defaults: every setting of its algorithm at its default, with which `plan.settings` are
-            whole; None if it does not learn.
+        replay: likewise; None if there is none, or it is not to be saved.
+        defaults: every setting of its algorithm with its default, which completes
+            `plan.settings`; None if the algorithm does not learn.
 
     Raises:
-        OSError: it cannot be written; what was there is still there.
+        OSError: it cannot be written; an earlier checkpoint in `path` is still there.
     """
     path = path.absolute()
     if path.is_dir() and any(path.iterdir()) and not (path / ABOUT_FILE).exists():
         raise FileExistsError(f"{path} is there, and is no checkpoint that could be replaced")
     half = path.with_name(f".{path.name}{_HALF}")
-    shutil.rmtree(half, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(half, ignore_errors=True)  # left by a process that was killed
     half.mkdir(parents=True)
     try:
         write_state(half / STATE_FILE, state)
@@ -108,18 +108,18 @@ def find_newest(run_dir: Path, server_id: str) -> Path | None:
         for path in folder.glob(pattern):
             place = path if path.parent.name == server_id else path.parent
             if place.name.startswith(".") or place.name.endswith((_HALF, SET_ASIDE)):
-                continue  # it grows, nobody finished it, or its run continues from an earlier one
-            with contextlib.suppress(OSError, ValueError, KeyError):  # none, or half of one
+                continue  # unfinished, or its run continues from an earlier one
+            with contextlib.suppress(OSError, ValueError, KeyError):  # no whole checkpoint
                 note = json.loads((path / ABOUT_FILE).read_text(encoding="utf-8"))
                 found[path] = note["written_at"]
     return max(found, key=lambda path: found[path], default=None)
 
 
 def put_in_place(new: Path, path: Path) -> None:
-    """Renames a folder, in place of one that may be there, which is deleted then.
+    """Renames a folder; an earlier folder of the new name is deleted afterwards.
 
-    Folders cannot be exchanged in one step everywhere: if power fails between the two renames,
-    the old one is left as ``.NAME.old``, where `Checkpoint.open` finds it.
+    Not every system can exchange folders in one step: if power fails between the two renames, the
+    earlier folder remains as ``.NAME.old``, where `Checkpoint.open` finds it.
     """
     old = _old(path)
     if path.exists():
@@ -135,14 +135,14 @@ def _old(path: Path) -> Path:
 
 
 def _sync(folder: Path) -> None:
-    """Has all of a folder written to the disk, so that a power failure leaves no empty files."""
+    """Writes everything in a folder to the disk, so that a power failure leaves no empty files."""
     for file in folder.rglob("*"):
         sync_one(file)
     sync_one(folder)
 
 
 def sync_one(path: Path) -> None:
-    """Has a file, or what a folder lists, written to the disk."""
+    """Writes a file, or the list of a folder's files, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -151,7 +151,7 @@ def sync_one(path: Path) -> None:
 
 
 def note_of(plan: ServerPlan) -> dict[str, Any]:
-    """Returns what the note of a server's checkpoint says of the server."""
+    """Returns the part of a checkpoint's note that describes its server."""
     return {
         "server_id": plan.server_id,
         "algorithm": plan.algorithm,
@@ -178,7 +178,7 @@ class Checkpoint:
     """A checkpoint on disk. Make one with `open`.
 
     Attributes:
-        path: its folder, absolute.
+        path: absolute path of its folder.
         about: the content of ``muxrl.json``.
     """
 
@@ -190,8 +190,8 @@ class Checkpoint:
         """Finds a checkpoint in its folder.
 
         Raises:
-            AlgorithmProblem: there is none, it is damaged, or another version of muxrl, or plain
-                RLlib, wrote it.
+            AlgorithmProblem: there is no checkpoint, it is damaged, or another version of muxrl, or
+                plain RLlib, has written it.
         """
         path = path.expanduser().resolve()  # a link such as `last` may move
         if not path.exists() and _old(path).is_dir():
@@ -216,19 +216,19 @@ class Checkpoint:
             )
         if problem := format_problem(about.get("format"), _FORMAT):
             raise AlgorithmProblem(f"the {ABOUT_FILE} of checkpoint {str(path)!r} {problem}")
-        # A replay may be large, and policies do not need it.
+        # The replay is left out: it may be large, and policies do not need it.
         if damage := damage_of_server(path, but=(REPLAY_FILE,)):
             raise AlgorithmProblem(damage)
         return cls(path, about)
 
     @property
     def algorithm(self) -> str:
-        """Name of the server's algorithm."""
+        """Name of its server's algorithm."""
         return str(self.about["algorithm"])
 
     @property
     def env_steps(self) -> int:
-        """Env steps of training so far, which exploration schedules go by."""
+        """Env steps of training so far, which exploration schedules depend on."""
         return int(self.about["env_steps"])
 
     # --- resuming -----------------------------------------------------------------------
@@ -237,7 +237,7 @@ class Checkpoint:
         """Checks that a server can continue from it.
 
         Raises:
-            AlgorithmProblem: it is no whole checkpoint of this version, or of another server.
+            AlgorithmProblem: it is of another server; the message says what differs.
         """
         ours = json.loads(json.dumps(note_of(plan)))
         differences = [
@@ -253,8 +253,9 @@ class Checkpoint:
             )
 
     def check_same_policies(self, plan: ServerPlan) -> None:
-        """Checks that a server's policies may begin with its weights; the networks are compared
-        when they are loaded.
+        """Checks that a server's policies may begin with its weights.
+
+        Networks are not compared here, but when they are loaded.
 
         Raises:
             AlgorithmProblem: another algorithm trained it, or a policy has other agents.
@@ -263,7 +264,7 @@ class Checkpoint:
             raise AlgorithmProblem(problem)
 
     def settings_as_begun(self, plan: ServerPlan, defaults: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the plan's settings, and those whose default was another at that time.
+        """Returns the plan's settings, with the old values of defaults that have changed since.
 
         Args:
             plan: of the server that continues.
@@ -274,9 +275,9 @@ class Checkpoint:
         return {**kept, **plan.settings}
 
     def find_changed_settings(self, plan: ServerPlan) -> dict[str, str]:
-        """Returns how a server's training settings differ, by name, as "lr: 0.1, was 0.2".
+        """Returns how a server's training settings differ, by name: "lr: 0.1, was 0.2".
 
-        The plan's `settings` are whole with those of `settings_as_begun`.
+        The plan's `settings` must include those of `settings_as_begun`.
         """
         at_first, then = self.about["defaults"], self.about["settings"]
         now = json.loads(json.dumps(plan.settings))
@@ -292,7 +293,7 @@ class Checkpoint:
 
         Raises:
             ValueError: the file is broken.
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         return read_state(self.path / STATE_FILE)
 
@@ -301,16 +302,16 @@ class Checkpoint:
 
         Raises:
             ValueError: the file is broken.
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         return self.read_state()["normalization"]
 
     def read_replay(self) -> dict[str, Any] | None:
-        """Returns the replay; None: it was not written.
+        """Returns the replay; None: it was not saved.
 
         Raises:
             ValueError: the file is broken.
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         if not (self.path / REPLAY_FILE).exists():
             return None
@@ -318,7 +319,7 @@ class Checkpoint:
 
 
 def _differences(what: str, theirs: Any, ours: Any) -> list[str]:
-    """Returns what differs, by its path, as "agents.a.policy is x there and y here"."""
+    """Returns the differences with their paths, such as "agents.a.policy is x there and y here"."""
     if theirs == ours:
         return []
     if isinstance(theirs, dict) and isinstance(ours, dict):
@@ -338,12 +339,14 @@ def _shown(value: Any) -> str:
 
 
 def policy_mismatches(what: str, about: Mapping[str, Any], plan: ServerPlan) -> Iterator[str]:
-    """Yields a sentence for each policy that a checkpoint lacks, or has for other spaces; and for
-    another algorithm, or another way to read observations.
+    """Yields a sentence for each reason why a server's policies cannot begin with a checkpoint's.
+
+    Reasons are another algorithm, another way to read observations, and policies that are missing
+    or have other spaces.
 
     Args:
-        what: the checkpoint, in the sentences.
-        about: its note.
+        what: the checkpoint's name in the sentences.
+        about: the checkpoint's note.
         plan: of the server that is to begin with its weights.
     """
     if str(about.get("algorithm")).lower() != plan.algorithm.lower():
@@ -385,15 +388,15 @@ def policy_mismatches(what: str, about: Mapping[str, Any], plan: ServerPlan) -> 
 
 
 def _are_same(ours: Any, theirs: Any) -> bool:
-    """Whether spaces are; one of them may name a default that the other leaves out."""
+    """Whether two spaces are equal; one may state a default that the other leaves out."""
     with contextlib.suppress(msgspec.ValidationError):
         return bool(msgspec.convert(ours, Space) == msgspec.convert(theirs, Space))
     return False
 
 
 def _no_checkpoint(path: Path) -> str:
-    """Says why a folder without a note is no checkpoint; names those in a run's folder, in its
-    `checkpoints`, or in one server's."""
+    """Returns why a folder without a note is no checkpoint; names the checkpoints inside a run's
+    folder, its `checkpoints`, or a server's folder."""
     if (path / _OF_RLLIB).is_dir():
         return (
             f"checkpoint {str(path)!r} has no {ABOUT_FILE}, which says what its policies observe "

@@ -1,4 +1,4 @@
-"""A folder that one process at a time has: of a run, of a sweep, of a server's checkpoints."""
+"""Locks a folder for one process: of a run, of a sweep, of a server's checkpoints."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def held(file: Path, refusal: Callable[[], Exception]) -> Iterator[None]:
-    """Holds a lock file while the ``with`` block lasts, or raises the refusal if another does.
+    """Holds a lock file in a ``with`` block; raises the refusal if another process holds it.
 
-    The system lets go of it when this process ends in whatever way.
+    The system releases the lock when this process ends, in whatever way.
 
     Raises:
+        OSError: the file cannot be made.
         OSError: the file cannot be made.
     """
     with file.open("a+") as lock:
@@ -31,7 +32,7 @@ def held(file: Path, refusal: Callable[[], Exception]) -> Iterator[None]:
 
 
 def is_held(file: Path) -> bool:
-    """Whether a process holds a lock file; False where the file system has no locks."""
+    """Whether a process holds a lock file; False on a file system without locks."""
     try:
         with file.open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,17 +1,17 @@
-"""Which formats of a file can be read: those up to this program's own.
+"""Which formats of a file can be read: all up to the newest one that this program knows.
 
-A file of a run, a sweep or a checkpoint says its ``format``. It is one more than before where a
-change of the file is one that earlier readers do not understand.
+A file of a run, a sweep or a checkpoint states its ``format``, which increases by one when the file
+changes so that earlier readers do not understand it.
 """
 
 from __future__ import annotations
 
 
 def format_problem(found: object, newest: int) -> str:
-    """Returns why a file cannot be read, in words that follow its name; "" if it can.
+    """Returns why a file cannot be read, in words to follow its name; "" if it can.
 
     Args:
-        found: its ``format``.
+        found: the file's ``format``.
         newest: the format that this program writes.
     """
     if type(found) is not int or found < 1:

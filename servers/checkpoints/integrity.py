@@ -1,4 +1,4 @@
-"""Whether a checkpoint's files are what was written, by the hashes in its run's manifest."""
+"""Checks that a checkpoint's files are unchanged, by the hashes in its run's manifest."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Collection
 from pathlib import Path
 
 MANIFEST_FILE = "manifest.json"
-"""Of a run's checkpoint, in the folder around those of its servers."""
+"""File of a run's checkpoint, in the folder around its servers' checkpoints."""
 
 
 def sha256(path: Path) -> str:
-    """Returns a file's.
+    """Returns the SHA-256 of a file.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def damage_of(path: Path, expected: str) -> str:
-    """Says what is wrong with a file, "" if its SHA-256 is as expected."""
+    """Returns what is wrong with a file, "" if its SHA-256 is as expected."""
     try:
         if sha256(path) == expected:
             return ""
@@ -32,11 +32,11 @@ def damage_of(path: Path, expected: str) -> str:
 
 
 def damage_of_server(path: Path, but: Collection[str] = ()) -> str:
-    """Says what is wrong with a server's checkpoint, "" if nothing is, or no manifest names it.
+    """Returns what is wrong with a server's checkpoint, "" for nothing or without a manifest.
 
     Args:
-        path: its folder.
-        but: files that are not looked at.
+        path: folder of the checkpoint.
+        but: names of files that are not checked.
     """
     place = path.resolve()
     try:

@@ -1,4 +1,4 @@
-"""The policies of a server that learns, as its checkpoint would have them: for pools."""
+"""The policies of a learning server in the form of a checkpoint, for pools."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from muxrl.servers.config import ServerPlan
 
 @dataclass(frozen=True)
 class LiveCheckpoint(Checkpoint):
-    """The policies of a server that learns, as a checkpoint that nobody has written. Make one with
-    `of_plan`.
+    """The policies of a learning server as a checkpoint that is not on disk; made by `of_plan`.
 
     Attributes:
-        weights: by policy, what it acts with.
-        observations: statistics of what is observed; see `Observing.get_state`.
+        weights: by policy, the weights that it acts with.
+        observations: statistics of observations; see `Observing.get_state`.
     """
 
     weights: Mapping[str, Any]
@@ -32,7 +31,7 @@ class LiveCheckpoint(Checkpoint):
         observations: Mapping[str, Any],
         **about: Any,
     ) -> LiveCheckpoint:
-        """Returns one of a server; its note says ``env_steps``, say, besides what the plan does."""
+        """Returns the checkpoint of a server; `about` adds to its note, such as ``env_steps``."""
         note = {**note_of(plan), **about}
         return cls(Path(f"servers.{plan.server_id}"), note, weights, observations)
 

@@ -1,4 +1,4 @@
-"""What every server that learns needs to continue as if it had never stopped."""
+"""What every learning server needs to continue as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ State = dict[str, Any]
 
 @contextlib.contextmanager
 def raised_by(plan: ServerPlan, what: str, path: str) -> Iterator[None]:
-    """Makes what is raised a `ServerProblem` that names the server and the checkpoint."""
+    """Turns exceptions into a `ServerProblem` that names the server and the checkpoint."""
     try:
         yield
     except Exception as error:  # a trainer may raise anything
-        # Those of `Checkpoint` are sentences already.
+        # A ValueError of `Checkpoint` is a sentence already.
         reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise ServerProblem(
             f"server {plan.server_id!r} cannot {what} {path!r}: {reason}"
@@ -40,7 +40,7 @@ def raised_by(plan: ServerPlan, what: str, path: str) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Normalization:
-    """What belongs to a checkpoint besides the weights, which mean little without it.
+    """The statistics of a checkpoint, without which its weights mean little.
 
     Attributes:
         observing: reads the observations.
@@ -51,21 +51,21 @@ class Normalization:
     rewards: Mapping[str, RewardScale] = dataclasses.field(default_factory=dict)
 
     def get_state(self) -> dict[str, Any]:
-        """Returns all statistics, as plain values and arrays; for the thread that acts."""
+        """Returns all statistics, as plain values and arrays; to be called in the acting thread."""
         return {
             "observations": self.observing.get_state(),
             "rewards": {policy_id: scale.get_state() for policy_id, scale in self.rewards.items()},
         }
 
     def set_state(self, state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> None:
-        """Continues with what `get_state` returned; rewards that it lacks begin anew.
+        """Continues with statistics that `get_state` returned; a missing reward scale begins anew.
 
         Args:
-            state: of another server, perhaps.
-            names: what policies are called there, where that differs.
+            state: maybe of another server.
+            names: names of policies in the state, if they differ.
 
         Raises:
-            ValueError: it is of other observations.
+            ValueError: the state is of other observations.
         """
         self.observing.set_state(state["observations"], names=names)
         for policy_id, scale in self.rewards.items():
@@ -75,7 +75,7 @@ class Normalization:
 
 
 def get_random_state() -> State:
-    """Returns where the generators are that a process has in common; torch's if it is used."""
+    """Returns the state of the process's common random generators, with torch's if it is loaded."""
     state: State = {
         "numpy": np.random.get_state(),
         "python": random.getstate(),
@@ -89,7 +89,7 @@ def get_random_state() -> State:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Puts those generators where they were."""
+    """Restores the process's common random generators to such a state."""
     np.random.set_state(state["numpy"])
     random.setstate(state["python"])
     torch: Any = sys.modules.get("torch")
@@ -102,7 +102,7 @@ def set_random_state(state: Mapping[str, Any]) -> None:
 def as_begun(plan: ServerPlan, defaults: Mapping[str, Any]) -> ServerPlan:
     """Returns the plan with the settings that `plan.resume_from` was begun with.
 
-    A default that has changed since stays what it was; what the user gives goes before it.
+    A default that has changed since then keeps its old value; a setting of the user comes first.
 
     Args:
         plan: of the server that continues.

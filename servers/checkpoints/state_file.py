@@ -1,7 +1,8 @@
-"""A tree of plain values and numpy arrays as one file, without pickle.
+"""Stores a tree of plain values and numpy arrays in one file, without pickle.
 
-The file is numpy's ``.npz``: the arrays, and the tree as JSON, in which they are numbered. Python's
-JSON keeps whole numbers of any length, as random generators have, and every digit of a float.
+The file is numpy's ``.npz``. It holds the arrays, and the tree as JSON, where numbers stand for
+arrays. Python's JSON keeps integers of any length, as random generators have, and every digit of a
+float.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ def write_state(path: Path, state: Any) -> None:
     """Writes a tree of dicts with text keys, lists, tuples, numbers, texts, None and arrays.
 
     Raises:
-        TypeError: something else is in it.
-        OSError: it cannot be written.
+        TypeError: the tree has a value of another type.
+        OSError: the file cannot be written.
     """
     arrays: list[np.ndarray] = []
     text = json.dumps(_without_arrays(state, arrays))
@@ -36,11 +37,11 @@ def write_state(path: Path, state: Any) -> None:
 
 
 def read_state(path: Path) -> Any:
-    """Reads what `write_state` wrote.
+    """Reads a tree that `write_state` wrote.
 
     Raises:
         ValueError: the file is broken.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:

@@ -1,4 +1,4 @@
-"""The batches of a server: what its training episodes have recorded, cut and handed on to learn."""
+"""Cuts what training episodes have recorded into batches, and hands them to the learner."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from muxrl.servers.episodes.trajectories import Chunk
 
 
 class BatchRule(NamedTuple):
-    """When what was recorded makes a batch.
+    """When recorded steps make a batch.
 
     Attributes:
-        env_steps: that make one.
-        needs_whole_episodes: it holds ended episodes only (QMIX), else whatever there is.
-        max_sequence_steps: longer ones come in pieces of so many env steps; None: they are whole.
-        cuts_after_frames: it holds all that its last frame has brought, of however many episodes,
-            be it more than `env_steps`.
+        env_steps: number of recorded env steps that make a batch.
+        needs_whole_episodes: whether batches hold ended episodes only (QMIX).
+        max_sequence_steps: most env steps of a piece, into which longer episodes are cut; None:
+            episodes stay whole.
+        cuts_after_frames: whether a batch holds everything that its last frame has brought, even
+            if that is more than `env_steps`.
     """
 
     env_steps: int
@@ -32,14 +33,14 @@ class BatchRule(NamedTuple):
 
 
 class Batches:
-    """Cuts records into chunks, and delivers these as soon as they make a batch.
+    """Cuts records into chunks, and delivers them as soon as they make a batch.
 
     Args:
         table: the open episodes.
-        feed: where complete batches go.
+        feed: takes complete batches.
         far_values: looks at each batch.
-        dropping: a context for what is done with an episode, which it drops if that fails.
-        rule: when they make a batch.
+        dropping: returns a context for work on an episode, which drops the episode if that fails.
+        rule: when recorded steps make a batch.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Batches:
         self._dropping = dropping
         self._rule = rule
         self._over: dict[Record, bool] = {}
-        """Of episodes that have ended in this frame; whether they were aborted."""
+        """The records of episodes that have ended in this frame, and whether they were aborted."""
         self._chunks: list[Chunk] = []
         self._num_new_steps = 0
         feed.share_collected = lambda: self._num_new_steps / self._rule.env_steps
@@ -78,21 +79,21 @@ class Batches:
 
     @property
     def room(self) -> float:
-        """How many env steps may be recorded before the next batch is cut."""
+        """Number of env steps that may be recorded before the next batch is cut."""
         is_free = self._rule.needs_whole_episodes or self._rule.cuts_after_frames
         return math.inf if is_free else self.num_missing
 
     def add(self, num_env_steps: int) -> None:
-        """Counts env steps that were recorded of open episodes."""
+        """Counts env steps that were recorded in open episodes."""
         if not self._rule.needs_whole_episodes:
             self._num_new_steps += num_env_steps
 
     def end(self, record: Record, *, is_aborted: bool) -> None:
-        """Keeps the rest of an episode, once its frame has been processed."""
+        """Keeps the record of an ended episode until its frame has been processed."""
         self._over[record] = is_aborted
 
     def cut_if_due(self, *, is_after_frame: bool = False) -> None:
-        """Delivers all that has been recorded, of open episodes too, if it makes a batch."""
+        """Delivers everything recorded, also in open episodes, if it makes a batch."""
         if self._rule.needs_whole_episodes or self._num_new_steps < self._rule.env_steps:
             return
         if self._rule.cuts_after_frames and not is_after_frame:
@@ -114,11 +115,11 @@ class Batches:
     def finish_frame(self, long: list[Record]) -> None:
         """Delivers what waits for the end of a frame.
 
-        Simulations in lockstep end their episodes in one frame. Delivered one by one, these would
-        hold the simulations at the gate until all but the last batch had been learned.
+        Simulations in lockstep end their episodes in one frame. If each end were delivered at once,
+        the simulations would be held at the gate until all but the last batch had been learned.
 
         Args:
-            long: records of many blocks, which are put together, and are long no more.
+            long: records of many blocks, to be put together; emptied, as they are long no more.
         """
         if self._over:
             self.keep_ended()
@@ -131,20 +132,20 @@ class Batches:
             self._deliver()
 
     def keep_ended(self) -> None:
-        """Keeps the rest of those that have ended in this frame: in lockstep they share blocks."""
+        """Keeps the rest of the episodes that have ended in this frame; some may share blocks."""
         over, self._over = self._over, {}
         for record in self._put_together([*over]):
             self._keep_whole(record.finish(is_aborted=over[record]))
 
     def _cut(self, records: Sequence[Record | None]) -> list[Chunk | None]:
-        """Returns what open training episodes have recorded since they were cut last."""
+        """Returns what open training episodes have recorded since their last cut."""
         cut = self._put_together([one for one in records if one], continues=True, is_cut=True)
         for record in cut:
             self._table.num_new[record.slot] = 0
         return [record.cut() for record in cut]
 
     def _put_together(self, records: Sequence[Record], **how: bool) -> list[Record]:
-        """Puts records together; returns those with which nothing has failed."""
+        """Puts records together; returns those for which nothing has failed."""
         stacks, sound = Stacks(records, **how), set()
         for record in sorted(records, key=lambda one: -len(one.blocks)):
             with self._dropping(record.episode_id):
@@ -157,7 +158,7 @@ class Batches:
             self._chunks.append(chunk)
 
     def _keep_whole(self, chunk: Chunk | None) -> None:
-        """Keeps an episode, or the piece of one that is learned like an episode."""
+        """Keeps an ended episode, or a piece of one that is learned like an episode."""
         self._keep(chunk)
         if self._rule.needs_whole_episodes and chunk is not None:
             self._num_new_steps += chunk.num_env_steps

@@ -1,12 +1,12 @@
-"""A step of some episodes that has been checked: recorded, acted on and answered as arrays.
+"""A block: one checked step of some episodes, as arrays that are recorded, acted on and answered.
 
 ::
 
     Step, StepRows ──reading──> Block ──Acting.act──> Block.finish ──> Actions, ActionRows
                                   └── a link in the record of each of its episodes
 
-The same agents act in all of its episodes, in the same mode, so that it is one array for each
-policy. A step of one episode is a block of one row.
+The same agents act in all episodes of a block, in the same mode, so that it needs one array for
+each policy. A step of a single episode is a block with one row.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from muxrl.servers.agents.parts import Logged, Part, Seen, places_of
 from muxrl.servers.agents.seats import Seat
 
 _MAX_LAYOUTS = 1_024
-"""That are remembered; agents that come and go make many."""
+"""Most layouts to keep: agents that come and go make many."""
 
 
 class ServedLayout:
-    """The agents that act in a step, and who reads and acts for them.
+    """The agents that act in a step, and the parts that read and act for them.
 
     Args:
         layout: the agents.
@@ -45,16 +45,16 @@ class ServedLayout:
         self.observed, self.acted = layout.observed, layout.acted
         self.agents = frozenset(layout.agents)
         self.seat_ids = frozenset(seat.seat_id for one in parts for seat in one.seats)
-        """Of those that act."""
+        """Ids of the seats that act."""
         self.places = places_of(layout.agents, layout)
-        """Of its agents among all of the server."""
+        """Places of its agents among all agents of the server."""
         self.is_all = layout.agents == tuple(layout.spaces)
 
     def read_logged(self, given: Mapping[str, Any], log_probs: Mapping[str, float]) -> list[Logged]:
-        """Returns actions of one episode that were chosen elsewhere, of some agents, by part."""
+        """Returns by part the actions of one episode that were chosen elsewhere for some agents."""
         if len(given) == len(self.agents) and not log_probs:
             return self.read_logged_rows(rows_of(self.acted, given), None, None)
-        # Where none is given some action stands, since 0 need not be one.
+        # Agents without a given action get a valid one, since 0 may be none.
         rng = np.random.default_rng(0)
         some = {a: given[a] if a in given else sample(s.action_space, rng)
                 for a, s in self.layout.spaces.items() if a in self.agents}  # fmt: skip
@@ -67,15 +67,15 @@ class ServedLayout:
     def read_logged_rows(
         self, rows: Sequence[Any], is_given: np.ndarray | None, log_probs: np.ndarray | None
     ) -> list[Logged]:
-        """Returns those of several; see `Part.read_logged`."""
+        """Returns by part the actions of several episodes; see `Part.read_logged`."""
         return [one.read_logged(rows, is_given, log_probs) for one in self.parts]
 
 
 class Seats:
-    """The seats of a server, or of one member of a pool: what they remember, and their layouts.
+    """The seats of a server, or of one member of a pool: their memory, and their layouts.
 
     Args:
-        agents: the server's, by id.
+        agents: the server's agents, by id.
         seats: by seat id.
         num_slots: see `Memory`.
     """
@@ -92,7 +92,7 @@ class Seats:
     def layout(
         self, agents: tuple[str, ...], untrained: frozenset[str] = frozenset()
     ) -> ServedLayout:
-        """Returns the layout of some agents."""
+        """Returns the layout of some agents that act; seats in `untrained` act untrained."""
         key = agents, untrained
         found = self._known.get(key)
         if found is None:
@@ -121,11 +121,11 @@ class Seats:
         *,
         is_final: bool = False,
     ) -> Seen:
-        """Returns what one episode shows in a step.
+        """Returns one episode's step as `Seen`.
 
         Args:
-            served: who observes.
-            observations: theirs, which conform to their spaces.
+            served: the agents that observe.
+            observations: by agent, conforming to their spaces.
             state, departed, is_final: see `Seen`; the state is that of one episode.
             slot: of the episode.
         """
@@ -135,27 +135,27 @@ class Seats:
         return Seen(1, served.layout, rows, states, self.memory, where, departed, is_final=is_final)
 
     def layout_of(self, seat: Seat, agents: tuple[str, ...]) -> ServedLayout:
-        """Returns the layout of some agents, of which one seat reads, acting or not."""
+        """Returns a layout in which a single seat reads what some agents observe, acting or not."""
         layout = Layout(agents, self.agents)
         return ServedLayout(layout, [Part([seat], layout, self.memory)])
 
 
 class Chosen(msgspec.Struct, frozen=True, gc=False):
-    """What a policy chose for the rows of a part; ``[E, S, ...]`` all of it."""
+    """A policy's choices for the rows of a part; all arrays are ``[E, S, ...]``."""
 
     actions: np.ndarray
     outputs: Mapping[str, Any]
-    """What is recorded with them, by name: an array, or a dict of such."""
+    """By name: what is recorded with the actions, an array or a dict of arrays."""
     states: Any = None
-    """Recurrent state after them, a dict of arrays; None where the policy has none."""
+    """Recurrent states after the actions, a dict of arrays; None: the policy has none."""
 
 
 def shaped(columns: Any, rows: slice | None, lead: tuple[int, int]) -> Any:
-    """Returns some rows ``[B, ...]`` as ``[E, S, ...]``, of a tree of arrays or None.
+    """Returns some rows ``[B, ...]`` as ``[E, S, ...]``, in a tree of arrays or None.
 
     Args:
         columns: the tree.
-        rows: which; None: all.
+        rows: the rows to take; None: all.
         lead: E and S.
     """
     if isinstance(columns, np.ndarray):
@@ -167,7 +167,7 @@ def shaped(columns: Any, rows: slice | None, lead: tuple[int, int]) -> Any:
 
 
 class OpenEpisodes(Protocol):
-    """Whose episodes a block is of: see `muxrl.servers.episodes.table.EpisodeTable`."""
+    """The episodes that a block belongs to: see `muxrl.servers.episodes.table.EpisodeTable`."""
 
     started: list[StartEpisode | None]
 
@@ -175,7 +175,7 @@ class OpenEpisodes(Protocol):
 
 
 class Mode(NamedTuple):
-    """What is equal for episodes that can share a block."""
+    """What must be equal for episodes to share a block."""
 
     seats: Seats
     is_training: bool = False
@@ -183,33 +183,33 @@ class Mode(NamedTuple):
     untrained: frozenset[str] = frozenset()
     """Ids of the seats that act with the weights that the server began with."""
     wants_log_probs: bool = False
-    """Whether answers have those of the actions."""
+    """Whether answers include the log-probabilities of actions."""
 
 
 def part_of(index: Slots, where: slice) -> Slots:
-    """Returns some of the places that an index takes."""
+    """Returns the part of an index at the positions `where`."""
     if isinstance(index, slice):
         return slice(index.start + where.start, index.start + where.stop)
     return index[where]
 
 
 class Block(msgspec.Struct, eq=False):
-    """A step of ``E`` episodes.
+    """One step of ``E`` episodes.
 
     Attributes:
-        table: whose episodes they are; None: of no server.
-        mode: of all of them.
-        served: who acts.
-        ids, slots, t: of each episode.
+        table: the table of these episodes; None: they are played without a server.
+        mode: the mode of all of them.
+        served: the agents that act.
+        ids, slots, t: one for each episode.
         where: the slots as an index.
-        observations: of each part, what its policy reads, ``[E, S, ...]``.
-        rewards: of each part, ``[E, S]``: what followed from its seats' last actions.
-        players: who plays each episode, where a server draws; None: it does not.
-        logged: of each part; None: no action was chosen elsewhere.
-        chosen: of each part; None: it waits for its actions.
-        actions: the same as the simulation's, rows of each kind of action space.
-        weights_seq_no: version of the weights that chose them.
-        has_failed: whether its actions could not be computed; its clients may ask again, or never.
+        observations: for each part, what its policy reads, ``[E, S, ...]``.
+        rewards: for each part, ``[E, S]``: what followed from the last actions of its seats.
+        players: the player of each episode; None: the server does not draw players.
+        logged: for each part, actions that were chosen elsewhere; None: there are none.
+        chosen: for each part, the policy's choices; None: the step waits for its actions.
+        actions: the actions as the simulation takes them, rows of each kind of action space.
+        weights_seq_no: version of the weights that chose the actions.
+        has_failed: whether the actions could not be computed; clients may ask again, or never.
     """
 
     table: OpenEpisodes | None
@@ -235,10 +235,10 @@ class Block(msgspec.Struct, eq=False):
         """Puts actions into effect.
 
         Args:
-            chosen: of each part.
-            weights_seq_no: version of the weights that chose them.
+            chosen: for each part, the policy's choices.
+            weights_seq_no: version of the weights that chose the actions.
         """
-        # First all that may raise: an action is whatever the user's module gave.
+        # First everything that may raise: actions are whatever the user's module has returned.
         actions: list[Any] = [None] * len(self.served.acted)
         for one, own in zip(self.served.parts, chosen, strict=True):
             if one.writes_as_is is not None:
@@ -252,7 +252,7 @@ class Block(msgspec.Struct, eq=False):
             self.table.act(self)
 
     def answer_of(self, row: int) -> Actions:
-        """Returns what one of its episodes is answered."""
+        """Returns the answer to one of its episodes."""
         actions = actions_of(self.served.layout, self.actions, row)
         answer = Actions(self.ids[row], int(self.t[row]), actions, self.weights_seq_no)
         if (log_probs := self.log_probs) is not None:
@@ -262,33 +262,33 @@ class Block(msgspec.Struct, eq=False):
 
     @property
     def log_probs(self) -> np.ndarray | None:
-        """Those with which policies drew its actions, ``[E, A]``, NaN where one is not known; None:
-        its episodes do not want them, or none is."""
+        """The log-probabilities with which policies drew the actions, ``[E, A]``, NaN for unknown
+        ones; None: they are not wanted, or all are unknown."""
         if not self.mode.wants_log_probs:
             return None
         agents, found = self.served.layout.agents, None
         for one, own in zip(self.served.parts, self.chosen or (), strict=True):
-            # A real number is sent clipped: it has another density than what was drawn.
+            # Real numbers are sent clipped, so that the density of the drawn number is not theirs.
             if LOG_PROB in own.outputs and isinstance(one.action_space, Discrete | MultiDiscrete):
                 if found is None:
                     found = np.full((len(self), len(agents)), np.nan)
                 for i, seat_id in enumerate(one.seat_ids):
-                    if seat_id in agents:  # not a team's, nor of one that is absent
+                    if seat_id in agents:  # neither a team nor absent
                         found[:, agents.index(seat_id)] = own.outputs[LOG_PROB][:, i]
         return found
 
     def seed_of(self, row: int) -> int | None:
-        """Returns the seed of what is drawn for one of its episodes; None: it has none."""
+        """Returns the seed for random choices in one of its episodes; None: it has none."""
         started = None if self.table is None else self.table.started[self.slots[row]]
         return started.seed if started is not None and self.ids[row] == started.episode_id else None
 
     def row_of(self, slot: int) -> int:
-        """Returns the row of an episode."""
+        """Returns the row of the episode in a slot."""
         where = self.where
         return slot - where.start if isinstance(where, slice) else self.slots.index(slot)
 
     def rows(self, where: slice) -> Block:
-        """Returns some of its rows as a block, while it is not recorded yet."""
+        """Returns some of its rows as a block; possible until it is recorded."""
         return msgspec.structs.replace(
             self,
             ids=self.ids[where],
@@ -303,24 +303,24 @@ class Block(msgspec.Struct, eq=False):
 
 
 class Awaited(msgspec.Struct, frozen=True, gc=False):
-    """What is answered as soon as its blocks have been acted on."""
+    """An answer that can be given once all its blocks have their actions."""
 
     blocks: Sequence[Block]
     answer: Callable[[], Actions | ActionRows]
-    """Returns the answer."""
+    """Returns the answer; to be called when `is_ready`."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether all of them have been."""
+        """Whether all blocks have their actions."""
         return all(block.chosen is not None for block in self.blocks)
 
 
 def answer_to_rows(blocks: Sequence[Block], places: Sequence[np.ndarray | slice]) -> ActionRows:
-    """Returns what a `StepRows` is answered.
+    """Returns the answer to a `StepRows`, whose rows may be in several blocks.
 
     Args:
-        blocks: with the steps.
-        places: of each block's rows among all.
+        blocks: the blocks with the steps.
+        places: for each block, the places of its rows in the message.
     """
     first = blocks[0]
     actions, known = first.actions, [block.log_probs for block in blocks]

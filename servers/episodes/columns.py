@@ -1,7 +1,7 @@
-"""Trajectories as a few long arrays, which a checkpoint can hold, and back.
+"""Packs trajectories into a few long arrays, which a checkpoint can hold, and unpacks them.
 
-Steps of all trajectories of a policy are put one behind the other. What comes back is equal to the
-last bit, dtypes included.
+The steps of all trajectories of a policy are concatenated. Unpacked trajectories are equal to the
+packed ones to the last bit, dtypes included.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from muxrl.servers.episodes.trajectories import Chunk, Trajectory, concatenated
 
 _NAMES = {"id": "ids", "seat_id": "agent_ids", "episode_id": "multi_agent_episode_ids"}
 _NUMBERS = {"t": "t_started", "is_terminated": "is_terminated", "is_truncated": "is_truncated"}
-"""Of each trajectory, by what they are called in a checkpoint."""
+"""Fields of a trajectory, with their names in a checkpoint."""
 
 
 def _pack_trajectories(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def _unpack_trajectories(state: Mapping[str, Any]) -> list[Trajectory]:
         ends = np.cumsum(group["num_steps"])
         for i, place in enumerate(group["places"]):
             steps = slice(int(ends[i] - group["num_steps"][i]), int(ends[i]))
-            # Each trajectory has one observation more than it has steps.
+            # A trajectory has one more observation than steps.
             observed = slice(steps.start + i, steps.stop + i + 1)
             trajectories[place] = Trajectory(
                 policy_id=group["module_id"],

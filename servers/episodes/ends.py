@@ -1,14 +1,14 @@
-"""What is rare in an episode: agents end, come back, and are paid though they do not act.
+"""Rare events of an episode: agents end, come back, or get rewards while they do not act.
 
 ::
 
     step 0      the first observations
     step t      what followed from the actions of step t - 1: rewards, ends, final observations,
-                and the observations that are acted on next
+                and the observations to act on next
     end         the same, without observations to act on
 
-A seat ends with the last of its members. `find` looks, and refuses; nothing has changed then.
-`apply` changes the record.
+A seat ends when the last of its members does. `find` looks at a step and may refuse it, and changes
+nothing; `apply` changes the record.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from muxrl.servers.episodes.table import EpisodeTable
 
 @dataclass
 class Change:
-    """What a step or an end changes in an episode, besides what it adds.
+    """What a step or an end changes in an episode, besides what it adds to the record.
 
     Attributes:
         done: agents that end.
-        back: of these and of earlier ones, those that observe again.
-        respawned: seats for which this begins a new life.
-        departed: bool ``[1, agents]``, who is done by now.
-        num_seats: seats that end, those that never began included.
-        ended: of these, those that did begin: whether they are truncated.
-        finals: what they observe last, by seat ``[1, ...]``, None: the same as before; of some
-            nothing.
+        back: agents that have ended, now or earlier, and observe again.
+        respawned: ids of the seats that begin a new life.
+        departed: bool ``[1, agents]``, the agents that are done after this step.
+        num_seats: number of seats that end, including seats that never began.
+        ended: by seat that ends and did begin: whether it is truncated.
+        finals: by seat, its last observation ``[1, ...]``, None: the one before once more; a
+            seat may be missing.
     """
 
     done: AgentIds
@@ -58,8 +58,8 @@ class Ends:
     """Finds and records the ends of a server's agents.
 
     Args:
-        table: its episodes.
-        reward_scales: by policy; none: rewards are recorded as they come.
+        table: the server's episodes.
+        reward_scales: by policy; empty: rewards are recorded as they come.
         agents_return: whether agents that are done may come back in the same episode.
     """
 
@@ -75,11 +75,8 @@ class Ends:
         self._agents_return = agents_return
 
     def find(self, slot: int, seats: Seats, step: CheckedStep, *, is_recorded: bool) -> Change:
-        """Returns who is done and who is back; and of a step that has followed from a recorded
-        action which seats end, how, and what they observe then.
-
-        Raises:
-            ValueMismatch: a truncated agent has no final observation.
+        """Returns who is done and who is back. If the step has followed from a recorded action,
+        also which seats end, how, and what they observe then.
         """
         table = self._table
         done = step.terminated | step.truncated
@@ -106,11 +103,11 @@ class Ends:
         if not change.done:
             return
         finals, back = step.final_observations, change.back
-        # Beside its own final observation, a seat that ends sees what the others see now.
+        # Besides its own final observation, a seat that ends sees what the others see now.
         last_seen = {**step.observations, **finals} if finals else {}
         if back:
             last_seen = {a: o for a, o in last_seen.items() if a not in back or a in finals}
-        # A truncated agent is still observed, so that its value is bootstrapped. One that
+        # A truncated agent is still observed, so that its value is bootstrapped. An agent that
         # terminates in the same step is not: it counts as departed already.
         before = table.done_agents(slot)
         departed = before | step.terminated
@@ -129,7 +126,7 @@ class Ends:
             change.ended[seat_id] = bool(cut_short)
             seen = if_truncated if cut_short else if_terminated
             if cut_short and seat_id in acted and seat_id not in seen:
-                # A member that terminates now acted, and others did not.
+                # A member that terminates now has acted, and the others have not.
                 raise _no_final_observation(min(cut_short))
             if cut_short or seat_id in seen:
                 change.finals[seat_id] = seen.get(seat_id)
@@ -142,7 +139,7 @@ class Ends:
         departed: AgentIds,
         state: Any,
     ) -> dict[str, Any]:
-        """Returns what seats observe last, ``[1, ...]`` each."""
+        """Returns the last observations by seat, each ``[1, ...]``."""
         if not observations:
             return {}
         agents = tuple(a for a in self._table.agents if a in observations)
@@ -166,16 +163,15 @@ class Ends:
         *,
         is_end: bool = False,
     ) -> bool:
-        """Records what ends, and what is paid to seats that do not act; returns whether anybody was
-        here.
+        """Records ends, and rewards of seats that do not act; returns whether any seat was there.
 
         Args:
             slot: of the episode.
-            seats: its own.
-            step: that came, of which the sums of rewards have been taken.
-            change: as it was found.
-            record: of the episode; None: it does not train, or nobody has acted yet.
-            is_end: whether no step follows.
+            seats: the seats of the episode.
+            step: the checked step, whose rewards have been added to the returns.
+            change: what `find` returned.
+            record: of the episode; None: it does not train, or no agent has acted yet.
+            is_end: whether this is the end of the episode.
         """
         table, memory = self._table, seats.memory
         before = table.done_agents(slot)
@@ -213,7 +209,7 @@ class Ends:
     def _end_seats(
         self, slot: int, seats: Seats, step: CheckedStep, change: Change, record: Record
     ) -> None:
-        # In one order, since they may share a scale: first those that observe once more.
+        # In a fixed order, since seats may share a scale: first the seats with a last observation.
         order = [s for s in seats.seats if s in change.finals]
         order += sorted(change.ended.keys() - change.finals.keys())
         memory = seats.memory
@@ -242,14 +238,14 @@ class Ends:
         before: AgentIds,
         record: Record,
     ) -> bool:
-        """Keeps the rewards of seats that have begun and do not act now; returns if there are any.
+        """Keeps rewards of seats that have begun and do not act now; returns whether there are any.
 
         Args:
             slot: of the episode.
-            seats: its own.
-            rewards: of any agents.
+            seats: the seats of the episode.
+            rewards: by agent.
             acting: ids of the seats that act.
-            before: agents that were done before these rewards.
+            before: agents that were done before these rewards came.
             record: of the episode.
         """
         memory = seats.memory
@@ -261,7 +257,7 @@ class Ends:
                 if any(map(rewards.get, seat.members)):
                     record.paid_late = seat_id
             elif done.issuperset(seat.members):
-                continue  # its last reward
+                continue  # it is in the seat's last reward
             elif memory.began[slot, memory.places[seat_id]]:
                 memory.pending[slot, memory.places[seat_id]] += _reward(seat, rewards)
                 found = True
@@ -269,7 +265,7 @@ class Ends:
 
 
 def _reward(seat: Seat, rewards: Mapping[str, float]) -> float:
-    """Returns what is recorded of some agents' rewards for a seat, as `Part.rewards` does."""
+    """Returns the reward of a seat from the rewards of agents, computed as in `Part.rewards`."""
     total = 0.0
     for agent_id in seat.members:
         total += rewards.get(agent_id, 0.0)

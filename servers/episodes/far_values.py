@@ -1,6 +1,6 @@
-"""Says when a number is far outside of what came before: finite, below every limit, and a mistake.
+"""Warns of a number that is far larger than all before it: below every limit, but maybe a mistake.
 
-Looked at where batches are delivered, not in each step, for which simulations wait.
+Numbers are looked at when a batch is delivered, not in each step, for which simulations wait.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from muxrl.servers.episodes.trajectories import Chunk, Trajectory
 from muxrl.servers.episodes.warnings import Warnings
 
 _NUM_KNOWN = 1_000
-"""Numbers of agents' steps that tell what is usual."""
+"""Number of agents' steps after which it is known what is usual."""
 _FAR = 1e3
 _LARGE = 1e4
-"""A first goal of 10 among steps of -0.001 is no mistake."""
+"""Smallest number to warn of: a first goal of 10 among steps of -0.001 is no mistake."""
 _MOST_NUMBERS = 4_096
-"""Of an observation: a batch of larger ones, images, takes long to look through."""
+"""Most numbers of an observation to look at: larger ones, such as images, would take long."""
 
 
 class FarValues:
-    """The largest reward and observation so far, and a warning for one far beyond it.
+    """The largest reward and observation so far; warns of one that is far beyond it.
 
-    That one then is the largest.
+    A number that was warned of becomes the largest.
     """
 
     def __init__(self, warnings: Warnings) -> None:
@@ -35,11 +35,11 @@ class FarValues:
         self._largest = {"reward": (0.0, ""), "observation": (0.0, "")}
 
     def largest(self) -> list[tuple[float, str]]:
-        """Returns the largest reward and observation, with whose each is."""
+        """Returns the largest reward and observation, each with its agent and episode."""
         return [*self._largest.values()]
 
     def look_at(self, chunks: Iterable[Chunk]) -> None:
-        """Receives the rewards and observations of a batch."""
+        """Looks at the rewards and observations of a batch."""
         played = [one for chunk in chunks for one in chunk.trajectories if len(one)]
         rewards = [[one.rewards] for one in played]
         self._look_at("reward", played, rewards)
@@ -73,13 +73,13 @@ class FarValues:
 
 
 def _largest_of(values: np.ndarray) -> tuple[float, float]:
-    """Returns how far the farthest of some numbers is from 0, and that number."""
+    """Returns the largest distance of some numbers from 0, and the number at that distance."""
     low, high = float(values.min()), float(values.max())
     return max(high, -low), high if high >= -low else low
 
 
 def _numbers(rows: Any) -> Iterator[np.ndarray]:
-    """Yields the arrays of rows that may hold any number, ``[n, ...]``: integers cannot."""
+    """Yields the arrays ``[n, ...]`` of rows that can hold a far value: integers cannot."""
     if isinstance(rows, dict):
         for part in rows.values():
             yield from _numbers(part)

@@ -1,17 +1,16 @@
-"""The feed: batches of episodes from the serving thread to the learning thread, and the gate.
+"""The feed: brings batches from the serving thread to the learning thread, and has the gate.
 
 A batch is *ahead* from its completion until the learner has made new weights from it (or asks for
 the next batch). The gate is open, and agents may act, while at most `max_ahead` batches are ahead:
 with 0, simulations wait for every update; with 1, a batch is collected while another is learned.
 So policy lag is bounded by waiting, never by throwing samples away.
 
-So a learner that is slower than the simulations would hold them once a batch, for as long as it is
-behind. One that says how far its update is (`note_progress`) holds them a little at a time: the
-last batch that is allowed is collected no faster than the update continues.
+A learner that is slower than the simulations would hold them once a batch, until it has caught up.
+A learner that reports the progress of its update (`note_progress`) holds them a little at a time:
+the last batch that may be collected grows no faster than the update advances.
 
-With 0, only actions that were
-answered before a batch was complete, and belong to the next one, are older than the weights, by
-one version: at most one for each open episode.
+With 0, only actions that were answered before a batch was complete, and belong to the next one, are
+older than the weights, by one version: at most one action for each open episode.
 """
 
 from __future__ import annotations
@@ -30,38 +29,39 @@ from muxrl.servers.episodes.trajectories import Chunk
 T = TypeVar("T")
 
 _LOOP_CHECK_S = 0.2
-"""How often a thread that waits for the serving thread sees whether that has ended."""
+"""How often a thread that waits for the serving thread checks whether that has ended."""
 
 
 class FeedClosed(Exception):
-    """The server is stopping, so there is no more data. Raising it ends RLlib's sampling loop."""
+    """The server is stopping, so no more data will come. Ends RLlib's sampling loop when raised."""
 
 
 @dataclass(frozen=True)
 class Activity:
-    """What a server has spent its time on, in seconds."""
+    """How a server has spent its time, in seconds."""
 
     time_s: float
-    """Since it was made."""
+    """Time since the server was made."""
     learning_s: float
-    """With a batch at the learner."""
+    """Time with a batch at the learner."""
     held_s: float
-    """With simulations at its closed gate."""
+    """Time with simulations waiting at the closed gate."""
 
 
 class Feed:
     """Hands batches of chunks to the learner, and opens and closes the gate.
 
     Args:
-        max_ahead: batches that may be complete or being learned while agents act.
-        acts_while_learning: False: whoever acts waits, in evaluations, too; then `max_ahead` is 0.
+        max_ahead: number of batches that may be complete or in learning while agents act.
+        acts_while_learning: if False, all agents wait during an update, also in evaluations, and
+            `max_ahead` is 0.
     """
 
     def __init__(self, max_ahead: int, *, acts_while_learning: bool = True) -> None:
         self.max_ahead = max_ahead if acts_while_learning else 0
         self.acts_while_learning = acts_while_learning
         self.share_collected: Callable[[], float] = lambda: 0.0
-        """How much of the next batch there is, 0 to 1."""
+        """Returns the share of the next batch that was collected, 0 to 1."""
         self.on_taken: Callable[[list[Chunk]], None] = lambda batch: None
         """Called in the learning thread with each batch that it takes."""
         self._share_learned: float | None = None
@@ -84,10 +84,10 @@ class Feed:
         self._loop = loop
 
     def put(self, batch: list[Chunk]) -> None:
-        """Adds a complete batch; the gate is closed if too many are ahead.
+        """Adds a complete batch; the gate closes if too many are ahead.
 
-        One that comes after `close` is kept for the last checkpoint: simulations play on while the
-        learner ends its update.
+        A batch that comes after `close` is kept for the last checkpoint: simulations play on while
+        the learner ends its update.
         """
         with self._changed:
             if self._is_discarding:
@@ -107,18 +107,18 @@ class Feed:
 
     @property
     def num_ahead(self) -> int:
-        """Batches that are complete and not learned yet; 0 once nothing is learned any more."""
+        """Batches that are complete and not learned yet; 0 when learning has ended."""
         return max(0, self._num_ahead())
 
     def when_open(self, go: Callable[[], None]) -> None:
-        """Calls `go` as soon as the gate is open, perhaps at once; first come, first served."""
+        """Calls `go` as soon as the gate is open, maybe at once; first come, first served."""
         if not self._waiting and self.is_open:
             go()
             return
         with self._changed:
             self._note_time()
             self._waiting.append(go)
-        self._let_through()  # it may have opened meanwhile
+        self._let_through()  # the gate may have opened meanwhile
 
     def _let_through(self) -> None:
         while self._waiting and self.is_open:
@@ -157,7 +157,7 @@ class Feed:
         return batch
 
     def run_tasks(self) -> None:
-        """Runs what `ask` was given."""
+        """Runs the tasks that were given to `ask`."""
         while True:
             with self._changed:
                 if not self._tasks:
@@ -166,9 +166,9 @@ class Feed:
             task()
 
     def note_progress(self, share: float) -> None:
-        """Notes how far the update is, 0 to 1; what is under way counts as done.
+        """Notes the progress of the update, 0 to 1; the part under way counts as done.
 
-        A learner whose update is one piece need not call it: it would say 1.
+        A learner whose update has a single part need not call this, as it would always report 1.
         """
         if self._share_learned is None:
             self._share_at_first = self.share_collected()
@@ -200,19 +200,19 @@ class Feed:
     # --- any thread ---------------------------------------------------------------------
 
     def ask(self, task: Callable[[], None]) -> None:
-        """Has the learning thread run this, which raises nothing, before it takes a batch."""
+        """Lets the learning thread run a task, which must not raise, before it takes a batch."""
         with self._changed:
             self._tasks.append(task)
             self._changed.notify_all()
 
     def on_serving_thread(self, read: Callable[[], T]) -> T:
-        """Returns what `read` returns between two frames, when nothing is being recorded."""
+        """Calls `read` between two frames, when nothing is being recorded; returns its result."""
         result: Future[T] = Future()
 
         def answer() -> None:
             try:
                 result.set_result(read())
-            except Exception as error:  # noqa: BLE001, raised again where it is waited for
+            except Exception as error:  # noqa: BLE001, raised again in the waiting thread
                 result.set_exception(error)
 
         try:
@@ -230,13 +230,13 @@ class Feed:
 
     @property
     def unlearned(self) -> list[list[Chunk]]:
-        """Complete batches that nobody has learned, those that `discard` has left over, too."""
+        """Complete batches that were not learned, also those that `discard` has left over."""
         with self._changed:
             return [list(batch) for batch in self._batches]
 
     @property
     def activity(self) -> Activity:
-        """What the server has spent its time on until now."""
+        """How the server has spent its time until now."""
         with self._changed:
             self._note_time()
             return Activity(self._noted_at - self._began_at, self._learning_s, self._held_s)
@@ -249,13 +249,13 @@ class Feed:
         return len(self._batches) + self._is_learning
 
     def _note_time(self) -> None:
-        """Counts the time since the last change, before the next one; under the lock."""
+        """Adds the time since the last change to the sums; to be called before a change, locked."""
         now = time.monotonic()
         self._learning_s += (now - self._noted_at) * self._is_learning
         self._held_s += (now - self._noted_at) * bool(self._waiting)
         self._noted_at = now
 
     def _notify_gate(self) -> None:
-        # Who begins to wait after this looks at the gate again, see `when_open`.
+        # A caller that begins to wait after this looks at the gate again; see `when_open`.
         if self._waiting and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._let_through)

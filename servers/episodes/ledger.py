@@ -1,4 +1,4 @@
-"""Which episodes a server or a gateway knows: open ones, and the answers of those that ended."""
+"""Keeps account of the episodes of a server or a gateway: open ones, and answers of ended ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ E = TypeVar("E")
 
 
 class Over(NamedTuple):
-    """An episode that is over: since when, how it was answered last, and why."""
+    """An episode that is over: since when, its last answer, and why it is over."""
 
     since: float
     reply: Ended | Aborted
@@ -22,13 +22,13 @@ class Over(NamedTuple):
 
 
 class Ledger(Generic[E]):
-    """What is known of episodes by id; each id is used once.
+    """The episodes that are known, by id; each id can be used once.
 
     Args:
         kind: "server", or "gateway".
-        server_id: for messages; "": there is only one.
-        open_episodes: what is kept of each; others change it.
-        most_over: how many that are over are remembered, the newest ones.
+        server_id: for error messages; "": there is only one server.
+        open_episodes: by id, a value for each open episode; the owner changes it.
+        most_over: how many ended episodes to remember, the newest ones.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Ledger(Generic[E]):
         )
 
     def find(self, episode_id: str) -> E:
-        """Returns what is kept of an open episode.
+        """Returns the value that is kept for an open episode.
 
         Raises:
             EpisodeGone: it is not open; the text says what is known of it.
@@ -63,7 +63,7 @@ class Ledger(Generic[E]):
         raise self.gone(episode_id)
 
     def gone(self, episode_id: str) -> EpisodeGone:
-        """Returns the refusal of what concerns an episode that is not open."""
+        """Returns the refusal of an item for an episode that is not open."""
         if episode_id in self.over:
             return EpisodeGone(
                 f"episode {episode_id} is over{self._where}: {self.over[episode_id].reason}"
@@ -74,17 +74,17 @@ class Ledger(Generic[E]):
         )
 
     def answer_of(self, episode_id: str) -> Ended | Aborted | None:
-        """Returns the last answer of an episode that is over; None: it is not known."""
+        """Returns the last answer to an episode that is over; None: it is not known."""
         known = self.over.get(episode_id)
         return None if known is None else known.reply
 
     def end(self, episode_id: str, reply: Ended | Aborted, reason: str, now: float = 0.0) -> None:
-        """Remembers an episode that is over; the oldest of too many is forgotten."""
+        """Remembers that an episode is over, and forgets the oldest one if there are too many."""
         self.over[episode_id] = Over(now, reply, reason)
         if len(self.over) > self._most_over:
             self.over.popitem(last=False)
 
     def forget(self, before: float) -> None:
-        """Forgets those that were over before then."""
+        """Forgets the episodes that were over before this time."""
         while self.over and next(iter(self.over.values())).since < before:
             self.over.popitem(last=False)

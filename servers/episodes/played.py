@@ -1,9 +1,10 @@
-"""Steps in which a client acted by itself: checked, and given what the server would have recorded.
+"""Checks steps in which a client acted by itself, and adds what the server would have recorded.
 
-They were drawn from the server's own policy, so they are its own actions, of the version of the
-weights that the client says. Where the learner reads log-probabilities, the client sends the
-logits, from which these follow; what is older than the server's own actions can be counts as chosen
-elsewhere, and is counted. A learner with a replay reads none: there no action is too old.
+The client has drawn the actions from the server's own policy, so they count as the server's, chosen
+by the version of the weights that the client names. If the learner reads log-probabilities, the
+client also sends the logits, from which they are computed. Actions that are older than any of the
+server's own can be are counted, and taken as chosen elsewhere. A learner with a replay reads no
+log-probabilities, and no action is too old for it.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ from muxrl.servers.episodes.step_check import mismatch
 from muxrl.servers.episodes.trajectories import stack
 
 Row = tuple[np.ndarray, np.ndarray]
-"""Logits of an agent's action, and the log-probabilities of all actions, float32 ``[n]``."""
+"""Logits of an agent's action, and the log-probabilities of all its actions, float32 ``[n]``."""
 
 _REPLAY_STEPS = 64
-"""Env steps that a client of a server with a replay may play without telling. The server's batches
-(4 steps for DQN, an episode for QMIX) would cost a message each; and what a replay draws was chosen
-by thousands of versions anyway."""
+"""Env steps that a client may play before it reports them to a server with a replay. The server's
+batches (4 steps for DQN, an episode for QMIX) would cost a message each; and what a replay draws
+was chosen by thousands of versions anyway."""
 
 
 class Drawn(NamedTuple):
-    """What the actions of a step were drawn from; rows of each kind of action space, or none."""
+    """What the actions of a step were drawn from: rows of each kind of action space, or nothing."""
 
     logits: Sequence[np.ndarray] = ()
     log_probs: Sequence[np.ndarray] = ()
-    """Of all actions; infinite where they are stale."""
+    """Log-probabilities of all actions; infinite for stale actions."""
 
     @classmethod
     def of(cls, kinds: Sequence[Kind], rows: Mapping[str, Row]) -> Drawn:
-        """Returns what those of one episode were drawn from, given by agent."""
+        """Returns what the actions of one episode were drawn from, given by agent."""
         if not rows:
             return cls()
         pairs = [[rows[agent_id] for agent_id in kind.agents] for kind in kinds]
@@ -53,7 +54,7 @@ class Drawn(NamedTuple):
 
 
 class StateShape(NamedTuple):
-    """A seat's recurrent state: its key in the module's state, its shape, and whose it is."""
+    """A seat's recurrent state: its key in the module's state, its shape, the seat's members."""
 
     key: str
     shape: tuple[int, ...]
@@ -64,15 +65,15 @@ class PlayedCheck:
     """Reads `PlayedSteps`.
 
     Args:
-        agents: the server's, by id.
-        problem: why it takes none; "": it does.
-        version: returns that of the weights in use.
-        max_lag: versions by which actions may be behind it and still teach the policy; None: its
-            learner reads no log-probabilities, so that logits are not wanted, and all teach it.
-        states: of seats with a recurrent network, by id.
-        epsilon: returns the probability of an action at random; see `PolicyWeights`.
-        reports_logged: whether the server records of its actions which a client chose, `IS_LOGGED`.
-            Those of played steps are its own, unless they are stale.
+        agents: the server's agents, by id.
+        problem: why the server takes no such steps; "": it takes them.
+        version: returns the version of the weights in use.
+        max_lag: number of versions by which actions may be older and still teach the policy; None:
+            the learner reads no log-probabilities, so logits are not wanted, and all actions teach.
+        states: by id of each seat with a recurrent network.
+        epsilon: returns the probability of a random action; see `PolicyWeights`.
+        reports_logged: whether the server records which actions a client chose, as `IS_LOGGED`.
+            Actions of played steps count as the server's own, unless they are stale.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class PlayedCheck:
 
     @property
     def min_wanted(self) -> int:
-        """The fewest env steps after which a client should tell what it has played."""
+        """The fewest env steps after which a client should report what it has played."""
         return _REPLAY_STEPS if self._max_lag is None else 1
 
     def read(
@@ -109,13 +110,13 @@ class PlayedCheck:
         """Reads an item.
 
         Returns:
-            Whether the actions are stale: too old to teach the policy, they have infinity as
+            Whether the actions are stale: too old to teach the policy, with infinite
             log-probabilities; the recurrent states after the last step, by seat; and the steps,
             each with what its agents' actions were drawn from.
 
         Raises:
-            ValueMismatch: an action, its logits or a recurrent state are missing or no such
-                numbers, or the server takes no such steps. The steps' own values are not looked at.
+            ValueMismatch: an action, its logits or a recurrent state are missing or invalid, or the
+                server takes no such steps. The other values of steps are not checked.
         """
         is_stale = self.are_stale(item.weights_seq_no)
         counts: Counter[str] = Counter()
@@ -150,11 +151,11 @@ class PlayedCheck:
     def read_rows(
         self, item: PlayedRows, layout: Layout
     ) -> tuple[bool, Drawn, dict[str, Any]] | None:
-        """Reads a step of several episodes, whose actions conform.
+        """Reads a step of several episodes, whose actions conform to their spaces.
 
         Returns:
             Whether the actions are stale; what they were drawn from; and the recurrent states, by
-            seat. None: something is wrong, of which the item of each episode alone says what.
+            seat. None: a value is wrong, and the items of the single episodes will say which.
 
         Raises:
             ValueMismatch: the server takes no such steps, or never had such weights.
@@ -183,10 +184,10 @@ class PlayedCheck:
         return is_stale, Drawn(item.logits, log_probs), states
 
     def are_stale(self, version: int) -> bool:
-        """Whether actions of these weights are too old.
+        """Returns whether actions of these weights are too old.
 
         Raises:
-            ValueMismatch: the server takes none that a client has chosen, or never had the weights.
+            ValueMismatch: the server takes no such steps, or never had the weights.
         """
         if self._problem:
             raise ValueMismatch(
@@ -204,12 +205,12 @@ class PlayedCheck:
     def _read_states(
         self, given: Mapping[str, Any], acted: Collection[str], *lead: int
     ) -> dict[str, Any]:
-        """Returns the module's states, by seat; seats of which nobody acted need not have one.
+        """Returns the module's states by seat; seats whose agents have not acted may lack one.
 
         Args:
-            given: by seat, that of one episode, or with so many in front.
-            acted: ids of agents.
-            lead: how many episodes.
+            given: by seat, the state of one episode, or of several with leading dimensions `lead`.
+            acted: ids of the agents that have acted.
+            lead: number of episodes; left out for a single one.
         """
         known = self._states
         needed = {s for s, state in known.items() if not set(state.members).isdisjoint(acted)}
@@ -232,7 +233,7 @@ class PlayedCheck:
 
     def _columns(self, agent_id: str, logits: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns logits and log-probabilities, float32 ``[count, n]`` each."""
-        # Of an agent that is unknown, the step's own check says so.
+        # An unknown agent is refused by the step's own check.
         actions = self._action_spaces.get(agent_id)
         space = Box((count, 1 if actions is None else actions.n))
         try:
@@ -240,7 +241,7 @@ class PlayedCheck:
             rows[:] = conform(space, np.zeros_like(rows) if actions is None else logits)
         except Mismatch as error:
             raise mismatch("logits", error, agent_id, may_be_unsound=False) from None
-        with np.errstate(over="ignore"):  # of logits that are far apart: minus infinity is right
+        with np.errstate(over="ignore"):  # minus infinity is right for logits that are far apart
             return rows, log_probs_of(rows)
 
     def _rows(
@@ -257,11 +258,11 @@ class PlayedCheck:
 
 
 def _check_drawn(step: Step, agent_id: str, space: Discrete, log_probs: np.ndarray) -> None:
-    """Refuses an action that nobody has drawn from these log-probabilities ``[n]``."""
+    """Refuses an action that cannot have been drawn with these log-probabilities ``[n]``."""
     try:
         action = conform(space, step.logged_actions[agent_id]) - space.start
     except Mismatch:
-        return  # of which the step's own check tells
+        return  # the step's own check refuses it
     log_prob = log_probs[action]
     if log_prob < MIN_LOG_PROB:
         raise ValueMismatch(
@@ -279,13 +280,13 @@ def chosen_by_client(
     states: Mapping[str, Any],
     is_logged: bool | None = None,
 ) -> list[Chosen]:
-    """Returns the actions of a recorded step as inference would have.
+    """Returns the choices for a recorded step as if the server had made them.
 
     Args:
-        block: with the actions that the client has chosen.
-        drawn: what they were drawn from.
-        states: after them, by seat, dicts of ``[E, ...]``.
-        is_logged: what is recorded as `IS_LOGGED`; None: nothing.
+        block: the step, with the actions that the client has chosen.
+        drawn: what the actions were drawn from.
+        states: recurrent states after the actions, by seat, dicts of ``[E, ...]``.
+        is_logged: the value to record as `IS_LOGGED`; None: nothing is recorded.
     """
     assert block.logged is not None
     chosen = []
@@ -293,7 +294,7 @@ def chosen_by_client(
         actions = logged.actions
         kept = [states.get(seat.seat_id) for seat in one.seats]
         outputs: dict[str, Any] = {}
-        # Of teams, members that were not asked do action 0.
+        # In teams, members that do not act have action 0.
         if drawn.logits and not one.is_team:
             outputs[LOG_PROB] = _of(actions, one.of_acting(drawn.log_probs))
             outputs[DISTRIBUTION] = one.of_acting(drawn.logits)
@@ -307,6 +308,6 @@ def chosen_by_client(
 
 
 def _of(actions: np.ndarray, log_probs: np.ndarray) -> np.ndarray:
-    """Returns those of some actions, ``[E, S]``, out of ``[E, S, n]``."""
-    flat = log_probs.reshape(-1, log_probs.shape[-1])  # `take_along_axis` takes four times as long
+    """Returns the log-probabilities of some actions, ``[E, S]``, out of ``[E, S, n]``."""
+    flat = log_probs.reshape(-1, log_probs.shape[-1])  # a quarter of the time of `take_along_axis`
     return flat[np.arange(len(flat)), actions.reshape(-1)].reshape(actions.shape)

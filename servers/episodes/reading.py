@@ -1,8 +1,8 @@
-"""Reads steps into arrays: a `Step` is one row, a `StepRows` as many as it says.
+"""Reads steps as arrays: a `Step` is one row, a `StepRows` has several.
 
-What comes in rows is judged as a whole. Whatever is not plain in it (a repeat, a value out of
-range, an unknown episode) is read row by row, by the check of single steps, which says what is
-wrong and whose it is.
+Rows are checked as a whole. If a value in them is not plain (a repeat, a value out of range, an
+unknown episode), they are read row by row, with the check for single steps, which can say what is
+wrong with which agent's value.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _LAST_T = np.iinfo(_INT64).max
 _MAX_LAYOUTS = 256
 _ROWS = ("t", "observations", "rewards", "state", "logged_actions", "logged_log_probs", "logits",
          "states")  # fmt: skip
-"""Of `PlayedRows`, what has a row for each episode."""
+"""Fields of `PlayedRows` with a row for each episode."""
 
 
 class Reading:
     """Reads the steps of the clients of a server, or of a gateway.
 
     Args:
-        check: of single steps.
-        max_reward: in rows, up or down; None: the same as in single steps.
+        check: the check of single steps.
+        max_reward: largest absolute reward in rows; None: the same as in single steps.
     """
 
     def __init__(self, check: StepCheck, max_reward: float | None = None) -> None:
@@ -44,14 +44,14 @@ class Reading:
         self._layouts: dict[tuple[str, ...], Layout] = {}
 
     def agents_of(self, item: StepRows) -> tuple[str, ...]:
-        """Returns the agents that act in each row."""
+        """Returns the agents that act in each row of an item."""
         return tuple(item.agents) if item.agents else self.everybody
 
     def check(self, item: StepRows) -> bool:
-        """Returns whether all of an item is of its spaces, and within limits.
+        """Returns whether all values of an item fit their spaces and limits.
 
         Raises:
-            MalformedMessage: its arrays have no row for each episode and agent.
+            MalformedMessage: its arrays do not have a row for each episode and agent.
         """
         if self._is_sound(item):
             return True
@@ -59,13 +59,13 @@ class Reading:
         return self._is_sound(item)
 
     def check_shapes(self, item: StepRows) -> None:
-        """Raises `MalformedMessage` unless its arrays have a row for each episode and agent."""
+        """Raises `MalformedMessage` unless arrays have a row for each episode and agent."""
         lead = len(item.episode_ids)
         layout = self.layout(item)
         _check_rows("t", item.t, (lead,))
         if item.t.dtype.kind not in "iu" or lead == 0:
             raise MalformedMessage("rows have an integer t for each of at least one episode")
-        if item.t.dtype != _INT64:  # one of 8 bits would say 0 after 255
+        if item.t.dtype != _INT64:  # in 8 bits, 0 would follow 255
             if item.t.max() > _LAST_T:
                 raise MalformedMessage(f"there is no t={item.t.max()}")
             item.t = item.t.astype(_INT64)
@@ -98,7 +98,7 @@ class Reading:
             if not are_floats(rewards, shape, self._max_reward, np.float64):
                 return False
             if lead == 1:
-                if not t[0] and rewards.any():  # none has followed before the first action
+                if not t[0] and rewards.any():  # no reward precedes the first action
                     return False
             elif not t.all() and rewards[t == 0].any():
                 return False
@@ -107,7 +107,7 @@ class Reading:
         )
 
     def played_singles(self, item: PlayedRows) -> list[PlayedSteps]:
-        """Returns what it says of each episode.
+        """Returns an item for each episode of the rows.
 
         Raises:
             MalformedMessage: as `check`.
@@ -127,14 +127,14 @@ class Reading:
         return found
 
     def singles(self, item: StepRows) -> list[Step]:
-        """Returns what has been checked as single steps."""
+        """Returns rows that have been checked as single steps."""
         return singles(self.layout(item), item)
 
     def layout(self, item: StepRows) -> Layout:
-        """Returns how the agents of an item are ordered.
+        """Returns the layout of the agents of an item.
 
         Raises:
-            MalformedMessage: one is unknown, or named twice.
+            MalformedMessage: an agent is unknown, or named twice.
         """
         agents = self.agents_of(item)
         found = self._layouts.get(agents)
@@ -151,7 +151,7 @@ class Reading:
 
 
 def rows_where(item: PlayedRows, where: np.ndarray) -> PlayedRows:
-    """Returns some rows of an item."""
+    """Returns the rows of an item at some positions."""
     picked = {name: pick(getattr(item, name), where) for name in _ROWS}
     return replace(item, episode_ids=[item.episode_ids[i] for i in where.tolist()], **picked)
 
@@ -163,7 +163,7 @@ def _are_all(kinds: Sequence[Kind], rows: Sequence[Any], lead: int, most: float)
 
 
 def _are_sound_actions(layout: Layout, item: StepRows, lead: int) -> bool:
-    """Whether logged actions could have been chosen, with such probabilities."""
+    """Returns whether logged actions were possible, and had possible log-probabilities."""
     actions, log_probs = item.logged_actions, item.logged_log_probs
     if actions is None or not _are_all(layout.acted, actions, lead, math.inf):
         return actions is None and log_probs is None
@@ -180,21 +180,21 @@ def _are_sound_actions(layout: Layout, item: StepRows, lead: int) -> bool:
         if log_probs is not None:
             low, high = log_prob_range(kind.space)
             own = log_probs[:, kind.places]
-            if own.dtype != np.float64 or ((own < low) | (own > high)).any():  # no NaN is
+            if own.dtype != np.float64 or ((own < low) | (own > high)).any():  # true for NaN, too
                 return False
         for column, agent_id in enumerate(kind.agents):
             if agent_id not in masks:
                 continue
             mask, space = masks[agent_id], kind.space
             if not isinstance(space, Discrete) or getattr(mask, "shape", ()) != (lead, space.n):
-                return False  # each step alone says whether it is allowed
+                return False  # checked in each single step
             if not mask[np.arange(lead), rows[:, column] - space.start].all():
                 return False
     return True
 
 
 def _check_kinds(what: str, kinds: Sequence[Kind], rows: Sequence[Any], lead: int) -> None:
-    """Raises `MalformedMessage` unless these are rows of each kind."""
+    """Raises `MalformedMessage` unless these are rows for each kind of space."""
     if len(rows) != len(kinds):
         raise MalformedMessage(
             f"rows of {len(kinds)} kinds of {what} are expected, of {len(rows)} came"

@@ -1,14 +1,14 @@
-"""What was recorded of an open episode, seat by seat, and the pieces cut from it.
+"""The record of an open episode, seat by seat, and the pieces cut from it.
 
-An episode keeps the blocks that it was in. Now and then they are put together (`Stacks`): their
-rows are stacked into arrays, for each seat a piece of its track, which becomes a `Trajectory` when
-it is cut.
+A record keeps the blocks that its episode was in. Now and then these are put together (`Stacks`):
+their rows are stacked into arrays, which extend the track of each seat. A cut turns tracks into
+`Trajectory` objects.
 
 ::
 
     seat a   o ─a→ o ─a→ o ─a→ o            an observation for every action
     seat b   o ─b→ ·     · ──→ o ─b→        acts now and then: its rewards add up until it observes
-                         cut                b's action is open at the cut and continues behind it
+                         cut                b's action is open at the cut, and continues after it
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Columns = tuple[Any, Any, np.ndarray, Any]
 
 
 class Run(NamedTuple):
-    """Blocks one after another in which the same agents act, put together.
+    """Consecutive blocks in which the same agents act, put together for one episode.
 
     Attributes:
-        served: who acts.
-        num: how many blocks.
-        versions: of the weights that chose their actions: of all, or of all but the last.
-        columns: of each part, of each of its seats: observations, actions, rewards and outputs,
+        served: the agents that act.
+        num: number of blocks.
+        versions: of the weights that chose the blocks' actions; the last block may have none.
+        columns: for each part, for each of its seats: observations, actions, rewards and outputs,
             ``[T, ...]``.
     """
 
@@ -46,7 +46,7 @@ class Run(NamedTuple):
     columns: list[list[Columns]]
 
     def some(self, where: slice) -> Run:
-        """Returns some of them."""
+        """Returns some of the blocks."""
         columns: Any = [
             [tuple([pick(one, where) for one in seat]) for seat in part] for part in self.columns
         ]
@@ -54,13 +54,13 @@ class Run(NamedTuple):
 
 
 class Stacks:
-    """Puts records together; those of episodes that were in the same blocks share the arrays.
+    """Puts records together; episodes that were in the same blocks share the stacked arrays.
 
     Args:
-        records: all of them, from the longest on.
-        continues: whether the newest block of each stays its first, to be put together with its
-            actions later.
-        is_cut: whether it is what the seats in it observe last until then.
+        records: all of them; the one with most blocks is to be put together first.
+        continues: whether each record keeps its newest block as its first one, to be put together
+            later with its actions.
+        is_cut: whether records are cut now, so that the newest block is their last observation.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class Stacks:
     ) -> None:
         self._continues, self._is_cut = continues, is_cut
         self._num_of = Counter(one.blocks[-1] for one in records if one.blocks)
-        """How many records end with a block."""
+        """By block: the number of records that end with it."""
         self._known: dict[Block, tuple[list[Block], int, list[list[Run]]]] = {}
-        """By their newest block, blocks that were stacked, and the runs of each slot that follows a
-        first one."""
+        """By newest block: the blocks that were stacked, the first slot, and the runs of that slot
+        and of the slots after it."""
 
     def put_together(self, record: Record) -> None:
-        """Moves what the blocks of one of the records have of it into its tracks."""
+        """Moves the rows of a record's blocks into its tracks."""
         blocks = record.blocks[:-1] if self._continues and not self._is_cut else record.blocks
         record.take(self._runs_of(blocks, record.slot) if blocks else [], len(blocks))
         record.blocks = record.blocks[-1:] if self._continues else []
@@ -97,7 +97,7 @@ class Stacks:
 
 
 def _between(runs: list[Run], first: int, last: int) -> list[Run]:
-    """Returns the part of some runs that is of the blocks from `first` to `last`."""
+    """Returns the part of some runs that lies in the blocks from `first` to `last`."""
     found: list[Run] = []
     for run in runs:
         start, stop = max(0, first), min(run.num, last)
@@ -108,12 +108,12 @@ def _between(runs: list[Run], first: int, last: int) -> list[Run]:
 
 
 def _runs(blocks: Sequence[Block], rows: Sequence[slice], num_acted: int) -> list[list[Run]]:
-    """Returns the runs of blocks, of each of some rows.
+    """Returns the runs of consecutive blocks, for each of some rows.
 
     Args:
-        blocks: one after another.
-        rows: of each block, as many.
-        num_acted: in how many blocks there are actions.
+        blocks: the blocks.
+        rows: the rows to take of each block, equally many.
+        num_acted: number of blocks that have actions.
     """
     num_rows = rows[0].stop - rows[0].start
     runs: list[list[Run]] = [[] for _ in range(num_rows)]
@@ -135,7 +135,7 @@ def _runs(blocks: Sequence[Block], rows: Sequence[slice], num_acted: int) -> lis
 
 
 def _columns(blocks: Sequence[Block], part: int, rows: Sequence[slice], num_acted: int) -> Columns:
-    """Returns what a part has in some rows of each block, ``[T, E, S, ...]``."""
+    """Returns the columns of a part, for some rows of each block, ``[T, E, S, ...]``."""
     seen: list[Any] = [one.observations[part] for one in blocks]
     paid = [one.rewards[part] for one in blocks]
     chosen: Any = [one.chosen[part] for one in blocks[:num_acted]]  # type: ignore[index]
@@ -151,12 +151,12 @@ def _columns(blocks: Sequence[Block], part: int, rows: Sequence[slice], num_acte
 
 
 def _by_row(columns: Columns, seat: int, num: int) -> list[Columns]:
-    """Returns what a seat has of columns ``[T, E, S, ...]``, of each of so many episodes."""
+    """Returns for each episode the columns of a seat, from columns ``[T, E, S, ...]``."""
     return list(zip(*(_views(pick(one, (_ALL, _ALL, seat)), num) for one in columns), strict=True))
 
 
 def _views(columns: Any, num: int) -> Iterable[Any]:
-    """Returns columns ``[T, E, ...]`` of each episode, ``[T, ...]``; they are views."""
+    """Returns for each episode its columns ``[T, ...]``, as views of columns ``[T, E, ...]``."""
     if isinstance(columns, dict) and columns:
         parts = zip(*(_views(one, num) for one in columns.values()), strict=True)
         return [dict(zip(columns, part, strict=True)) for part in parts]
@@ -166,10 +166,10 @@ def _views(columns: Any, num: int) -> Iterable[Any]:
 
 
 class Track:
-    """The record of one seat in one life, with a row for each block in which it acts.
+    """The record of one life of a seat, with a row for each block in which it acts.
 
-    The columns are in pieces, arrays ``[n, ...]``: what it observed, what it did then, and what had
-    followed from its action before, which the first row is not asked for.
+    The columns are lists of pieces, arrays ``[n, ...]``: observations, the actions on them, and the
+    rewards that followed from the action before; the reward of the first row is never used.
     """
 
     __slots__ = ("actions", "is_terminated", "is_truncated", "key", "num_before", "num_rows",
@@ -183,9 +183,9 @@ class Track:
         self.rewards: list[np.ndarray] = []
         self.outputs: list[Any] = []
         self.num_rows = 0
-        """Since the last cut."""
+        """Rows since the last cut."""
         self.num_before = 0
-        """Transitions cut off already."""
+        """Transitions before the last cut."""
         self.is_terminated = False
         self.is_truncated = False
 
@@ -194,8 +194,8 @@ class Track:
         return self.is_terminated or self.is_truncated
 
     def extend(self, observations: Any, actions: Any, rewards: np.ndarray, outputs: Any) -> None:
-        """Adds what a run of blocks has of the seat, ``[T, ...]``; of the last one perhaps without
-        an action and its outputs."""
+        """Adds the seat's columns of a run of blocks, ``[T, ...]``; the last block may lack its
+        action and outputs."""
         self.observations.append(observations)
         self.rewards.append(rewards)
         self.num_rows += len(rewards)
@@ -207,9 +207,9 @@ class Track:
         """Adds what followed from the last action.
 
         Args:
-            observation: ``[1, ...]``; None: the last one once more.
-            reward: what it was paid.
-            is_truncated: whether it was cut short, else it has terminated.
+            observation: ``[1, ...]``; None: the last observation once more.
+            reward: the reward of the last action.
+            is_truncated: whether the seat is truncated; else it terminates.
         """
         self.observations.append(
             self._last(self.observations) if observation is None else observation
@@ -223,9 +223,9 @@ class Track:
         return pick(pieces[-1], slice(-1, None))
 
     def trajectory(self, episode_id: str, policy_id: str) -> Trajectory:
-        """Returns all that there is."""
+        """Returns a trajectory with all rows since the last cut."""
         actions, outputs, num = _one(self.actions), _one(self.outputs), self.num_rows - 1
-        if len(actions) > num:  # nothing has followed from the last one
+        if len(actions) > num:  # nothing has followed from the last action
             actions, outputs = actions[:num], pick(outputs, slice(num))
         return Trajectory(
             id=f"{episode_id}_{self.key}",
@@ -242,16 +242,16 @@ class Track:
         )
 
     def go_on(self, *, comes_again: bool) -> None:
-        """Continues behind what has been handed over.
+        """Continues after a cut.
 
         Args:
-            comes_again: whether the last row is that of a block whose actions were left out; else
-                its action is open, and the first of the next piece.
+            comes_again: whether the last row's block will be put together again, with its actions;
+                else the last row has an open action, and is the first row of the next piece.
         """
         self.num_before += self.num_rows - 1
         self.num_rows = int(not comes_again)
         for pieces in (self.observations, self.actions, self.rewards, self.outputs):
-            # Copied, so that the rows beside it are not kept.
+            # Copied, so that the arrays around these rows can be freed.
             pieces[:] = [] if comes_again else [each_array(np.copy, self._last(pieces))]
 
 
@@ -260,18 +260,19 @@ def _one(pieces: list[Any]) -> Any:
 
 
 class Record:
-    """One training episode.
+    """The record of one training episode.
 
     Attributes:
         episode_id: unique.
         slot: of the episode.
-        blocks: that it was in since it was put together last.
-        paid_late: who was paid after its end, so that no action learns from it; "": nobody was.
-        is_terminated, is_truncated: whether it is over.
+        blocks: its blocks that have not been put together.
+        paid_late: an agent or seat that got a reward after its end, from which no action learns;
+            "": there was none.
+        is_terminated, is_truncated: whether the episode is over.
 
     Args:
         episode_id: see above.
-        seats: who may appear, by seat id.
+        seats: the seats that may appear, by seat id.
     """
 
     def __init__(self, episode_id: str, seats: Mapping[str, Seat]) -> None:
@@ -283,28 +284,28 @@ class Record:
         self.is_truncated = False
         self._seats = seats
         self._changes: list[tuple[int, Callable[[], None]]] = []
-        """What changes behind so many of the blocks."""
+        """Changes to make, each with the number of blocks that come before it."""
         self._tracks: dict[str, Track] = {}
-        """By seat id, those of the lives that seats lead now."""
+        """By seat id: the track of its current life."""
         self._lives: dict[str, int] = {}
-        """By seat that has come back after its end, which of its lives this is; others have one."""
+        """By seat that has come back after its end: the number of its current life, from 2 on."""
         self._ended: list[Track] = []
-        """Of lives before, until the next cut."""
+        """Tracks of earlier lives, until the next cut."""
         self._versions: list[int] = []
-        """Of the weights, at each env step since the last cut."""
+        """Versions of the weights, one for each env step since the last cut."""
         self._open_version: int | None = None
-        """Of the last actions, until an env step follows from them."""
+        """Version of the weights of the last actions, until an env step follows from them."""
         self._num_cut_steps = 0
 
     def after(self, change: Callable[[], None]) -> None:
-        """Has a change of it made as soon as the blocks so far have been put together."""
+        """Makes a change as soon as the blocks so far have been put together."""
         if self.blocks:
             self._changes.append((len(self.blocks), change))
         else:
             change()
 
     def take(self, runs: list[Run], num: int) -> None:
-        """Takes in what its first `num` blocks have of it, and what has changed between them."""
+        """Adds the runs of its first `num` blocks to the tracks, and makes changes in between."""
         first = 0
         for last, change in self._changes:
             self._extend(_between(runs, first, last))
@@ -322,7 +323,7 @@ class Record:
                         key = self._key(seat.seat_id)
                         track = self._tracks[seat.seat_id] = Track(seat.seat_id, key)
                     track.extend(*own)
-            # An env step has followed from the actions of each block that another one came after.
+            # An env step has followed from the actions of each block before another block.
             self.note_env_step()
             self._versions += run.versions[: run.num - 1]
             self._open_version = run.versions[-1] if len(run.versions) == run.num else None
@@ -334,7 +335,7 @@ class Record:
             self._open_version = None
 
     def note_none(self) -> None:
-        """Notes that none follows from them: all had ended before."""
+        """Notes that no env step follows from the last actions: all seats had ended before."""
         self._open_version = None
 
     def end_seat(
@@ -352,12 +353,12 @@ class Record:
         self._lives[seat_id] = self._lives.get(seat_id, 1) + 1
 
     def _key(self, seat_id: str) -> str:
-        """What a seat's life is called in the episode: replays join its parts by that."""
+        """Returns the name of a seat's current life, by which replays join its pieces."""
         life = self._lives.get(seat_id)
         return seat_id if life is None else f"{seat_id}~{life}"
 
     def cut(self) -> Chunk | None:
-        """Returns what was put together since the last cut, None if no step was; it continues."""
+        """Returns what was put together since the last cut, None without a step; continues."""
         coming: Collection[str] = self.blocks[-1].served.seat_ids if self.blocks else ()
         if not self._versions:
             for seat_id in coming:
@@ -372,7 +373,7 @@ class Record:
         return chunk
 
     def finish(self, *, is_aborted: bool) -> Chunk | None:
-        """Returns the rest; an aborted episode counts as truncated at its last full step."""
+        """Returns the rest; an aborted episode counts as truncated at its last complete step."""
         if not self._versions:
             return None
         if is_aborted and not self.is_terminated and not self.is_truncated:
@@ -384,7 +385,7 @@ class Record:
 
     def _chunk(self) -> Chunk:
         found = [track for track in self._tracks.values() if track.num_rows > 1]
-        if self._ended:  # the lives of a seat one after another: RLlib batches them by seat
+        if self._ended:  # all lives of a seat together, since RLlib batches them by seat
             order = list(self._seats)
             found = sorted([*self._ended, *found], key=lambda one: order.index(one.seat_id))
             self._ended = []

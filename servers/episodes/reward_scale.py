@@ -1,7 +1,7 @@
-"""Rewards divided by a running standard deviation: of the discounted return, or their own.
+"""Divides rewards by a running standard deviation: of the discounted return, or of the rewards.
 
-So that one learning rate and one critic fit tasks whose rewards are large or small. The mean stays:
-shifting rewards would add a constant to every step, and so change which policy is best wherever a
+So one learning rate and one critic fit tasks with large and with small rewards. Rewards are not
+shifted: that would add a constant to every step, and so change which policy is best wherever a
 policy decides how long an episode lasts. Dividing alone keeps the order of policies.
 """
 
@@ -15,13 +15,13 @@ import numpy as np
 from muxrl.servers.agents.running_statistics import RunningStatistics
 
 CLIP = 10.0
-"""Largest scaled reward. While nearly all rewards were 0, the first others would be huge."""
+"""Largest scaled reward. If nearly all rewards were 0 so far, the first others would be huge."""
 
 
 class RewardScale(RunningStatistics):
-    """The scale of one policy's rewards: the deviation of the discounted return.
+    """Scales one policy's rewards by the deviation of the discounted return.
 
-    As Engstrom et al. (2020), "Implementation Matters in Deep Policy Gradients", and Gymnasium's
+    As in Engstrom et al. (2020), "Implementation Matters in Deep Policy Gradients", and Gymnasium's
     `NormalizeReward`; clipped as in OpenAI Baselines' `VecNormalize`.
 
     Args:
@@ -33,14 +33,14 @@ class RewardScale(RunningStatistics):
         self._gamma = gamma
 
     def scale(self, reward: float, discounted: float) -> tuple[float, float]:
-        """Counts a reward in, and scales it.
+        """Counts a reward, and returns it scaled.
 
         Args:
             reward: of one transition.
-            discounted: the same agent's discounted sum of the rewards before it in the episode.
+            discounted: the discounted sum of the same agent's earlier rewards in the episode.
 
         Returns:
-            The scaled reward, and the discounted sum with this one.
+            The scaled reward, and the discounted sum that includes this reward.
         """
         discounted = self._gamma * discounted + reward
         deviation = self.add_number(discounted) ** 0.5 or 1.0
@@ -48,7 +48,7 @@ class RewardScale(RunningStatistics):
 
 
 class RewardDeviation(RunningStatistics):
-    """Deviation and mean of all rewards of one module so far, for those drawn from a replay.
+    """Deviation and mean of all rewards of one module so far, to scale rewards drawn from a replay.
 
     Each reward counts once, when it is stored, not every time it is drawn.
     """
@@ -58,13 +58,13 @@ class RewardDeviation(RunningStatistics):
 
     @property
     def std(self) -> float:
-        """The deviation; 1 while all rewards have been the same."""
+        """The deviation; 1 while all rewards have been equal."""
         variance = float(self.variance)
-        # Where rewards are equal, rounding can leave a little more than 0.
+        # Rounding can leave a little more than 0 for equal rewards.
         return variance**0.5 if variance > 1e-12 * (1.0 + float(self.mean) ** 2) else 1.0
 
     def add(self, batch: Any) -> None:
-        """Counts the rewards of an episode in, ``[T]``."""
+        """Counts the rewards of an episode, ``[T]``."""
         if len(batch):
             super().add(np.asarray(batch, np.float64))
 

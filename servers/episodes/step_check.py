@@ -1,7 +1,7 @@
-"""Checks a message against what its server declared, before anything of it is recorded.
+"""Checks messages against what their server declared, before anything of them is recorded.
 
-A step is checked as a whole, so that a refused one leaves the episode as it was: the client can
-correct it and send the same `t` again.
+A step is checked as a whole, so that a refusal leaves the episode as it was, and the client can
+correct the step and send the same `t` again.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ AgentIds = set[str] | frozenset[str]
 NO_IDS: AgentIds = frozenset()
 _NONE: Mapping[str, Any] = {}
 Returns = Callable[[], Mapping[str, float]]
-"""Asked for the sum of each agent's rewards so far, where one is not small."""
+"""Returns the sum of each agent's rewards so far; called only if a reward is not small."""
 
 MAX_RETURN = float(np.finfo(np.float32).max)
-"""Of an agent in an episode, up or down, since learners compute in float32. Sums over agents and
-episodes stay finite, too: they are float64."""
+"""Largest absolute return of an agent in an episode, since learners compute in float32. Sums over
+agents and episodes stay finite, too, as they are float64."""
 SMALL_REWARD = 1e18
-"""With smaller ones no episode comes near `MAX_RETURN`, of however many steps."""
+"""With smaller rewards no episode comes near `MAX_RETURN`, however many steps it has."""
 
 _NAMED = 10
-"""Members of a group in a message, at most."""
+"""Most members of a group to name in a message."""
 
 
 class CheckedStep(msgspec.Struct, frozen=True, gc=False):
-    """A step or an end whose values are as declared; dicts and sets are of agents."""
+    """A step or an end whose values are as declared; dicts and sets are by agent."""
 
     observations: Mapping[str, Any]
-    """Of the agents that act next; empty at the end of an episode."""
+    """Observations of the agents that act next; empty at the end of an episode."""
     final_observations: Mapping[str, Any]
     logged_actions: Mapping[str, Any]
     logged_log_probs: Mapping[str, float]
     rewards: Mapping[str, float]
     late_rewards: Mapping[str, float]
-    """That are credited to no action."""
+    """Rewards that are credited to no action."""
     terminated: AgentIds
     """Agents that terminate now."""
     truncated: AgentIds
     """Agents that are truncated now, and have not terminated."""
     state: Any
-    """The global state, float32 ``[state_size]``, where the server reads it."""
+    """The global state, float32 ``[state_size]``, if the server reads it."""
 
 
 class StepCheck:
@@ -61,15 +61,15 @@ class StepCheck:
 
     Attributes:
         agents, state_size: see below.
-        max_reward, max_observation: the limits below, infinite where there is none.
+        max_reward, max_observation: the limits below, infinity if there is none.
 
     Args:
         agents: by id, with their spaces.
         state_size: length of the global state that the server reads; None: it reads none.
-        needs_state: whether each step has to have it; else it is checked where it comes.
-        max_abs_reward: of an agent in a step, up or down; None: what is finite.
+        needs_state: whether each step must have the state; else it is checked only if it comes.
+        max_abs_reward: largest absolute reward of an agent in a step; None: any finite one.
         max_abs_observation: of a number in an observation or a state, likewise.
-        agents_return: whether an agent that is done may observe again, in a new life of its own.
+        agents_return: whether an agent that is done may observe again, as a new life.
     """
 
     def __init__(
@@ -100,16 +100,16 @@ class StepCheck:
         """Returns the checked values of a step.
 
         Args:
-            message: what came.
+            message: the step.
             agents_done: agents that ended at an earlier step.
-            returns: those of the episode.
+            returns: returns the sums of rewards in the episode.
 
         Raises:
             ValueMismatch: a value does not fit its space, an agent is unknown, or an agent that is
                 done observes again.
         """
         observations = self._observations(message.observations, "observation")
-        # Most steps have none of what follows, and a step is what a simulation waits for.
+        # Most steps have none of the following, and simulations wait for this check.
         finals, logged, log_probs, late = _NONE, _NONE, _NONE, _NONE
         if message.final_observations:
             finals = self._observations(message.final_observations, "final observation")
@@ -149,7 +149,7 @@ class StepCheck:
         )
 
     def end(self, message: EndEpisode, agents_done: AgentIds, returns: Returns) -> CheckedStep:
-        """Returns the checked values of an end; whoever was not done by then ends with it.
+        """Returns the checked values of an end; all agents that are not done end with it.
 
         Raises:
             ValueMismatch: as for `step`.
@@ -166,7 +166,7 @@ class StepCheck:
             terminated |= rest
         state = None
         if self._state_space is not None:
-            # Only a value that is bootstrapped from a final observation needs it.
+            # It is needed only for a value that is bootstrapped from a final observation.
             is_needed = self._needs_state and message.t > 0 and finals and truncated
             if message.state is not None or is_needed:
                 state = self._state(message.state)
@@ -182,7 +182,7 @@ class StepCheck:
                 type(value) is np.ndarray
                 and (value.shape, value.dtype) == vectors.get(agent_id)
                 and within(value, self.max_observation)
-            ):  # the usual one, as `conform` does it, in half the time
+            ):  # the usual case: the same as `conform`, in half the time
                 conformed[agent_id] = value
                 continue
             space = spaces.get(agent_id)
@@ -247,7 +247,7 @@ class StepCheck:
             if type(reward) is not float:
                 reward = _plain(agent_id, "reward", reward)
             rewards[agent_id] = reward
-            if -small <= reward <= small:  # no NaN is
+            if -small <= reward <= small:  # false for NaN
                 continue
             total = returns().get(agent_id, 0.0) + reward
             if -most <= reward <= most and abs(total) <= MAX_RETURN:
@@ -305,7 +305,7 @@ class StepCheck:
         for agent_id in terminated | truncated:
             if agent_id not in self.agents:
                 raise self._unknown_agent(agent_id, "termination or truncation")
-        # Gymnasium's TimeLimit sets both where an episode ends on its own at the limit.
+        # Gymnasium's TimeLimit sets both if an episode ends by itself at the limit.
         return terminated, truncated - terminated
 
     def _state(self, state: Any) -> Any:
@@ -316,7 +316,7 @@ class StepCheck:
             raise mismatch("the global state of the simulation", error) from None
 
     def _unknown_agent(self, agent_id: str, what: str) -> ValueMismatch:
-        # A gateway's groups have their server's name before their own.
+        # A gateway's groups have the name of their server before their own.
         members = [
             name
             for name, agent in self.agents.items()
@@ -335,7 +335,7 @@ class StepCheck:
 
 
 def log_prob_range(space: Space) -> tuple[float, float]:
-    """Returns the lowest and highest log-probability of an action, of a Box its log-density."""
+    """Returns the lowest and highest log-probability of an action; for a Box its log-density."""
     most = float(np.finfo(float).max)
     if isinstance(space, Box):
         return -most, most
@@ -343,7 +343,7 @@ def log_prob_range(space: Space) -> tuple[float, float]:
 
 
 def _plain(agent_id: str, what: str, value: Any) -> float:
-    """Returns a number; of a float, NaN and infinity are left to the caller."""
+    """Returns a value as a number; NaN and infinity are left to the caller."""
     try:
         return value if isinstance(value, float) else number(value)
     except Mismatch as error:
@@ -353,7 +353,7 @@ def _plain(agent_id: str, what: str, value: Any) -> float:
 def mismatch(
     what: str, error: Mismatch, agent_id: str | None = None, *, may_be_unsound: bool = True
 ) -> ValueMismatch:
-    """Returns the refusal of a value, an `UnsoundValue` if it may be a simulation's slip."""
+    """Returns the refusal of a value; an `UnsoundValue` if it may be a simulation's slip."""
     kind = UnsoundValue if may_be_unsound and isinstance(error, Unsound) else ValueMismatch
     whose = "" if agent_id is None else f" of agent {agent_id!r}"
     expected, got = error.expected, error.got

@@ -1,7 +1,7 @@
-"""Takes the steps of a server's episodes into its table and their records.
+"""Enters the steps of a server's episodes into its table and the episodes' records.
 
-Everything that may be refused is looked at before anything changes, so that a client can correct a
-refused step and send the same `t` again. A repeated step gets the answer that it got before.
+A step is checked completely before anything changes, so that a client can correct a refused step
+and send the same `t` again. A repeated step gets the answer that it got before.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from muxrl.servers.episodes.step_check import (
 from muxrl.servers.episodes.table import EpisodeTable
 
 _MOST_BLOCKS = 256
-"""Until a record is put together: each holds the rows of other episodes, too."""
+"""Most blocks of a record until it is put together: each holds rows of other episodes, too."""
 
 
 class Rows(NamedTuple):
-    """Some rows of a `StepRows`, as a block that is not recorded yet."""
+    """Some rows of a `StepRows`, as a block that is not yet recorded."""
 
     places: np.ndarray | slice
-    """Of the rows among all of the message."""
+    """Places of the rows in the message."""
     block: Block
     rewards: np.ndarray | None
-    """``[E, agents of the server]``; None: all are 0."""
+    """``[E, agents of the server]``; None: all rewards are 0."""
     is_same: bool
-    """Whether all of them acted in the same block before, with the same agents."""
+    """Whether all rows were in the same block before, with the same agents."""
     newest: Sequence[tuple[Any, np.ndarray]]
     """See `Frames.advance`."""
 
     def some(self, where: slice) -> Rows:
-        """Returns some of them."""
+        """Returns some of the rows."""
         rewards = None if self.rewards is None else self.rewards[where]
         block = self.block.rows(where)
         return Rows(part_of(self.places, where), block, rewards, self.is_same, ())
@@ -65,10 +65,10 @@ class Steps:
 
     Args:
         plan: the server.
-        table: its episodes.
+        table: the server's episodes.
         records: whether training episodes are recorded.
-        observing: has statistics of training episodes; None: there are none.
-        reward_scales: by policy; none: rewards are recorded as they come.
+        observing: keeps statistics of training episodes; None: there are no statistics.
+        reward_scales: by policy; empty: rewards are recorded as they come.
     """
 
     def __init__(
@@ -96,17 +96,17 @@ class Steps:
         self._has_large_rewards = check.max_reward > SMALL_REWARD
         self._ends = Ends(table, reward_scales, agents_return=plan.agents_return)
         self.long: list[Record] = []
-        """That have so many blocks that they are to be put together."""
+        """Records with so many blocks that they should be put together."""
         self._has_pending = False
-        """Whether a seat was ever paid while it did not act."""
+        """Whether a seat ever got a reward while it did not act."""
 
     # --- one episode --------------------------------------------------------------------
 
     def repeated(self, item: Step, slot: int) -> Block | None:
-        """Returns the block of a step that came before; None: it is the next one.
+        """Returns the block of a repeated step; None: it is the next step.
 
         Raises:
-            OutOfOrder: it is neither, or the step before waits for its actions.
+            OutOfOrder: it is neither, or the step before still waits for its actions.
         """
         t, last = self._table.t[slot], self._table.last[slot]
         if item.t == t:
@@ -116,10 +116,10 @@ class Steps:
         return last if is_repeat(item.episode_id, t, item.t) else None
 
     def add(self, item: Step, slot: int, now: float) -> tuple[Block, bool]:
-        """Records the next step of an episode, and returns whether an env step followed.
+        """Records the next step of an episode; returns its block, and whether an env step followed.
 
         Raises:
-            ValueMismatch: something in it is not as declared; nothing was recorded.
+            ValueMismatch: a value is not as declared; nothing was recorded.
         """
         table, mode = self._table, self._table.modes[slot]
         seats: Seats = mode.seats
@@ -143,7 +143,7 @@ class Steps:
         if change is not None:
             seen.back = change.back
         observations = [one.observe(seen) for one in served.parts]
-        # Nothing can be refused any more.
+        # From here on the step cannot be refused any more.
         rewards = step.rewards
         self._sum(slot, step)
         block = Block(table, mode, served, [item.episode_id], [slot], where, [item.t], observations)
@@ -179,11 +179,11 @@ class Steps:
         """Records what followed from the last actions of an episode.
 
         Returns:
-            The return of each agent that has acted or earned something, and whether an env step
+            The return of each agent that has acted or has got a reward, and whether an env step
             followed.
 
         Raises:
-            OutOfOrder, ValueMismatch: it is refused; nothing was recorded.
+            OutOfOrder, ValueMismatch: the end is refused; nothing was recorded.
         """
         table, mode, t = self._table, self._table.modes[slot], self._table.t[slot]
         if item.t != t:
@@ -217,15 +217,13 @@ class Steps:
             return_at[first + column[agent_id]] += reward
             table.known[slot, column[agent_id]] = True
 
-    # --- many ---------------------------------------------------------------------------
+    # --- many episodes ------------------------------------------------------------------
 
     def read(self, item: StepRows) -> list[Rows] | None:
-        """Returns the step that rows are, in blocks by mode; None: it is not plain.
-
-        Nothing of it is recorded yet.
+        """Returns the rows in blocks, one for each mode, without recording them; None: not plain.
 
         Args:
-            item: what came; its arrays hang together, see `Reading.check`.
+            item: the message, whose arrays fit each other; see `Reading.check`.
         """
         table, agents = self._table, self.reading.agents_of(item)
         if len(item.episode_ids) == 1:
@@ -305,7 +303,7 @@ class Steps:
         )
         try:
             observations = [one.observe(seen) for one in served.parts]
-        except ValueMismatch:  # whose it is, its step alone says
+        except ValueMismatch:  # the single step says whose it is
             return None
         block = Block(table, mode, served, ids, slots, where, t, observations)
         if logged is not None:
@@ -324,7 +322,7 @@ class Steps:
         self._link(rows.block, now, is_same=rows.is_same)
 
     def observe(self, item: StepRows, rows: Rows) -> None:
-        """Counts what rows of an item show in where there are statistics."""
+        """Counts the observations of rows, if there are statistics."""
         if self._observing is not None and rows.block.mode.is_training:
             seen, state = pick((item.observations, item.state), rows.places)
             self._observing.add(rows.block.served.observed, seen, state)
@@ -332,10 +330,10 @@ class Steps:
     # --- records ------------------------------------------------------------------------
 
     def _link(self, block: Block, now: float, *, is_same: bool) -> None:
-        """Makes a block the newest of its episodes.
+        """Makes a block the newest one of its episodes.
 
         Args:
-            block: checked, and paid.
+            block: checked, with its rewards.
             now: time of the step.
             is_same: whether the same agents acted in the step before.
         """
@@ -350,7 +348,7 @@ class Steps:
                 record.blocks.append(block)
                 if len(record.blocks) > _MOST_BLOCKS:
                     self.long.append(record)
-        if len(slots) == 1:  # a tenth of the time of arrays of one
+        if len(slots) == 1:  # ten times as fast as arrays of one element
             (slot,) = slots
             table.last[slot] = block
             table.num_new[slot] += int(block.t[0] > 0)
@@ -367,12 +365,12 @@ class Steps:
         table.seen_ats[where] = now
 
     def _pay(self, block: Block, pay: np.ndarray | None, respawned: AgentIds = NO_IDS) -> None:
-        """Notes what is recorded for the seats that act, if anything is.
+        """Sets the rewards that a block records for the seats that act, if it is recorded.
 
         Args:
             block: not linked yet.
             pay: rewards ``[E, agents of the server]``; None: all are 0.
-            respawned: seats that begin a new life, whose rewards were for the one before.
+            respawned: ids of the seats that begin a new life; such rewards belong to the old one.
         """
         if not block.mode.is_training or not self._records:
             return
@@ -386,7 +384,7 @@ class Steps:
                 continues = np.array([seat.seat_id not in respawned for seat in one.seats])
             if self._has_pending:
                 pending = memory.pending[index]
-                rewards = rewards + pending  # of a new life no reward is recorded
+                rewards = rewards + pending  # not recorded for a new life
                 memory.pending[index] = np.where(continues, 0.0, pending)
             if self._scales:
                 acted = memory.began[index] & continues

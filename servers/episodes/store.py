@@ -1,6 +1,6 @@
-"""All episodes of a server, the answers of ended ones, and what is recorded for its batches.
+"""Keeps all episodes of a server: open ones, and the answers of ended ones; and cuts batches.
 
-Time is an argument.
+Nothing here reads a clock: times are arguments.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ from muxrl.servers.episodes.warnings import Warnings
 logger = logging.getLogger(__name__)
 
 MOST_OVER, _MOST_RETURNS = 100_000, 1_000_000
-"""Ended episodes that are remembered, and returns of agents in their answers, some 65 MB; a client
-that lost an answer asks again before so many more have ended. Episodes of a few steps end a
-thousand times a second."""
+"""Most ended episodes to remember, and most returns of agents in their answers, some 65 MB. A
+client that lost an answer asks again before so many more episodes have ended: of episodes with a
+few steps a thousand end each second."""
 BROKEN = "episodes that cannot be processed"
 _PAID_LATE = (
     "{who!r} was paid after its end, in episode {episode_id} for the first time: that counts in "
     "its return, and no action learns from it; did its end come too early?"
 )
 _REASON_CHARS = 200
-"""Of why one was aborted, which is remembered with it."""
+"""Most characters to remember of the reason why an episode was aborted."""
 _ABORT_LOG_S = 10.0
-"""Between two aborts that the log has, as of refusals."""
+"""Least time between two aborts that are logged, as for refusals."""
 _STALE = "a client has played with weights too old for the loss, which leaves its actions out"
 
 
@@ -78,10 +78,10 @@ class EpisodeStore:
     Args:
         plan: the server.
         seats: by seat id.
-        feed: where complete batches go.
+        feed: takes complete batches.
         rule: when training episodes make a batch; None: they are not recorded, only counted.
-        observing: has statistics of training episodes; None: there are none.
-        played: reads steps in which clients acted by themselves; None: none are taken.
+        observing: keeps statistics of training episodes; None: there are no statistics.
+        played: reads steps in which clients acted by themselves; None: such steps are refused.
         reward_scales: by policy; None: rewards are recorded as they come.
     """
 
@@ -100,15 +100,15 @@ class EpisodeStore:
         self.counts = EpisodeCounts()
         self.warnings = Warnings(lambda: self.counts.num_env_steps)
         self.ended: deque[Ended] | None = None
-        """Where training episodes go that have ended, if somebody wants to know."""
+        """Receives the end of each training episode; None: ends are not wanted."""
         self.draw: Callable[[StartEpisode], Player] | None = None
-        """Says who plays an episode; None: there is no choice."""
+        """Chooses the player of an episode; None: there is no choice."""
         self.is_accepting = True
         self.is_paused = False
-        """Whether a run has its simulations pause, so that training episodes are not idle; set from
-        any thread."""
+        """Whether the run has paused its simulations, so that training episodes do not expire; may
+        be set by any thread."""
         self.problem = ""
-        """Why idle episodes were not closed when that was due last; "": they were."""
+        """Why idle episodes could not be closed the last time; "": they could."""
         self._seats = Seats(plan.agents, seats)
         without = f"{plan.algorithm} has no networks to give"
         self._played_check = played or PlayedCheck(plan.agents, without, lambda: 0, None)
@@ -138,7 +138,7 @@ class EpisodeStore:
             rule or BatchRule(sys.maxsize),
         )
         self._has_warned_late = False
-        """That somebody was paid after its end."""
+        """Whether a reward after an agent's end was warned of."""
 
     @property
     def num_open(self) -> int:
@@ -150,15 +150,15 @@ class EpisodeStore:
         return self._batches.pending
 
     def restore(self, counts: EpisodeCounts, pending: Sequence[Chunk] = ()) -> None:
-        """Continues with what a store had counted, and with its pending chunks."""
-        vars(self.counts).update(vars(counts))  # others hold the object
+        """Continues with the counts and pending chunks of an earlier store."""
+        vars(self.counts).update(vars(counts))  # updated in place, as others hold the object
         self._batches.restore(pending)
 
     def accept(self, item: AnyItem, now: float) -> AnyReply | Awaited:
         """Handles one item of a client.
 
         Raises:
-            ProtocolError: it is refused, and nothing of it was recorded.
+            ProtocolError: the item is refused, and nothing of it was recorded.
         """
         if isinstance(item, Step):
             return self._step(item, now)
@@ -173,7 +173,7 @@ class EpisodeStore:
         return self._end(item, now) if isinstance(item, EndEpisode) else self._abort(item, now)
 
     def expire(self, now: float) -> list[str]:
-        """Closes idle episodes as truncated, and forgets old ones; returns the closed ids."""
+        """Closes idle episodes as truncated, and forgets old ended ones; returns the closed ids."""
         limits, table = self.plan.limits, self._table
         expired = []
         for episode_id, slot in table.slot_of.items():
@@ -194,7 +194,7 @@ class EpisodeStore:
         return expired
 
     def abort_all(self, prefix: str, now: float) -> int:
-        """Closes the episodes whose ids begin so as truncated; returns how many there were."""
+        """Closes the episodes whose ids have a prefix, as truncated; returns their number."""
         lost = [episode_id for episode_id in self._table.slot_of if episode_id.startswith(prefix)]
         for episode_id in lost:
             with self._dropping(episode_id):
@@ -203,9 +203,9 @@ class EpisodeStore:
         return len(lost)
 
     def drop(self, episode_id: str, error: Exception) -> None:
-        """Closes an episode that cannot be processed, which would fail for others, too.
+        """Closes an episode that cannot be processed, as it would make others fail, too.
 
-        What it has recorded since it was cut last is lost.
+        What was recorded since its last cut is lost.
         """
         if episode_id in self._table.slot_of:
             with self._dropping(episode_id):
@@ -213,7 +213,7 @@ class EpisodeStore:
 
     @contextlib.contextmanager
     def _dropping(self, episode_id: str) -> Iterator[None]:
-        """Drops an episode with which something fails, so that the others continue."""
+        """Drops an episode if the code inside raises, so that the others continue."""
         try:
             yield
         except Exception as error:  # noqa: BLE001, it is logged
@@ -234,7 +234,7 @@ class EpisodeStore:
         episode_id = item.episode_id
         table = self._table
         known = table.slot_of.get(episode_id)
-        # A repeat: its answer was lost, perhaps with that of the first step in the same frame.
+        # A repeat: the answer was lost, maybe with that of the first step in the same frame.
         if known is not None and table.t[known] <= 1 and table.started[known] == item:
             table.seen_at[known] = now
             return _started(episode_id, table.players[known])
@@ -256,7 +256,7 @@ class EpisodeStore:
         explores = trains if item.should_explore is None else item.should_explore
         mode = Mode(seats, trains, explores, untrained, item.wants_log_probs)
         if player is None:
-            mode = self._modes.setdefault(mode, mode)  # those of all episodes are few objects
+            mode = self._modes.setdefault(mode, mode)  # all episodes share a few mode objects
         record = Record(episode_id, seats.seats) if trains else None
         table.open(item, mode, record, player, now)
         return _started(episode_id, player)
@@ -280,10 +280,10 @@ class EpisodeStore:
     # --- rows ---------------------------------------------------------------------------
 
     def accept_rows(self, item: StepRows, now: float) -> Awaited | list[Step]:
-        """Records a step of many episodes; what is not plain comes back as single steps.
+        """Records a step of many episodes; returns it as single steps if it is not plain.
 
         Raises:
-            MalformedMessage: its arrays do not hang together.
+            MalformedMessage: the arrays do not fit each other.
         """
         reading = self._steps.reading
         found = self._steps.read(item) if reading.check(item) else None
@@ -300,19 +300,22 @@ class EpisodeStore:
     def play_rows(
         self, item: PlayedRows, now: float
     ) -> Recorded | Iterable[PlayedSteps | Recorded]:
-        """Records a step of many episodes in which a client acted by itself; what is not plain
-        comes back as an item for each, and what is known already as one reply.
+        """Records a step of many episodes in which a client acted by itself.
+
+        Returns:
+            The reply; or, if the rows are not plain, an item for each episode to be read alone, and
+            one reply for all repeated rows.
 
         Raises:
-            MalformedMessage: its arrays do not hang together.
-            ValueMismatch: it is not taken from anybody.
+            MalformedMessage: the arrays do not fit each other.
+            ValueMismatch: the server takes no such steps, or never had such weights.
         """
         reading, table, ids = self._steps.reading, self._table, item.episode_ids
-        self._played_check.are_stale(item.weights_seq_no)  # or it is refused as a whole
+        self._played_check.are_stale(item.weights_seq_no)  # raises if all of it is refused
         if reply := self._play_plain(item, now):
             return reply
-        # A frame that is sent again, or to a server that was restarted, has thousands of rows that
-        # cannot be recorded. Of their values nothing is made.
+        # A frame that is sent again, or sent to a restarted server, has thousands of rows that
+        # cannot be recorded. Their values are not read.
         reading.check_shapes(item)
         slots = np.array([table.slot_of.get(episode_id, -1) for episode_id in ids])
         is_open, version = slots >= 0, item.weights_seq_no
@@ -330,7 +333,7 @@ class EpisodeStore:
         return itertools.chain(of_gone, found)
 
     def _play_plain(self, item: PlayedRows, now: float) -> Recorded | None:
-        """Records rows if all of them are plain."""
+        """Records rows if all of them are plain; None: they are not, and nothing was recorded."""
         check, reading = self._played_check, self._steps.reading
         is_plain = item.logged_actions is not None and item.logged_log_probs is None
         is_plain = is_plain and reading.check(item)
@@ -346,7 +349,7 @@ class EpisodeStore:
         return self._recorded(rows.block.mode for rows in recorded)
 
     def _recorded(self, modes: Iterable[Mode]) -> Recorded:
-        """Returns the reply to rows of episodes of these modes."""
+        """Returns the reply to rows of episodes with these modes."""
         reply = Recorded("", 0, self._played_check.version())
         if any(mode.is_training for mode in modes):
             self.refresh(reply)
@@ -362,7 +365,7 @@ class EpisodeStore:
         return recorded
 
     def _add_rows(self, rows: Rows, now: float, recorded: list[Rows]) -> None:
-        """Records rows; where they complete a batch, this is cut before the others follow."""
+        """Records rows; if some complete a batch, it is cut before the rest is recorded."""
         block = rows.block
         if not block.mode.is_training:
             self._steps.add_rows(rows, now)
@@ -399,12 +402,12 @@ class EpisodeStore:
             self.counts.num_stale_steps += num
 
     def _play(self, item: PlayedSteps, now: float) -> Recorded:
-        """Records the steps that are new, one by one: a refusal leaves those before it recorded."""
+        """Records the new steps one by one: a refusal leaves the steps before it recorded."""
         check = self._played_check
         reply = Recorded(item.episode_id, 0, check.version())
         earlier = self._ledger.answer_of(item.episode_id)
         if isinstance(earlier, Ended) and all(step.t < earlier.num_steps for step in item.steps):
-            reply.num_steps = earlier.num_steps  # a repeat: its end was in the same frame
+            reply.num_steps = earlier.num_steps  # a repeat: the end was in the same frame
             return reply
         slot, table = self._ledger.find(item.episode_id), self._table
         table.seen_at[slot] = now
@@ -417,7 +420,7 @@ class EpisodeStore:
             except ProtocolError as error:
                 error.message = f"step t={step.t}: {error.message}"
                 raise
-            assert isinstance(pending, Awaited)  # of a new step
+            assert isinstance(pending, Awaited)  # the step is new
             (block,) = pending.blocks
             drawn = Drawn.of(block.served.acted, rows)
             self._finish_played(block, item.weights_seq_no, is_stale, drawn, states)
@@ -427,7 +430,7 @@ class EpisodeStore:
         return reply
 
     def refresh(self, reply: Recorded, num_clients: int = 1) -> None:
-        """Says in a reply how the server stands now, and this client's share of the next batch."""
+        """Writes the weights' version, and this client's share of the next batch, into a reply."""
         check = self._played_check
         reply.weights_seq_no, reply.epsilon = check.version(), check.epsilon()
         reply.num_wanted = max(check.min_wanted, -(-self._batches.num_missing // num_clients))
@@ -479,7 +482,7 @@ class EpisodeStore:
         self._batches.cut_if_due()
 
     def finish_frame(self) -> None:
-        """Delivers what waits for the end of a frame; to be called when one was processed."""
+        """Delivers what waits for the end of a frame; to be called after each frame."""
         self._batches.finish_frame(self._steps.long)
 
 

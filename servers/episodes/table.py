@@ -1,8 +1,8 @@
-"""The open episodes of a server: one array a field, with a row for each slot.
+"""The open episodes of a server: an array for each field, with a row for each slot.
 
-An episode has a slot while it is open, the lowest that is free. Where simulations begin their next
-episodes in the order in which their last ones ended, each is where the one before it was, and the
-rows of all stay a slice, whatever was open beside them meanwhile.
+An episode has a slot while it is open: the lowest free one. If simulations begin their next
+episodes in the order in which the last ones ended, each episode takes the slot of the one before
+it. So the slots of all of them stay a slice, whatever other episodes have been open meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FIRST_SLOTS = 16
 
 
 class Player(Protocol):
-    """Who acts in an episode, where a server draws one of several."""
+    """Acts in an episode, if the server draws one of several players."""
 
     name: str
     seats: Seats
@@ -39,25 +39,25 @@ class EpisodeTable:
     """The open episodes of a server.
 
     Attributes:
-        slot_of: by episode id.
-        t: how many steps have been observed; equally, the step that is awaited next.
-        seen_at: when an episode was last heard of.
+        slot_of: by episode id, the slot.
+        t: by slot, the number of observed steps, which is also the next step's `t`.
+        seen_at: by slot, the time of the last message.
         returns: ``[slots, agents]``, sums of rewards so far.
-        known: bool likewise, agents that have acted or earned something.
+        known: bool likewise, agents that have acted or have got a reward.
         done: bool likewise, agents that have ended and have not come back.
-        num_done: how many of them are.
-        num_new: env steps that were recorded since the last cut.
-        ts, seen_ats, nums_done, nums_new: the same numbers as arrays. One by one they are read and
-            written in a fraction of the time; so are those of `returns`, as `return_at`.
-        modes: by slot, what is equal for episodes that can share a block: seats, whether they
-            train, whether they explore, and who acts untrained.
+        num_done: by slot, the number of agents that are `done`.
+        num_new: by slot, env steps that were recorded since the last cut.
+        ts, seen_ats, nums_done, nums_new: the same numbers as arrays. Single elements are read and
+            written much faster in the former; `return_at` is the same for `returns`.
+        modes: by slot, what must be equal for episodes to share a block: seats, whether they
+            train, whether they explore, and which seats act untrained.
         last: by slot, the newest block, which may wait for its actions.
         records: by slot, what was recorded; None: nothing is.
-        started: by slot, what opened the episode.
-        players: by slot, who plays it, where the server draws.
+        started: by slot, the message that opened the episode.
+        players: by slot, the player, if the server draws one.
 
     Args:
-        agents: of the server, in order.
+        agents: the server's agents, in order.
     """
 
     def __init__(self, agents: Sequence[str]) -> None:
@@ -73,11 +73,11 @@ class EpisodeTable:
         self.started: list[StartEpisode | None] = []
         self.players: list[Player | None] = []
         self._seats: WeakSet[Seats] = WeakSet()
-        """Whose memories have as many slots."""
+        """Seats whose memories grow with the table."""
         self._freed: list[int] = []
-        """A heap."""
+        """Free slots that were used before, as a heap."""
         self._num_used = 0
-        """Slots from there on were never taken."""
+        """Slots from this number on were never used."""
         self._make_room(_FIRST_SLOTS)
 
     def __len__(self) -> int:
@@ -133,7 +133,7 @@ class EpisodeTable:
             seats.memory.grow(num)
 
     def returns_of(self, slot: int) -> dict[str, float]:
-        """Returns the sum of each agent's rewards, of those who have acted or earned something."""
+        """Returns the sum of rewards of each agent that has acted or has got a reward."""
         known = self.known[slot].tolist()
         returns = self.returns[slot].tolist()
         return {
@@ -141,7 +141,7 @@ class EpisodeTable:
         }
 
     def done_agents(self, slot: int) -> frozenset[str]:
-        """Returns the agents that have ended, and have not come back."""
+        """Returns the agents that have ended and have not come back."""
         if not self.num_done[slot]:
             return frozenset()
         return frozenset(
@@ -149,16 +149,16 @@ class EpisodeTable:
         )
 
     def of(self, column: list[T], slots: list[int], where: Slots) -> list[T]:
-        """Returns what some episodes have in one of the lists."""
+        """Returns the elements of a list by slot that belong to some episodes."""
         return column[where] if isinstance(where, slice) else [column[slot] for slot in slots]
 
     def is_waiting(self, slot: int) -> bool:
-        """Whether the newest step has no actions yet."""
+        """Whether the newest step of an episode still has no actions."""
         last = self.last[slot]
         return last is not None and last.chosen is None
 
     def act(self, block: Block) -> None:
-        """Keeps what follows from the actions of a block, in episodes that are still open."""
+        """Keeps what follows from the actions of a block, in its episodes that are still open."""
         where = block.where
         if len(block.slots) == 1:
             if self.last[block.slots[0]] is block:
@@ -169,17 +169,17 @@ class EpisodeTable:
             keep(block, where)
             return
         rows = np.flatnonzero([one is block for one in newest])
-        if len(rows):  # others were aborted while they waited
+        if len(rows):  # some episodes were aborted while they waited
             keep(block, np.array(block.slots)[rows], rows)
 
 
 def keep(block: Block, where: Slots, rows: np.ndarray | None = None) -> None:
-    """Has seats remember what they did in a block.
+    """Lets the seats of a block remember their states and actions.
 
     Args:
-        block: that has been acted on.
-        where: slots.
-        rows: theirs; None: all.
+        block: a block with actions.
+        where: the slots.
+        rows: the rows of these slots in the block; None: all rows.
     """
     assert block.chosen is not None
     memory = block.mode.seats.memory

@@ -1,11 +1,11 @@
-"""What was recorded of an episode: a trajectory for each seat, and pieces of it for the learner.
+"""What was recorded of an episode: pieces for the learner, with a trajectory for each seat.
 
 ::
 
     Chunk        a piece of one episode: the env steps between two cuts
-    Trajectory   what one seat lived through in it, in one life
+    Trajectory   the transitions of one seat in it, in one life
 
-Rows are arrays, or dicts of them.
+Rows are arrays, or dicts of arrays.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ import numpy as np
 from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, OBS, STATE
 
 _NAMED = frozenset({OBS, ACTION_MASK, STATE, ALIVE})
-"""Parts of observations that have a place of their own where they are apart."""
+"""Parts of observations that have fields of their own in a separated trajectory."""
 
 
 @dataclass(slots=True)
 class Trajectory:
-    """Transitions of one seat, one after another.
+    """Consecutive transitions of one seat.
 
     Attributes:
-        id: of the seat's life in the episode; its later pieces have the same.
+        id: of the seat's life in the episode; later pieces of that life have the same id.
         episode_id: of the episode.
         seat_id: the seat, an agent or a team.
         policy_id: the policy that acts for it.
-        observations: rows ``[T + 1]``: one more than there are transitions, the
-            final one included.
+        observations: rows ``[T + 1]``: one more than there are transitions, since the final
+            observation is included.
         actions: rows ``[T]``, as the policy chose them.
         rewards: likewise, float.
         outputs: by name, what the policy returned with each action (log-probability and the like).
-        t: transitions of this life in earlier pieces.
-        is_terminated: the seat ended, and nothing follows.
-        is_truncated: it ended by a limit; its value is bootstrapped from the last observation, as
-            that of a piece which continues (neither of both).
-        masks: action masks beside the observations, see `separated`; None: they are part of them.
-        states: global states beside the observations, likewise.
-        present: of a team beside the observations: 1 for the members that were asked to act.
-        inputs: further parts beside the observations, by key: agent id, last action.
+        t: number of transitions of this life in earlier pieces.
+        is_terminated: whether the seat ended, so that nothing follows.
+        is_truncated: whether it ended by a limit; then its value is bootstrapped from the last
+            observation, as in a piece that continues (which is neither).
+        masks: action masks, if `separated` from the observations; None: they are part of them.
+        states: global states, likewise.
+        present: for a team, likewise: 1 for the members that were asked to act.
+        inputs: further separated parts, by key: agent id, last action.
     """
 
     id: str
@@ -64,13 +64,13 @@ class Trajectory:
 
     @property
     def parts(self) -> dict[str, Any]:
-        """All parts of the observations by key, where they are apart."""
+        """All parts of the observations by key, if they are separated."""
         parts = parts_of(self.observations, self.masks, self.present, self.inputs)
         return parts if self.states is None else {**parts, STATE: self.states}
 
     @property
     def agent_id(self) -> str:
-        """The seat, where each agent has one of its own."""
+        """The seat's id, if each agent has a seat of its own."""
         return self.seat_id
 
     def __len__(self) -> int:
@@ -78,21 +78,21 @@ class Trajectory:
 
     @property
     def key(self) -> str:
-        """What the life is called in its episode: the seat, "seat~2" for its second life."""
+        """The name of this life in its episode: the seat's id, or "seat~2" for its second life."""
         return self.id.removeprefix(f"{self.episode_id}_")
 
 
 @dataclass(slots=True)
 class Chunk:
-    """A piece of one episode, and the version of the weights at each of its steps.
+    """A piece of one episode, with the version of the weights at each of its steps.
 
     Attributes:
         episode_id: of the episode.
-        t_started: env steps before it.
+        t_started: number of env steps before it.
         trajectories: of the seats that have a transition in it, in the order of the seats.
         weights_seq_nos: one for each env step.
-        is_terminated: the episode is over, and no value is bootstrapped.
-        is_truncated: it is over, and some are.
+        is_terminated: whether the episode is over, and no value is bootstrapped.
+        is_truncated: whether the episode is over, and some values are bootstrapped.
     """
 
     episode_id: str
@@ -113,8 +113,8 @@ class Chunk:
 
 
 def separated(one: Trajectory) -> Trajectory:
-    """Returns a trajectory in which what is beside the observations is apart; itself if nothing
-    is."""
+    """Returns a trajectory whose masks, states and other parts are separated from the observations;
+    the same one if its observations have no parts."""
     parts = one.observations
     if not isinstance(parts, dict):
         return one
@@ -141,17 +141,17 @@ def parts_of(
 
 
 def concatenated(parts: Sequence[Any]) -> Any:
-    """Returns the stacked rows of all parts, one part after another."""
+    """Concatenates the rows of all parts."""
     if isinstance(parts[0], dict):
         return {key: concatenated([part[key] for part in parts]) for key in parts[0]}
     return np.concatenate(parts)
 
 
 def stack(rows: Sequence[Any]) -> Any:
-    """Returns arrays as one with an axis more in front, dicts of arrays as a dict."""
+    """Stacks arrays along a new first axis, and dicts of arrays key by key."""
     if isinstance(rows[0], dict):
         return {key: stack([row[key] for row in rows]) for key in rows[0]}
-    return np.array(rows)  # takes less time than `np.stack`
+    return np.array(rows)  # faster than `np.stack`
 
 
 def flat(rows: Any) -> Any:

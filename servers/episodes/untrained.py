@@ -1,4 +1,4 @@
-"""Who acts in an evaluation with the weights that its server began with."""
+"""Finds the seats that act in an evaluation with the weights that their server began with."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from muxrl.servers.config import ServerPlan
 def untrained_seats(
     item: StartEpisode, plan: ServerPlan, seats: Mapping[str, Seat]
 ) -> frozenset[str]:
-    """Returns the seats of the agents that are to act with the server's first weights.
+    """Returns the ids of the seats whose agents shall act with the server's first weights.
 
     Args:
-        item: what opens an episode, and names some agents.
+        item: the message that opens an episode, with the names of these agents.
         plan: the server.
-        seats: of its agents, by seat id.
+        seats: the server's seats, by seat id.
 
     Raises:
-        ValueMismatch: it has not kept them, the episode is for training, an agent is unknown,
-            or a team would act with both.
+        ValueMismatch: the server has not kept these weights, the episode is for training, an agent
+            is unknown, or only a part of a team would act with them.
     """
     server = f"server {plan.server_id!r}"
     if not plan.keeps_untrained:
@@ -49,7 +49,8 @@ def untrained_seats(
             )
     found = set()
     for seat in seats.values():
-        # A seat that is no agent is a team's; MAPPO's are agents, whose members say who ends.
+        # A seat whose id is no agent is a team's. MAPPO's seats are agents, whose members say who
+        # ends.
         acting = (seat.seat_id,) if seat.seat_id in plan.agents else seat.members
         if wanted.issuperset(acting):
             found.add(seat.seat_id)

@@ -1,4 +1,4 @@
-"""What a log warns of and whoever reads the results has to know; a server's is in its `Status`."""
+"""Warnings that a log has and that readers of results must know; a server's are in its `Status`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from muxrl.protocol.messages import ServerWarning
 logger = logging.getLogger(__name__)
 
 _MAX_CHARS = 500
-"""Of a text, which is sent with each status."""
+"""Most characters of a warning's text, since texts are sent with each status."""
 
 
 class Warnings:
-    """Of each kind how often, since when, and the first sentence; any thread may add one.
+    """Counts warnings by kind, with the time and text of each first one; any thread may add one.
 
     Args:
-        env_steps: returns those of training.
+        env_steps: returns the number of env steps of training.
     """
 
     def __init__(self, env_steps: Callable[[], int] = lambda: 0) -> None:
@@ -29,13 +29,13 @@ class Warnings:
     def add(
         self, what: str, text: str = "", *, num: int = 1, error: Exception | None = None
     ) -> None:
-        """Counts and logs.
+        """Counts and logs a warning.
 
         Args:
-            what: the kind, in few words, of which there are few; or all there is to say.
-            text: a sentence; "": it is only counted.
+            what: the kind in a few words, or all there is to say; there must be few kinds.
+            text: a sentence; "": the warning is only counted.
             num: how often it happened.
-            error: its cause; the log has the traceback of the first.
+            error: the cause; the log has the traceback of the first one.
         """
         if (before := self._found.get(what)) is None:
             now = ServerWarning(what, num, self._env_steps(), text[:_MAX_CHARS])
@@ -48,11 +48,11 @@ class Warnings:
 
     @property
     def found(self) -> list[ServerWarning]:
-        """One of each kind."""
+        """One warning of each kind."""
         return list(self._found.values())
 
     def restore(self, found: Iterable[ServerWarning]) -> None:
-        """Adds what was found before all that is here."""
+        """Adds warnings that were found before all that are here."""
         for one in found:
             since = self._found.get(one.what)
             self._found[one.what] = replace(one, num=one.num + since.num) if since else one

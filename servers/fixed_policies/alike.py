@@ -1,6 +1,6 @@
-"""Members of a pool whose networks differ in their numbers alone, read and asked together.
+"""Members of a pool whose networks differ in nothing but their numbers; they share one pass.
 
-One pass for each of ten members costs a turn more than all else in it.
+With ten members, a pass for each would take longer than everything else in a turn.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from muxrl.servers.trainers.acting import Actors
 
 
 def form_of(seats: Mapping[str, Seat], acting: Acting) -> Any:
-    """Returns what is equal for members that can be asked together; None: this one is alone.
+    """Returns a value that is equal for members that can share a pass; None: this one cannot.
 
     Args:
-        seats: its own, of the server's agents.
-        acting: `Actors` tell of their networks.
+        seats: the member's seats, for the server's agents.
+        acting: the member's; `Actors` have networks that can be compared.
     """
     networks = acting.dense_policies() if isinstance(acting, Actors) else None
     read = [seat.reads_as for seat in seats.values()]
@@ -33,29 +33,29 @@ def form_of(seats: Mapping[str, Seat], acting: Acting) -> Any:
 
 
 class Alike:
-    """Acts for them.
+    """Acts for members that are alike.
 
     Args:
-        seats: those of any of them.
+        seats: the seats of any of these members.
     """
 
     def __init__(self, seats: Seats) -> None:
         self.seats = seats
         self._acting: list[Any] = []
-        """Those whose networks are stacked."""
+        """The members whose networks are stacked."""
         self._stacks: dict[str, Stack] = {}
-        """By policy."""
+        """By policy: the members' networks."""
 
     def forget(self) -> None:
-        """Has the networks stacked anew: some have other weights, or will not act again."""
+        """Has the networks stacked again: some have new weights, or will not act any more."""
         self._acting = []
 
     def answer(self, asked: Asked, acting: Sequence[Any]) -> Acted:
         """Returns the actions that each member would choose for its rows alone.
 
         Args:
-            asked: of one policy.
-            acting: who acts in each row.
+            asked: the rows of one policy.
+            acting: for each row, the member that acts.
         """
         rows_of: dict[Any, list[int]] = {}
         for row, one in enumerate(acting):
@@ -65,7 +65,7 @@ class Alike:
         for one, rows in rows_of.items():
             by_num.setdefault(len(rows), []).append(one)
         seen, actions = asked.observations(), np.empty(len(asked), np.int64)
-        # With as many rows as alone, since their number may change the last bits.
+        # Members with equally many rows together: the number of rows may change the last bits.
         for group in by_num.values():
             places = np.array([rows_of[one] for one in group])
             policy = self._stacks[asked.policy_id].of(tuple(map(self._acting.index, group)))

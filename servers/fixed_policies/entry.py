@@ -1,6 +1,6 @@
-"""What is known of a fixed algorithm before it acts: its settings, and what is wrong with them.
+"""Fixed algorithms before they act: their settings, and what is wrong with them.
 
-What acts of a checkpoint is imported only when it is made: that loads torch or RLlib.
+The code that acts with a checkpoint is imported when it is needed, since it loads torch or RLlib.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ class FixedAlgorithm(Algorithm):
     Attributes:
         name: as users write it.
         summary: one line for lists.
-        defaults: every setting a user may give, with its default.
-        given: what was given, the defaults added, paths absolute.
+        defaults: every setting that a user may give, with its default.
+        given: the given settings, with defaults added and paths made absolute.
 
     Args:
-        settings: what was given; None: it is asked for what does not depend on that.
-        model: network settings; there must be none.
+        settings: the given settings; None: only things that do not depend on them are needed.
+        model: network settings, which must be empty.
 
     Raises:
+        AlgorithmProblem: a setting is unknown, or its value is of the wrong kind.
         AlgorithmProblem: an unknown name, or a value of the wrong kind.
     """
 
@@ -90,12 +91,12 @@ class FixedAlgorithm(Algorithm):
         self._read_settings()
 
     def _read_settings(self) -> None:
-        """Checks the settings' values, and makes of them what does not depend on a plan."""
+        """Checks the values of settings, and makes everything that does not depend on a plan."""
         return
 
     @property
     def seating(self) -> Seating:
-        """How agents become RLlib's; see `Seating`."""
+        """How agents are seated; see `Seating`."""
         return RAW
 
     def configured(self, config: ServerConfig | ServerPlan) -> Self:
@@ -131,10 +132,10 @@ class FixedAlgorithm(Algorithm):
         yield from ()
 
     def make(self, plan: ServerPlan) -> FixedPolicies:
-        """Returns what serves a plan's agents; only for a plan without problems.
+        """Returns the policies that serve a plan's agents; only for a plan without problems.
 
         Raises:
-            ServerProblem: it cannot be loaded after all.
+            ServerProblem: the policies cannot be loaded after all.
         """
         try:
             acting, seats = self.make_acting(plan), self.make_seats(plan)
@@ -146,13 +147,13 @@ class FixedAlgorithm(Algorithm):
         """Returns the seats of a plan's agents, by id.
 
         Raises:
-            AlgorithmProblem: what they need cannot be loaded.
+            AlgorithmProblem: a checkpoint that they need cannot be loaded.
         """
         return self.seating.make_seats(plan)
 
     @abstractmethod
     def make_acting(self, plan: ServerPlan) -> Acting:
-        """Returns what chooses the actions.
+        """Returns the `Acting` that chooses the actions.
 
         Raises:
             AlgorithmProblem: it cannot be loaded after all.
@@ -186,7 +187,7 @@ class ScriptedAlgorithm(FixedAlgorithm):
                 make_policy(agent_id, 0)
             except AlgorithmProblem as error:
                 yield str(error)
-                return  # the others' would be the same
+                return  # the other agents' problems would be the same
 
     def make_acting(self, plan: ServerPlan) -> Acting:
         return PlainActing(plan, scripted(plan, self.given))
@@ -278,9 +279,9 @@ class PoolAlgorithm(FixedAlgorithm):
         self.given["members"] = members
 
     def _read(self, entry: str, given: Any) -> dict[str, Any]:
-        """Returns a member's settings, whole; what does not change is made."""
+        """Returns a member's complete settings; makes its algorithm if the member never changes."""
         is_read = isinstance(given, Mapping)
-        # As a run calls snapshots: those of an entry are one in its metrics.
+        # It may end in "@ENV_STEPS", as a run names snapshots, which are one entry in its metrics.
         name = re.sub(r"@[0-9]+$", "", str(entry)) if is_read and "algorithm" in given else entry
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,49}", str(name)):
             raise AlgorithmProblem("it names metrics; use letters, digits, '_', '-' and '.'")
@@ -346,5 +347,5 @@ FIXED: tuple[type[FixedAlgorithm], ...] = (
 
 
 def find_fixed(name: str) -> type[FixedAlgorithm] | None:
-    """Returns the fixed algorithm of that name, in upper or lower case; None: it is another."""
+    """Returns the fixed algorithm of a name, in upper or lower case; None: it is another one."""
     return next((fixed for fixed in FIXED if fixed.name.lower() == name.lower()), None)

@@ -1,4 +1,4 @@
-"""A server's checkpoint as ONNX files, one for each policy, each verified before it is kept."""
+"""Exports a server's checkpoint as ONNX files, one for each policy; each is verified first."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from muxrl.servers.fixed_policies.frozen import open_policies, plan_of
 
 @dataclass(frozen=True)
 class ExportedPolicy:
-    """A policy's file.
+    """The file of a policy.
 
     Attributes:
         path: of the file.
-        policy_id: the policy's.
+        policy_id: the policy.
         inputs: each as ``name [shape] dtype``, without the batch.
-        outputs: their names.
-        num_verified: how many observations were compared.
+        outputs: names of the outputs.
+        num_verified: number of observations on which file and policy were compared.
     """
 
     path: Path
@@ -44,12 +44,12 @@ def export_checkpoint(
 ) -> Iterator[ExportedPolicy]:
     """Writes ``POLICY.onnx`` for each policy of a checkpoint, and yields it.
 
-    What an RLlib algorithm has counted is a pickle, whose code is run: load only what you trust.
+    RLlib's counts in a checkpoint are a pickle, whose code runs: load only what you trust.
 
     Args:
         checkpoint: of one server.
-        folder: where the files go; files of the same name are replaced, or deleted.
-        tolerance: by how much scores may differ from the server's; see `TOLERANCE`.
+        folder: for the files; files of the same name are replaced, or deleted.
+        tolerance: largest allowed difference of scores from the server's; see `TOLERANCE`.
 
     Raises:
         AlgorithmProblem: the checkpoint cannot be read.
@@ -100,7 +100,7 @@ def _about(
     policy_id: str,
     tolerance: float,
 ) -> dict[str, str]:
-    """Returns a file's metadata: all values are text, those of several parts JSON."""
+    """Returns the metadata of a file; all values are text, in JSON if they have several parts."""
     version = "unknown"
     with contextlib.suppress(metadata.PackageNotFoundError):
         version = metadata.version("muxrl")

@@ -1,7 +1,7 @@
-"""The policies of a checkpoint, acting as they were saved.
+"""The policies of a checkpoint, which act as they were saved.
 
-The note beside them says how they were used, so that the config of the run that trained them is not
-needed: for a team, with an action mask apart, beside a global state.
+The checkpoint's note says how they were used (for a team, with a separate action mask, with a
+global state), so that the config of the run that trained them is not needed.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from muxrl.servers.trainers.failures import TrainerFailed
 from muxrl.servers.trainers.lookup import find_trainer
 
 _OF_STATES = ("state_size", "use_global_state", "late_members")
-"""Parts of a note that say what a central critic reads."""
+"""Keys of a note that say what a central critic reads."""
 _OF_TRAINERS = ("settings", "model", "rl_module", "state_size")
-"""Parts of a note that trainers are made by, as a plan has them."""
+"""Keys of a note that trainers are made from, as a plan has them."""
 
 
 class Critics(NamedTuple):
-    """Whole trainers, with which states are valued."""
+    """Complete trainers, with which states are valued."""
 
     actors: Actors
     seats: Mapping[str, Seat]
-    """By id; they observe what critics read."""
+    """By seat id; these seats observe what critics read."""
 
 
 class FrozenPolicies:
@@ -48,13 +48,13 @@ class FrozenPolicies:
 
     Attributes:
         name: of the algorithm.
-        seating: the one that they were trained with.
-        spaces: by policy, what it observes and does.
+        seating: the seating that they were trained with.
+        spaces: by policy, its observation and action space.
 
     Args:
         entry: the algorithm.
-        checkpoint: where they are.
-        names: what a server's policies are called in the checkpoint, where that differs.
+        checkpoint: has the policies.
+        names: by policy of the server: its name in the checkpoint, if it differs.
 
     Raises:
         AlgorithmProblem: the checkpoint cannot be read, or has no policy of such a name.
@@ -75,16 +75,16 @@ class FrozenPolicies:
                 raise AlgorithmProblem(self._no_policy(policy_id, name))
 
     def make_inference(self, plan: ServerPlan, *, should_explore: bool | None = None) -> Actors:
-        """Returns what acts for a server.
+        """Returns the policies in the form that acts for a server.
 
         Args:
             plan: the server.
             should_explore: whether actions are drawn as in training, at the point where it ended;
-                else the likeliest one, or the one of the highest value, is taken. So an opponent is
-                the same in training and in evaluation. None: as each episode asks.
+                else the likeliest action, or the one with the highest value, is taken. An opponent
+                is then the same in training and in evaluation. None: as each episode asks.
 
         Raises:
-            AlgorithmProblem: the policies cannot be loaded, or are not what the note says.
+            AlgorithmProblem: the policies cannot be loaded, or do not match the note.
         """
         seats = self.seating.make_seats(plan, self.observing(plan))
         actors = self._load(plan, seats, only_acting=True)
@@ -95,9 +95,9 @@ class FrozenPolicies:
         """Returns the critics of a server's policies.
 
         Raises:
-            AlgorithmProblem: they cannot be loaded.
+            AlgorithmProblem: the critics cannot be loaded.
         """
-        with_states = self._as_noted(plan, _OF_STATES)  # as agents saw it in training
+        with_states = self._as_noted(plan, _OF_STATES)  # as agents saw the state in training
         seats = self.make_seats(with_states, self.observing(with_states), has_states=True)
         actors = self._load(with_states, seats, only_acting=False)
         read = [getattr(one, "value_keys", ()) for one in actors.learners.values()]
@@ -107,16 +107,16 @@ class FrozenPolicies:
         return Critics(actors, seats)
 
     def _load(self, plan: ServerPlan, seats: Mapping[str, Seat], *, only_acting: bool) -> Actors:
-        """Returns trainers for a server.
+        """Returns the trainers for a server.
 
         Args:
             plan: the server.
-            seats: its own.
-            only_acting: whether critics are left out where trainers tell them apart: they need not
-                fit then.
+            seats: the server's seats.
+            only_acting: whether critics are left out, if the trainers can do so; critics then need
+                not fit.
 
         Raises:
-            AlgorithmProblem: they cannot be loaded.
+            AlgorithmProblem: the trainers cannot be loaded.
         """
         names = self.names_of(plan)
         with understood(self._checkpoint):
@@ -129,7 +129,7 @@ class FrozenPolicies:
             saved = self._checkpoint.read_state()
             if "trainers" in saved and not (only_acting and saved["networks"]):
                 actors.put("state", {p: saved["trainers"][name] for p, name in names.items()})
-            else:  # live, among others
+            else:  # a live checkpoint, for example
                 actors.load({p: saved["weights"][name] for p, name in names.items()}, 0)
         except (OSError, KeyError, ValueError, TrainerFailed) as error:
             raise AlgorithmProblem(
@@ -144,8 +144,7 @@ class FrozenPolicies:
         return replace(plan, **{part: self._checkpoint.about[part] for part in parts})
 
     def observing(self, plan: ServerPlan) -> Observing:
-        """Returns what reads a server's observations as they were read in training, without the
-        statistics."""
+        """Returns an `Observing` for a server that reads as in training, without the statistics."""
         return Observing(self._as_noted(plan, READ_ALIKE))
 
     @property
@@ -154,7 +153,7 @@ class FrozenPolicies:
         return self._checkpoint.about["state_size"]
 
     def reward_deviation(self, plan: ServerPlan, policy_id: str) -> float:
-        """Returns what a policy's rewards were divided by in the end, 1 if they were not."""
+        """Returns the last divisor of a policy's rewards in training; 1: they were not divided."""
         states = self._checkpoint.read_normalization()["rewards"]
         scale = RunningStatistics(())
         if (name := self.names_of(plan)[policy_id]) in states:
@@ -168,7 +167,7 @@ class FrozenPolicies:
 
         Args:
             plan: the server.
-            observing: its own; gets the statistics of training.
+            observing: the server's; it gets the statistics of training.
             has_states: whether those of global states are needed: not to act.
 
         Raises:
@@ -188,7 +187,7 @@ class FrozenPolicies:
         return seats
 
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
-        """Yields a sentence for each reason why they cannot act for a server's agents."""
+        """Yields a sentence for each reason why the policies cannot act for a server's agents."""
         ours = {agent.policy_id for agent in plan.agents.values()}
         unknown = [policy_id for policy_id in self._names if policy_id not in ours]
         if unknown:
@@ -230,7 +229,7 @@ class FrozenPolicies:
             )
 
     def _unlike_readings(self, plan: ServerPlan, names: Mapping[str, str]) -> Iterator[str]:
-        """Yields a sentence for each agent whose observations were read in another way."""
+        """Yields a sentence for each agent whose observations were read differently in training."""
         about = self._checkpoint.about
         scales = about["scale_observations"] != "none"
         if not scales and not about["normalize_observations"]:
@@ -248,12 +247,12 @@ class FrozenPolicies:
                 )
 
     def names_of(self, plan: ServerPlan) -> dict[str, str]:
-        """Returns what each of a server's policies is called in the checkpoint."""
+        """Returns the name in the checkpoint of each policy of a server."""
         names: dict[str, str] = {}
         for policy_id in dict.fromkeys(agent.policy_id for agent in plan.agents.values()):
             name = self._names.get(policy_id, policy_id)
             if name not in self.spaces and len(self.spaces) == 1:
-                name = next(iter(self.spaces))  # only one can be meant
+                name = next(iter(self.spaces))  # no other policy can be meant
             if name not in self.spaces:
                 raise AlgorithmProblem(self._no_policy(policy_id, name))
             names[policy_id] = name
@@ -268,15 +267,15 @@ class FrozenPolicies:
 
 
 def open_policies(checkpoint: Checkpoint, names: Mapping[str, str]) -> FrozenPolicies:
-    """Returns the policies of a checkpoint, which its algorithm loads.
+    """Returns the policies of a checkpoint, loaded by its algorithm.
 
     Args:
         checkpoint, names: see `FrozenPolicies`.
 
     Raises:
-        AlgorithmProblem: as `FrozenPolicies`; or the trainer's class cannot be imported.
+        AlgorithmProblem: as for `FrozenPolicies`; or the trainer's class cannot be imported.
     """
-    # Of a process of its own the note names the class.
+    # For an external process, the note names the class.
     name = checkpoint.about.get("trainer") or checkpoint.algorithm
     try:
         entry = find_trainer(name)
@@ -296,7 +295,7 @@ def _kind(agent: AgentPlan, *, with_bounds: bool) -> str:
 
 
 def _observed(space: gymnasium.Space, unread: Collection[str]) -> Any:
-    """The part of an observation space that a network must match to act: shapes, not bounds."""
+    """Returns what a network must match to act, of an observation space: shapes, not bounds."""
     if isinstance(space, gymnasium.spaces.Dict):
         parts = space.spaces.items()
         return {key: _observed(sub, unread) for key, sub in parts if key not in unread}
@@ -311,10 +310,10 @@ def _shown(space: Any) -> str:
 
 @contextlib.contextmanager
 def understood(checkpoint: Checkpoint) -> Iterator[None]:
-    """Makes what is raised over a checkpoint's note an `AlgorithmProblem` that says so."""
+    """Turns exceptions over a checkpoint's note into an `AlgorithmProblem` that says so."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError) as error:  # it may have been edited
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # maybe edited
         raise AlgorithmProblem(
             f"the {ABOUT_FILE} of checkpoint {str(checkpoint.path)!r} cannot be understood: "
             f"{type(error).__name__}: {error}; was it edited?"
@@ -322,10 +321,9 @@ def understood(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 def plan_of(about: Mapping[str, Any]) -> ServerPlan:
-    """Returns the plan of the server that was saved, as far as its seats depend on it.
+    """Returns the plan of the server that was saved, as far as seats depend on it.
 
-    What the note leaves out makes a difference to the global state at most, which no policy acts
-    on.
+    What the note leaves out can change the global state at most, on which no policy acts.
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError: the note cannot be understood.

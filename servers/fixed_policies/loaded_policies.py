@@ -31,11 +31,11 @@ from muxrl.servers.trainers.lookup import find_trainer, registered
 
 
 class NoFunction(AlgorithmProblem):
-    """A server's policies are no functions of what one agent observes.
+    """A server's policies cannot be given as functions of a single agent's observations.
 
     Args:
         reason: why.
-        agents: its own.
+        agents: the server's agents.
     """
 
     def __init__(self, reason: str, agents: Sequence[str]) -> None:
@@ -45,7 +45,7 @@ class NoFunction(AlgorithmProblem):
 
 @dataclasses.dataclass
 class _Saved:
-    """A checkpoint's policies for a server's agents, and its critics once they are asked for."""
+    """A checkpoint's policies for a server's agents; its critics are loaded when needed."""
 
     policies: FrozenPolicies
     plan: ServerPlan
@@ -58,12 +58,13 @@ class _Saved:
 
 
 class LoadedPolicy:
-    """The greedy policy of one agent; what it remembers is of one episode.
+    """The greedy policy of one agent, with the memory of one episode.
 
     Args:
         agent_id: the agent.
-        saved: whose it is.
-        seat: its own, or its team's, of which it acts alone: on nothing of the others.
+        saved: the policies of its checkpoint.
+        seat: the agent's own, or its team's. The agent acts in it alone, without the others'
+            observations.
     """
 
     def __init__(self, agent_id: str, saved: _Saved, seat: Seat) -> None:
@@ -76,7 +77,7 @@ class LoadedPolicy:
 
     @property
     def server_id(self) -> str:
-        """The server that had it."""
+        """The server that had this policy."""
         return self._saved.plan.server_id
 
     def reset(self) -> None:
@@ -85,7 +86,7 @@ class LoadedPolicy:
 
     @property
     def remembers(self) -> bool:
-        """Whether more than the observation may decide: recurrent state, frames."""
+        """Whether an action may depend on more than the observation: recurrent state, frames."""
         policy_id = self._seat.policy_id
         if self._seat.frame_stack > 1:
             return True
@@ -96,14 +97,14 @@ class LoadedPolicy:
             return self._inference.answer(drawn).states is not None
 
     def __call__(self, observation: Any, is_asked: bool = True) -> Any:
-        """Returns the action for an observation, both as the simulation has them.
+        """Returns the action for an observation, both in the simulation's form.
 
-        In a team with a GRU, call it with `is_asked` False and any observation where others of
-        the team act and this agent does not; it returns None then.
+        In a team with a GRU, call this with `is_asked` False and any observation when other members
+        of the team act and this agent does not; it returns None then.
 
         Raises:
-            Mismatch: the observation is not of the agent's space.
-            ValueMismatch: its action mask forbids every action.
+            Mismatch: the observation does not fit the agent's space.
+            ValueMismatch: the observation's action mask forbids every action.
         """
         if not is_asked:
             if self._seat.is_team:
@@ -112,10 +113,10 @@ class LoadedPolicy:
         return self._episode.act(self._inference, self._look(observation))[self._agent_id]
 
     def reads(self, observation: Any) -> tuple[str, Any]:
-        """Returns the policy's id, and what its network reads of an observation.
+        """Returns the policy's id, and its network's input for an observation.
 
         Raises:
-            Mismatch, ValueMismatch: as when it is called.
+            Mismatch, ValueMismatch: as for a call.
         """
         return self._seat.policy_id, pick(self._look(observation).block.observations[0], (0, 0))
 
@@ -124,7 +125,7 @@ class LoadedPolicy:
 
         Raises:
             AlgorithmProblem: the policy draws no Discrete actions.
-            Mismatch, ValueMismatch: as when it is called.
+            Mismatch, ValueMismatch: as for a call.
         """
         found = None
         if isinstance(self._action_space, Discrete):
@@ -140,17 +141,18 @@ class LoadedPolicy:
     def value(self, observation: Any, state: Any = None) -> float:
         """Returns the return that the critic expects from here on; does not act.
 
-        It is discounted as in training, and in the units of the rewards that were learned from:
+        The return is discounted as in training, and in units of the rewards that were learned from:
         shaped, but not divided by their deviation. See `state_values`.
 
         Args:
-            observation: as the simulation has it.
-            state: what a central critic reads beside it: the simulation's global state, or where
-                it sends none, the observations of the others in the team that act now, by agent.
+            observation: in the simulation's form.
+            state: what a central critic reads besides: the simulation's global state, or, if it
+                sends none, the observations of the other members of the team that act now, by
+                agent.
 
         Raises:
             AlgorithmProblem: there is no critic, or it reads a state that is not given.
-            Mismatch, ValueMismatch: as when it is called.
+            Mismatch, ValueMismatch: as for a call.
         """
         found = self._value(observation, state)
         if found is None:
@@ -164,7 +166,7 @@ class LoadedPolicy:
 
     def _value(self, observation: Any, state: Any) -> Any:
         if self._seat.is_team:
-            return None  # it values what the team does
+            return None  # its critic values a team's actions
         critics = self._saved.critics
         seat = critics.seats[self._agent_id]
         parts = observed_parts(seat.observation_space)
@@ -181,10 +183,10 @@ class LoadedPolicy:
         return critics.actors.query("value", self._episode.look(seen, given, seat).asked())
 
     def _others(self, shape: tuple[int, ...], state: Any) -> Mapping[str, Any]:
-        """Returns others' observations that a central critic reads, if it reads any.
+        """Returns the other agents' observations that a central critic reads, if it does.
 
         Raises:
-            AlgorithmProblem: `state` is not what it reads.
+            AlgorithmProblem: `state` is not what the critic reads.
         """
         plan = self._saved.plan
         agent, observed = plan.agents[self._agent_id], isinstance(state, Mapping)
@@ -215,16 +217,17 @@ class LoadedPolicy:
 
 
 class MeanPolicy:
-    """The mean of one agent's policies: each episode one of them is drawn, all equally likely.
+    """The mean of several policies of one agent: in each episode one is drawn, with equal odds.
 
-    Who meets it gets the mean of what they get from each. So it is worth what the one policy is
-    that weighs each by how likely its own actions lead to a state (Kuhn 1953; Heinrich et al. 2015,
-    "Fictitious Self-Play in Extensive-Form Games"; OpenSpiel's `PolicyAggregator`), which
-    `ExactGame.table` makes of it, and not what the mean of their probabilities is. Agents of one
-    server that begin as many episodes draw policies of the same moment.
+    An opponent of the mean gets the mean of its results against each policy. So the mean is worth
+    as much as the single policy that weighs each of them by how likely its own actions lead to a
+    state (Kuhn 1953; Heinrich et al. 2015, "Fictitious Self-Play in Extensive-Form Games";
+    OpenSpiel's `PolicyAggregator`). `ExactGame.table` computes that policy; it differs from the
+    mean of the probabilities. Agents of one server that begin equally many episodes draw policies
+    of the same moment.
 
     Args:
-        members: whose mean it is.
+        members: the policies.
         seed: of the draws.
     """
 
@@ -234,40 +237,40 @@ class MeanPolicy:
         self.reset()
 
     def reset(self) -> None:
-        """Begins an episode: draws who acts in it, and has it forget its last one."""
+        """Begins an episode: draws the policy that acts in it, and resets that policy."""
         episode = f"{self.members[-1].server_id}/{self._num_episodes}"
         self._num_episodes += 1
         self.drawn = self.members[int(share_of(self._seed, episode) * len(self.members))]
         self.drawn.reset()
 
     def __call__(self, observation: Any, is_asked: bool = True) -> Any:
-        """Returns the action of the one that is drawn, as it does."""
+        """Returns the action of the drawn policy; see `LoadedPolicy.__call__`."""
         return self.drawn(observation, is_asked)
 
     def probabilities(self, observation: Any) -> NDArray[np.float64]:
-        """Returns those of the one that is drawn, as it does."""
+        """Returns the probabilities of the drawn policy; see `LoadedPolicy.probabilities`."""
         return self.drawn.probabilities(observation)
 
     def value(self, observation: Any, state: Any = None) -> float:
-        """Returns that of the one that is drawn, as it does."""
+        """Returns the value of the drawn policy; see `LoadedPolicy.value`."""
         return self.drawn.value(observation, state)
 
 
 def _able(method: str) -> str:
-    """Names muxrl's own trainers that have a method, for a refusal."""
+    """Returns the names of muxrl's own trainers that have a method, for a refusal."""
     own = (find_trainer(name) for name, path in registered().items() if path.startswith(OWN))
     able = [one.name for one in own if one and hasattr(one.make, method)]
     return listed(able, len(able))
 
 
 def load_checkpoint(path: Path) -> dict[str, LoadedPolicy]:
-    """Returns the policy of each agent of a server's checkpoint; of FROZEN's, those it acts with.
+    """Returns the policy of each agent in a server's checkpoint, also of a FROZEN server's.
 
-    What an RLlib algorithm has counted is a pickle, whose code is run: load only what you trust.
+    RLlib's counts in a checkpoint are a pickle, whose code runs: load only what you trust.
 
     Raises:
-        NoFunction: it acts for a team at once, or has no network.
-        AlgorithmProblem: it cannot be read.
+        NoFunction: the policies act for a whole team at once, or have no network.
+        AlgorithmProblem: the checkpoint cannot be read.
     """
     checkpoint = Checkpoint.open(path)
     plan = plan_of(checkpoint.about)
@@ -285,10 +288,10 @@ def load_checkpoint(path: Path) -> dict[str, LoadedPolicy]:
 def load_policies(
     plan: ServerPlan, checkpoint: str, policies: Mapping[str, str], **_: Any
 ) -> dict[str, LoadedPolicy]:
-    """Returns policies for a server's agents, as a FROZEN one with these settings has them.
+    """Returns policies for a server's agents, as a FROZEN server with these settings has them.
 
     Raises:
-        NoFunction: they cannot be loaded, or act for a team at once.
+        NoFunction: the policies cannot be loaded, or act for a whole team at once.
     """
     try:
         return _policies_of(Checkpoint.open(Path(checkpoint)), plan, policies)
@@ -300,7 +303,7 @@ def _policies_of(
     checkpoint: Checkpoint, plan: ServerPlan, names: Mapping[str, str]
 ) -> dict[str, LoadedPolicy]:
     policies = open_policies(checkpoint, names)
-    # A member acts alone here; what a mixer or critic sees does not matter.
+    # A member acts alone here, and what a mixer or critic reads does not matter.
     alone = dataclasses.replace(plan, late_members="allow", state_size=None)
     saved = _Saved(policies, plan, policies.make_inference(alone))
     seats = policies.make_seats(alone, policies.observing(alone))

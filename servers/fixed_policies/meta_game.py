@@ -1,9 +1,9 @@
-"""Policies as the actions of a game of two roles, and how often each is played there.
+"""A game of two roles whose actions are policies, and how often each policy is played in it.
 
-Nash weights are those of the equilibrium of largest entropy, of which there is one, and in which
-equal policies weigh the same (Balduzzi et al. 2018, "Re-evaluating Evaluation", arXiv 1806.02643).
-OpenSpiel's needs cvxpy; this is its program, solved by SciPy. Alpha-rank (Omidshafiei et al. 2019,
-doi 10.1038/s41598-019-45619-9) is OpenSpiel's, and tells of any game, not of zero sum alone.
+Nash weights are the equilibrium with the largest entropy, which is unique, and in which equal
+policies weigh the same (Balduzzi et al. 2018, "Re-evaluating Evaluation", arXiv 1806.02643).
+OpenSpiel's version needs cvxpy; this is the same program, solved by SciPy. Alpha-rank (Omidshafiei
+et al. 2019, doi 10.1038/s41598-019-45619-9) is OpenSpiel's; it is not limited to zero-sum games.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Weights = tuple[NDArray[np.float64], NDArray[np.float64]]
-"""Of the policies of both roles; each sums to 1."""
+"""Weights of the policies of both roles; each role's sum to 1."""
 KINDS = NASH, ALPHA_RANK = ("nash", "alpha_rank")
 _MOST_PAIRS = 1_000
-"""Of two populations, about 4 s; the time of alpha-rank grows with the cube."""
+"""Most pairs of policies from two populations: about 4 s; alpha-rank's time grows with the cube."""
 _NOISE = 0.001
-"""With which alpha-rank's chain takes a step for the worse; it needs some to have one answer."""
+"""Noise of alpha-rank's chain: steps for the worse, without which the answer may not be unique."""
 _TOLERANCE = 1e-6
-"""Of payoffs, relative to the largest: less is a rounding. And of weights: less is none."""
+"""Payoffs below this share of the largest are rounding errors; weights below it count as 0."""
 
 
 class MetaGame:
@@ -29,8 +29,8 @@ class MetaGame:
 
     Args:
         payoffs: of both roles, float64 ``[2, policies of the first, of the second]``.
-        is_symmetric: whether each policy plays either role, and both have the same: payoffs are
-            then means over the two seats.
+        is_symmetric: whether each policy can play either role, and both roles have the same
+            policies; payoffs are then means over the two roles.
     """
 
     def __init__(self, payoffs: NDArray[np.float64], *, is_symmetric: bool = False) -> None:
@@ -41,7 +41,7 @@ class MetaGame:
 
     @property
     def is_zero_sum(self) -> bool:
-        """Whether both roles' returns have a constant sum."""
+        """Whether the returns of the roles have a constant sum."""
         return bool(np.ptp(self._payoffs.sum(axis=0)) <= _TOLERANCE)
 
     def weights(self, kind: str) -> Weights | str:
@@ -76,18 +76,18 @@ class MetaGame:
 
 
 def alpha_rank_problem() -> str:
-    """Returns why there is no alpha-rank here; "": there is."""
+    """Returns why alpha-rank cannot be computed here; "": it can."""
     if find_spec("open_spiel") is not None:
         return ""
     return "OpenSpiel is not installed here; it comes with: pip install 'muxrl[open_spiel]'"
 
 
 def _equilibrium(payoffs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the row player's strategy of a zero-sum game, ``[rows]`` of ``[rows, columns]``."""
+    """Returns the row player's strategy in a zero-sum game, ``[rows]`` from ``[rows, columns]``."""
     from scipy.optimize import linprog, minimize
 
     num, others = payoffs.shape
-    best = linprog(  # the largest value that is had against each column
+    best = linprog(  # the largest value that can be had against each column
         np.append(np.zeros(num), -1.0),
         np.column_stack([-payoffs.T, np.ones(others)]),
         np.zeros(others),
@@ -108,6 +108,6 @@ def _equilibrium(payoffs: NDArray[np.float64]) -> NDArray[np.float64]:
         ),
         options={"maxiter": 1000, "ftol": 1e-10},
     )  # fmt: skip
-    found = even.x if even.success else best[:-1]  # which is one of them, if not the most even
+    found = even.x if even.success else best[:-1]  # an equilibrium, too, if not the most even one
     found = np.where(found > _TOLERANCE, found, 0.0)
     return found / found.sum()

@@ -1,8 +1,8 @@
 """Policies that are plain functions, from the simulation's observations to its actions.
 
-Nothing is flattened, normalised or stacked between, as it is for networks. Each agent has a
-new policy in each episode, so that what a policy remembers ends with its episode. Either all
-available actions are equally likely (`uniform`), or a user's function decides (`scripted`).
+Values are not flattened, normalised or stacked, as for networks. Each agent gets a new policy in
+each episode, so that a policy's memory ends with its episode. Either all available actions are
+equally likely (`uniform`), or a user's function chooses (`scripted`).
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.acting import STATE, Kept, no_state
 
 Policy = Callable[[Any], Any]
-"""From an agent's observation to its action; called once for each step that the agent acts in."""
+"""Maps an agent's observation to its action; called once for each step in which the agent acts."""
 MakePolicy = Callable[[str, int], Policy]
-"""From an agent's id and a seed to the agent's policy for one episode."""
+"""Makes an agent's policy for one episode from the agent's id and a seed."""
 
 EXAMPLE = "my_package.my_module:make_policy"
 
 _BOUND_TOLERANCE = 1e-5
-"""By how much an action may exceed a Box's bounds, which float32 cannot always represent."""
+"""How far an action may exceed the bounds of a Box, which float32 cannot always represent."""
 
 
 class PolicyFailed(RuntimeError):
-    """A policy raised, or returned something that is no action; the sentence names its agent."""
+    """A policy raised, or returned an invalid action; the message names its agent."""
 
 
 class Raw(Input):
@@ -67,7 +67,7 @@ class Raw(Input):
             for number, kind in enumerate(part.layout.observed)
             for column, agent_id in enumerate(kind.agents)
         ]
-        """Where each is found in which rows, and among the agents."""
+        """Of each agent that observes: number of its rows, space, column, and index in `agents`."""
 
     @staticmethod
     def space(seat: Seat) -> Space:
@@ -82,14 +82,14 @@ class Raw(Input):
                 if is_masked and not seen.is_final:
                     try:
                         available_actions(member.form.kind, shown)
-                    except Mismatch:  # it leaves a choice no action
+                    except Mismatch:  # the mask forbids all actions of a choice
                         raise none_available(member.agent_id) from None
                 objects[row, place] = shown
         return objects
 
 
 class RawAction(OwnAction):
-    """Actions of the agent's own space."""
+    """Actions in the agent's own action space."""
 
     is_sent = reads_log_probs = False
 
@@ -108,18 +108,17 @@ class RawAction(OwnAction):
 
 
 RAW = Seating(inputs=(Raw,), actions=RawAction, asks_apart=False)
-"""Every agent alone: nothing is shared, and they are asked in their order."""
+"""A seat for each agent; nothing is shared, and agents are asked in their order."""
 RAW_POOL = replace(RAW, is_joint=True)
-"""The same; groups mean something to some members of a pool."""
+"""As `RAW`, but groups are allowed, since some members of a pool use them."""
 
 
 class PlainActing(Acting):
-    """Asks each agent's policy.
+    """Asks the policy of each agent.
 
     Args:
         plan: the server.
-        make: makes a policy at an agent's first step in an episode, from the plan, the agent's id
-            and a seed.
+        make: makes a policy at an agent's first step in an episode, from the agent's id and a seed.
     """
 
     def __init__(self, plan: ServerPlan, make: MakePolicy) -> None:
@@ -139,7 +138,7 @@ class PlainActing(Acting):
         for i, (block, row) in enumerate(rows):
             t = int(block.t[row])
             action, policy = self._ask(agents[i], observations[i], states[i], t, block, row)
-            # The policy is called even if the action was logged: it may have to see every step.
+            # The policy is called even if an action was logged: it may need to see every step.
             if not is_logged[i]:
                 actions[i] = self._checked(agents[i], observations[i], action, t)
             policies[i] = Kept(policy)
@@ -149,9 +148,9 @@ class PlainActing(Acting):
     def _ask(
         self, agent_id: str, observation: Any, state: Kept | None, t: int, block: Block, row: int
     ) -> tuple[Any, Policy]:
-        """Returns an agent's action, and its policy, which is made at its first step.
+        """Returns an agent's action, and its policy, which is made at the agent's first step.
 
-        In an evaluation's episode that has a seed it is the same in every condition.
+        In an evaluation episode with a seed, the policy is the same in every condition.
         """
         if state is None:
             of_episode = None if block.mode.is_training else block.seed_of(row)
@@ -190,7 +189,7 @@ class PlainActing(Acting):
 
 
 def uniform(plan: ServerPlan) -> MakePolicy:
-    """Returns what makes the random policies of a server's agents."""
+    """Returns a function that makes the random policies of a server's agents."""
 
     def make(agent_id: str, seed: int) -> Policy:
         space, rng = plan.agents[agent_id].action_space, np.random.default_rng(seed)
@@ -200,7 +199,7 @@ def uniform(plan: ServerPlan) -> MakePolicy:
 
 
 def scripted(plan: ServerPlan, settings: Mapping[str, Any]) -> MakePolicy:
-    """Returns what makes a user's own policies for a server's agents.
+    """Returns a function that makes a user's own policies for a server's agents.
 
     ``settings.policy`` names a callable that makes a policy for one agent in one episode,
 
@@ -208,13 +207,13 @@ def scripted(plan: ServerPlan, settings: Mapping[str, Any]) -> MakePolicy:
         policy(observation) -> action
 
     with Gymnasium's spaces, a new seed for every episode, and ``settings.kwargs``. The policy is
-    called once for each step at which its agent acts, with the observation as the simulation sent
+    called once for each step in which its agent acts, with the observation as the simulation sent
     it (a Dict observation with its ``action_mask``), and returns an action of the action space. It
     lives as long as the episode. Many episodes may be open at a time, each with its own policies.
 
     Raises:
-        AlgorithmProblem: see `find_script`; or, for one agent, the callable raised, or what it
-            returned is not callable.
+        AlgorithmProblem: see `find_script`; or the callable raised for an agent, or returned
+            something that is not callable.
     """
     path, kwargs = settings["policy"], dict(settings["kwargs"])
     script = find_script(path)
@@ -234,7 +233,7 @@ def scripted(plan: ServerPlan, settings: Mapping[str, Any]) -> MakePolicy:
                 f"policy {path!r} made {_kind_of(policy)} for agent {agent_id!r}; expected "
                 "something to call with an observation, that returns an action"
             )
-        # A copy: it may write into it, and what came in a message cannot be written into.
+        # A copy, since the policy may write into it, and values of a message are read-only.
         return lambda observation: policy(copy.deepcopy(observation))
 
     return make

@@ -1,4 +1,4 @@
-"""What acts on a server and does not learn: nothing is recorded, and no simulation waits."""
+"""Serves policies that do not learn: nothing is recorded, and no simulation waits."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from muxrl.servers.training.policies import SAVE_TIMEOUT_S, Record
 
 
 class FixedPolicies:
-    """See `muxrl.servers.training.policies.Policies`.
+    """Policies that do not learn; see `muxrl.servers.training.policies.Policies`.
 
-    Its checkpoints hold counts and random numbers only.
+    Their checkpoints hold counts and random states only.
 
     Args:
         plan: the server.
-        seats: who takes part, by seat id.
+        seats: by seat id.
         acting: chooses the actions.
 
     Raises:
@@ -41,7 +41,7 @@ class FixedPolicies:
         self._plan = plan
         self.acting = acting
         self.feed = Feed(max_ahead=0)
-        self.feed.discard()  # opens its gate for good
+        self.feed.discard()  # opens the gate for good
         self.store = EpisodeStore(plan, seats, self.feed)
         if plan.resume_from:
             with raised_by(plan, "go on from", plan.resume_from):
@@ -52,7 +52,7 @@ class FixedPolicies:
                 acting.set_random_state(state["acting"])
 
     def start(self) -> None:
-        """There is no thread to start."""
+        """Does nothing: there is no thread to start."""
 
     def finish(self, timeout_s: float) -> bool:
         return True

@@ -1,8 +1,8 @@
 """A pool: for each episode one of its members is drawn, and acts for all agents of the server.
 
 Members are policies that do not change, the newest weights of another server of the same run, and
-that server's snapshots, which the run brings (`PoolPolicies.sync`). Of equal seeds, members and win
-rates the draw of an episode is the same; of episodes that come without a seed, for equal ids.
+snapshots of that server, which the run passes on (`PoolPolicies.sync`). With equal seeds, members
+and win rates the draw of an episode is the same; an episode without a seed is drawn by its id.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from muxrl.servers.fixed_policies.policies import FixedPolicies
 from muxrl.servers.training.policies import Record
 
 Draw = Literal["weights", "recency", "hard", "even", "nash", "alpha_rank"]
-"""The last two are weights that a run has worked out before."""
+"""How to draw a member; the last two use weights that a run has computed before."""
 _WINDOW = 100
-"""A win rate is a mean over about so many episodes, since who learns changes."""
+"""Number of episodes over which a win rate is a mean, since the opponents learn and change."""
 _LEAST = 0.001
-"""Added by win rate: whoever is beaten each time, or never, is met again, and may be no more."""
+"""Added to a weight from a win rate, so that members that always or never lose are still drawn."""
 
 
 class PoolSource(Protocol):
-    """A fixed algorithm, as far as it acts for a pool."""
+    """A fixed algorithm, in the form that a pool needs to act with it."""
 
     @property
     def seating(self) -> Seating: ...
@@ -44,10 +44,10 @@ class PoolSource(Protocol):
 
 @dataclass
 class Result:
-    """How the training episodes with one member went.
+    """The results of training episodes with one member.
 
-    `beaten` is the share in which the others won, a draw half a win: a running mean that begins
-    with one draw. `mean_return` is the mean over the pool's own agents.
+    `beaten` is the share of episodes that the others won, where a draw counts half: a running mean
+    that begins with one draw. `mean_return` is the mean over the pool's own agents.
     """
 
     num_episodes: int = 0
@@ -55,7 +55,7 @@ class Result:
     mean_return: float = 0.0
 
     def add(self, returns: Mapping[str, float], win_above: float) -> None:
-        """Counts an episode, which the pool's agents won if they have more than that in sum."""
+        """Counts an episode; the pool's agents won if their returns sum to over `win_above`."""
         self.num_episodes += 1
         num = min(self.num_episodes, _WINDOW)
         total = sum(returns.values())
@@ -66,7 +66,7 @@ class Result:
 
 @dataclass
 class PoolMember:
-    """Who plays an episode; see `muxrl.servers.episodes.table.Player`."""
+    """A member that can play an episode; see `muxrl.servers.episodes.table.Player`."""
 
     name: str
     seats: Seats
@@ -74,9 +74,9 @@ class PoolMember:
     result: Result
     win_above: float
     follow: Callable[[LiveCheckpoint], None] | None = None
-    """Takes newer weights; None: they never change."""
+    """Takes newer weights; None: the member's weights never change."""
     alike: Alike | None = None
-    """Acts in its place, for others as well."""
+    """Acts in its place, together with other members; None: the member acts by itself."""
 
     def end(self, returns: Mapping[str, float]) -> None:
         self.result.add(returns, self.win_above)
@@ -86,7 +86,7 @@ def weigh(weight: float, beaten: Sequence[float], draw: Draw) -> list[float]:
     """Returns the weights of an entry's members, oldest first.
 
     "hard" and "even" are f_hard and f_var of prioritized fictitious self-play (Vinyals et al. 2019,
-    doi 10.1038/s41586-019-1724-z), of the rates at which the members are beaten.
+    doi 10.1038/s41586-019-1724-z), computed from the rates at which the members are beaten.
     """
     num = len(beaten)
     if draw == "recency":
@@ -99,7 +99,7 @@ def weigh(weight: float, beaten: Sequence[float], draw: Draw) -> list[float]:
 
 
 def share_of(seed: int, episode: str) -> float:
-    """Returns the number in [0, 1) of an episode's seed or id, the same on every machine."""
+    """Returns a number in [0, 1) for an episode's seed or id, the same on every machine."""
     digest = hashlib.blake2b(f"{seed}/{episode}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) / 2**53
 
@@ -110,7 +110,7 @@ class Pool(Acting):
     Args:
         plan: the server.
         settings: of the pool, checked; see `PoolAlgorithm`.
-        sources: by entry, those that do not change.
+        sources: by entry, the members that do not change.
         open_snapshot: opens a checkpoint for an entry.
     """
 
@@ -122,9 +122,9 @@ class Pool(Acting):
         open_snapshot: Callable[[str, str], PoolSource],
     ) -> None:
         self.num_records = 0
-        """How often it has told of its members."""
+        """Number of records of its members so far."""
         self.results: dict[str, Result] = {}
-        """By member, of former ones too."""
+        """By name, the results of all members, including former ones."""
         self._plan = plan
         self._settings = settings
         self.rule: Draw = settings["draw"]
@@ -132,13 +132,13 @@ class Pool(Acting):
         self._open_snapshot = open_snapshot
         self._alike: dict[Any, Alike] = {}
         self._random_states: dict[str, Any] = {}
-        """Of members that a run which is resumed has not brought yet."""
+        """Random states of members that a resumed run has not yet passed on, by name."""
         self.members: dict[str, list[PoolMember]] = {}
-        """By entry, oldest first."""
+        """By entry: its members, oldest first."""
         for entry, one in sources.items():
             self.members[entry] = [self._made(entry, one)]
 
-    # --- who plays ----------------------------------------------------------------------
+    # --- draws --------------------------------------------------------------------------
 
     def weights(self, draw: Draw) -> Iterator[tuple[PoolMember, float]]:
         """Yields each member with its weight in the draw."""
@@ -148,7 +148,7 @@ class Pool(Acting):
             yield from zip(members, weigh(weight, beaten, draw), strict=True)
 
     def draw(self, item: StartEpisode) -> PoolMember:
-        """Draws who plays an episode; evaluations go by weights alone, and teach no win rate.
+        """Draws the member that plays an episode; evaluations use the weights alone.
 
         Raises:
             NotServing: there is no member yet.
@@ -160,7 +160,7 @@ class Pool(Acting):
             left -= weight
             if left < 0:
                 return member
-        if weights:  # a rounding
+        if weights:  # left over by rounding
             return weights[-1][0]
         raise NotServing(
             f"server {self._plan.server_id!r} has no member to play yet: its members are weights "
@@ -168,7 +168,7 @@ class Pool(Acting):
         )
 
     def pass_of(self, block: Block) -> Any:
-        """Returns whose networks act, of one member or of several that are alike."""
+        """Returns a key for the networks that act: of one member, or of several that are alike."""
         assert block.players is not None
         first = block.players[0]
         return first.name if first.alike is None else first.alike
@@ -229,9 +229,9 @@ class Pool(Acting):
     def renewed(
         self, source: str, snapshots: Mapping[int, str], live: LiveCheckpoint | None
     ) -> dict[str, list[PoolMember]]:
-        """Returns the members with what has become of a server; see `PoolPolicies.sync`.
+        """Returns the members after a change of another server; see `PoolPolicies.sync`.
 
-        Those that follow it have not yet.
+        Members that follow the server do not have its newest weights yet.
         """
         found: dict[str, list[PoolMember]] = {}
         for entry, given in self._entries.items():
@@ -251,7 +251,7 @@ class Pool(Acting):
     def put(
         self, members: dict[str, list[PoolMember]], source: str, live: LiveCheckpoint | None
     ) -> None:
-        """Lets members play from now on; those of a server with its newest weights."""
+        """Lets members play from now on; those that follow a server get its newest weights."""
         self.members = members
         for alike in self._alike.values():
             alike.forget()
@@ -303,7 +303,7 @@ class PoolPolicies(FixedPolicies):
         self.store.draw = acting.draw
 
     def drain_records(self) -> list[Record]:
-        """Returns one of all members, if training episodes have ended since the last one."""
+        """Returns a record of all members, if training episodes have ended since the last one."""
         counts, pool = self.store.counts, self._pool
         if counts.num_episodes == self._num_reported:
             return []
@@ -323,13 +323,13 @@ class PoolPolicies(FixedPolicies):
         ]
 
     def sync(self, source: str, snapshots: Mapping[int, str], live: LiveCheckpoint | None) -> None:
-        """Renews the members that come from another server; from any thread.
+        """Renews the members that come from another server; may be called from any thread.
 
         Args:
             source: the server's id.
-            snapshots: folder of each of its snapshots, by env steps.
-            live: its newest weights, which stand for snapshots as long as there are none; None:
-                as before.
+            snapshots: the folder of each of its snapshots, by env steps.
+            live: its newest weights, which stand in for snapshots until there are some; None: they
+                are unchanged.
         """
         with self._adding:
             members = self._pool.renewed(source, snapshots, live)

@@ -1,8 +1,8 @@
-"""Who may ask a policy server: programs of this machine, or whoever has the token; no web page.
+"""Who may use a policy server: programs on this machine, or holders of the token; no web page.
 
-A browser sends what any page tells it to, also to servers on loopback, but it names the page in
-``Origin``, and the name that the page used for the server in ``Host`` (the name of a page's own
-host can be made to resolve to 127.0.0.1).
+A browser sends whatever a page tells it to, also to servers on loopback. But it names the page in
+``Origin``, and in ``Host`` the name that the page has used for the server (a page can make the name
+of its own host resolve to 127.0.0.1).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from muxrl.protocol.errors import Forbidden, Unauthorized
 
 
 def check_access(server: str, token: str, header: Callable[[str], str | None]) -> None:
-    """Returns if a request may be answered.
+    """Raises unless a request may be answered.
 
     Args:
-        server: for messages, as "server 'qmix' (127.0.0.1:9900)".
-        token: the server's; "" if it has none.
-        header: returns one of the request by its name, None if it is missing.
+        server: for messages, such as "server 'qmix' (127.0.0.1:9900)".
+        token: the server's token; "" if it has none.
+        header: returns a header of the request by its name, None if it is missing.
 
     Raises:
-        Forbidden: a web page is asking, or, without a token, something calls the server by a name
-            that is not this machine's own.
+        Forbidden: a web page has sent the request; or there is no token, and the request calls the
+            server by a name that is not this machine's own.
         Unauthorized: the token is missing or wrong.
     """
     authorization, origin, host = map(header, ("authorization", "origin", "host"))

@@ -1,4 +1,4 @@
-"""What a server counts, as Prometheus reads it (``GET /metrics``).
+"""Writes what a server counts in the text format of Prometheus (``GET /metrics``).
 
 https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 """
@@ -18,16 +18,16 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 @dataclass(frozen=True)
 class Family:
-    """Samples of one name.
+    """All samples with one name.
 
     Attributes:
         kind: a counter never falls while its process lives; its name ends in ``_total``. A
-            histogram's samples are how many were at most so long, by the label ``le``.
+            histogram's samples are numbers of durations up to a bound, which is the label ``le``.
         name: without ``muxrl_``.
-        about: a line that says what it is, with its unit.
-        samples: labels' values, in the order of `labels`, to the value; () without labels.
-        labels: their names.
-        sum_s: of a histogram, of all that was measured.
+        about: a line that explains it, with its unit.
+        samples: by the values of the labels, in the order of `labels`; () without labels.
+        labels: names of the labels.
+        sum_s: for a histogram, the sum of all durations.
     """
 
     kind: Literal["counter", "gauge", "histogram"]
@@ -44,7 +44,7 @@ def counter(name: str, about: str, value: float) -> Family:
 
 
 def gauge(name: str, about: str, value: float | None) -> Family:
-    """Returns a gauge without labels; None: unknown, and so left out."""
+    """Returns a gauge without labels; None: its value is unknown, so it is left out."""
     return Family("gauge", name, about, {} if value is None else {(): value})
 
 
@@ -59,7 +59,7 @@ def histogram(name: str, about: str, latencies: Latencies) -> Family:
 
 
 def exposition(families: Iterable[Family], server_id: str) -> str:
-    """Returns the text of all families; every sample has the label ``server``."""
+    """Returns the text of all families; every sample gets the label ``server``."""
     lines = []
     for family in families:
         name = f"muxrl_{family.name}"
@@ -72,7 +72,7 @@ def exposition(families: Iterable[Family], server_id: str) -> str:
 
 
 def _samples(family: Family) -> Iterator[tuple[str, Mapping[str, str], float]]:
-    """Yields what follows the family's name, labels and number of each line."""
+    """Yields for each line the suffix of the family's name, the labels and the number."""
     is_histogram = family.kind == "histogram"
     number = 0.0
     for values, number in family.samples.items():

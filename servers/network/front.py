@@ -1,7 +1,7 @@
-"""What the network shows of a server: who may ask, what may be sent, and how refusals read.
+"""The part of a server that the network shows: access, limits of messages, and refusals.
 
-A transport (`websocket.py`, `http.py`) needs no more than a `Front`. What answers
-behind it is a policy server (`muxrl.servers.app`), or the gateway to several of them.
+A transport (`websocket.py`, `http.py`) needs nothing but a `Front`. Behind it answers a policy
+server (`muxrl.servers.app`), or the gateway to several of them.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ Answered = Callable[[list[AnyReply]], None]
 
 
 class Front(ABC):
-    """Items in, answers out, over any transport.
+    """Takes items and gives answers, over any transport.
 
     Args:
-        spec: what clients are told of the server.
+        spec: what clients learn about the server.
         address: "host:port", for messages.
         token: bearer token that clients must present, "" for none.
-        on_shutdown: called when a client with the token asks the server to stop; None: that is
-            refused, since something else watches over the server.
+        on_shutdown: called when a client with the token asks the server to stop; None: such
+            requests are refused, since a run watches over the server.
     """
 
     def __init__(
@@ -67,22 +67,22 @@ class Front(ABC):
         self.num_connections = 0
         """Number of open WebSockets."""
         self.num_restarts = 0
-        """How often the run has started it again."""
+        """How often the run has restarted the server."""
         self.run_requests: Mapping[str, Callable[[Any], msgspec.Struct]] = {}
-        """What it answers of `muxrl.protocol.run_messages`, by name; called in other threads."""
+        """By name, functions that answer `muxrl.protocol.run_messages`; called in other threads."""
         self.exchanges = Latencies()
-        """Of each message, from when it is here to when its answer is sent: with the time that it
-        waited at the gate."""
+        """How long each message took from its arrival until its answer was sent, with the time at
+        the gate."""
         self.messages = MessageLimits(spec)
-        """Reads what clients send."""
+        """Reads clients' messages."""
 
     @abstractmethod
     def answer(self, items: list[AnyItem], reply: Answered, *, is_alone: bool) -> None:
-        """Answers the items of a frame, in order; raises nothing. Called on the event loop.
+        """Answers the items of a frame, in order; must not raise. Called on the event loop.
 
         Args:
             items: of any episodes.
-            reply: takes the answers, one for each item, on the event loop. It raises nothing.
+            reply: takes the answers, one for each item, on the event loop. It does not raise.
             is_alone: whether its client is the only one connected, so that no other frame can come.
         """
 
@@ -91,7 +91,7 @@ class Front(ABC):
         """Returns the server's status; cheap, and safe from any thread."""
 
     def health(self) -> Health:
-        """Returns whether it is ready, or what it should do and cannot."""
+        """Returns whether the server is ready, or what is wrong with it."""
         status = self.status()
         return Health(status.phase, status.server_id, status.problem)
 
@@ -102,11 +102,11 @@ class Front(ABC):
 
     @property
     def num_refused(self) -> int:
-        """How many items and requests were refused."""
+        """Number of refused items and requests."""
         return self.refusals.by_code.total()
 
     def measures(self) -> list[Family]:
-        """Returns what is counted, for ``GET /metrics``. Called on the event loop."""
+        """Returns what ``GET /metrics`` shows. Called on the event loop."""
         status, refused = self.status(), self.refusals.by_code
         return [
             Family("gauge", "phase", "1 for the phase that the server is in.",
@@ -132,14 +132,14 @@ class Front(ABC):
         answers: asyncio.Future[list[AnyReply]] = asyncio.get_running_loop().create_future()
 
         def reply(replies: list[AnyReply]) -> None:
-            if not answers.done():  # its connection is gone
+            if not answers.done():  # else its connection is gone
                 answers.set_result(replies)
 
         self.answer(items, reply, is_alone=False)
         return await answers
 
     def refuse(self, item: AnyItem, error: ProtocolError) -> Refused:
-        """Returns the answer to an item that is refused, and counts it."""
+        """Counts a refused item, and returns the answer to it."""
         where = f"t={item.t} of " if isinstance(item, Step | EndEpisode) else ""
         episode_id = item.episode_id[:MAX_ID_CHARS]
         name = episode_id if episode_id.isprintable() else repr(episode_id)
@@ -150,14 +150,14 @@ class Front(ABC):
         return self._refused(episode_id, reason, error)
 
     def refuse_message(self, what: str, error: ProtocolError) -> Refused:
-        """Returns the answer to what is refused as a whole, and counts it.
+        """Counts a message or request that is refused as a whole, and returns the answer to it.
 
         Args:
-            what: for people, as "POST /v1/step".
-            error: why.
+            what: its name for people, such as "POST /v1/step".
+            error: why it is refused.
         """
         reason = error.message
-        if isinstance(error, MalformedMessage | MessageTooLarge):  # others name the server already
+        if isinstance(error, MalformedMessage | MessageTooLarge):  # others do so already
             reason = f"{self._name} refused {what}: {reason}"
         return self._refused("", reason, error)
 
@@ -178,7 +178,7 @@ class Front(ABC):
         """Raises `Forbidden` or `Unauthorized` unless a request with these headers may be answered.
 
         Args:
-            header: a request's header by its name, None if it is missing.
+            header: returns a header of the request by its name, None if it is missing.
         """
         check_access(self._name, self.token, header)
 
@@ -188,12 +188,12 @@ class Front(ABC):
 
 
 def _cut(text: str | None) -> str | None:
-    """Returns a text of a refusal, which repeats what came, without what is too long to read."""
+    """Returns a refusal's text, which may repeat a client's value, cut to a readable length."""
     return None if text is None else text[:MAX_REASON_CHARS]
 
 
 def internal_error(error: Exception) -> ProtocolError:
-    """Returns the refusal of an item whose cause is not the client's."""
+    """Returns the refusal of an item that failed by no fault of the client."""
     problem = ProtocolError(f"an error in the server itself, see its log: {error!r}")
     problem.code = 500
     problem.__cause__ = error
@@ -206,10 +206,10 @@ _INTERVAL_S = 10.0
 
 
 class Refusals:
-    """What a server refused: counted by code, and told in its log, where `muxrl watch` shows it.
+    """Counts refusals by code, and logs some of them, where `muxrl watch` shows them.
 
-    A client that makes a mistake makes it at every step, so the log gets the first refusal of a
-    code, and then at most one in ten seconds.
+    A client that makes a mistake repeats it at every step. So the first refusal of each code is
+    logged, and then at most one in ten seconds.
     """
 
     def __init__(self) -> None:
@@ -218,13 +218,13 @@ class Refusals:
         self._logged_at: dict[int, float] = {}
 
     def add(self, code: int, reason: str, now: float, cause: BaseException | None = None) -> None:
-        """Counts a refusal.
+        """Counts a refusal, and maybe logs it.
 
         Args:
             code: see `muxrl.protocol.errors`.
-            reason: what its client is told; it may repeat what came, so the log has it in one line.
+            reason: the text for the client; it may repeat its values, so it is logged as one line.
             now: monotonic seconds.
-            cause: an error of the server itself; its traceback is logged.
+            cause: an error of the server itself, whose traceback is logged.
         """
         self.by_code[code] += 1
         if now - self._logged_at.get(code, -math.inf) < _INTERVAL_S:

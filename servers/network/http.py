@@ -1,6 +1,6 @@
 """HTTP with one JSON message a request: for status, and for clients without WebSocket.
 
-A refusal is answered with its own HTTP status code.
+A refusal has an HTTP status code of its own.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def _body(app: Front, request: Request) -> bytes:
     """Reads a request's body.
 
     Raises:
-        MessageTooLarge: it is over the limit; the rest of it is not read.
+        MessageTooLarge: the body is over the limit; the rest of it is not read.
     """
     limit = app.spec.max_message_bytes
     parts: list[bytes] = []
@@ -88,7 +88,7 @@ def _metrics(app: Front) -> Response:
 
 
 def _get(answer: Callable[[Front], object]) -> Handler:
-    """Returns the handler of a request that says nothing but its path."""
+    """Returns the handler of a request that carries nothing but its path."""
 
     async def handle(app: Front, request: Request) -> object:
         return answer(app)
@@ -134,18 +134,18 @@ async def _post_run(name: str, app: Front, request: Request) -> object:
     def answered() -> msgspec.Struct:
         try:
             return app.run_requests[name](asked)
-        except StopIteration as error:  # of a trainer's code, say; no future takes it
+        except StopIteration as error:  # maybe raised by a trainer's code; futures cannot carry it
             raise RuntimeError("StopIteration") from error
 
     return await asyncio.to_thread(answered)
 
 
 async def _post_item(kind: type[AnyItem], app: Front, request: Request) -> object:
-    """Answers the one item of a request: its body's fields, and those that its path gives.
+    """Answers the single item of a request, made of the fields in the body and in the path.
 
     Raises:
         MalformedMessage: the body is not JSON, not such an item, or of another episode.
-        MessageTooLarge: it is over a limit.
+        MessageTooLarge: the body is over a limit.
     """
     fields = app.messages.read_fields(await _body(app, request) or b"{}")
     for name, value in request.path_params.items():
@@ -161,7 +161,7 @@ async def _post_item(kind: type[AnyItem], app: Front, request: Request) -> objec
     return (await app.answered([item]))[0]
 
 
-# An episode that has ended is not aborted any more, nor the other way.
+# An episode that has ended cannot be aborted any more, nor the other way round.
 _CLOSED = (Ended, Aborted)
 ENDPOINTS = (
     Endpoint(
@@ -216,18 +216,18 @@ ENDPOINTS = (
         "get", "/v1/ws", "Upgrades to a WebSocket: batches in msgpack or JSON.", codes=(404,)
     ),
 )  # fmt: skip
-"""All that a server answers; the last one by `muxrl.servers.network.websocket`."""
+"""All endpoints of a server; the last one is answered by `muxrl.servers.network.websocket`."""
 
 
 @functools.cache
 def document() -> dict[str, Any]:
-    """Returns what is served as OpenAPI."""
+    """Returns the OpenAPI document that is served."""
     return openapi(ENDPOINTS)
 
 
-_CLOSE = {"Connection": "close"}  # whoever may not ask keeps no connection from those who may
+_CLOSE = {"Connection": "close"}  # a refused client shall not take up one of the connections
 _HEADERS = {429: {"Retry-After": "1"}, Unauthorized.code: _CLOSE, Forbidden.code: _CLOSE}
-"""Of a refusal, by its code."""
+"""Headers of a refusal, by its code."""
 
 
 def _json(value: object, code: int = 200) -> Response:
@@ -243,7 +243,7 @@ def make_asgi_app(app: Front) -> Starlette:
                 app.check_access(request.headers.get)
                 value = await handler(app, request)
             except ClientDisconnect:
-                return Response(status_code=400)  # nobody is there to read it
+                return Response(status_code=400)  # nobody will read it
             except Exception as error:  # noqa: BLE001, the refusal is logged
                 what = f"{request.method} {request.url.path[:100]}"
                 known = error if isinstance(error, ProtocolError) else internal_error(error)
@@ -258,7 +258,7 @@ def make_asgi_app(app: Front) -> Starlette:
         return handle
 
     async def no_such_route(request: Request, error: Exception) -> Response:
-        """404 and 405, in the form of all other refusals."""
+        """Answers 404 and 405 in the form of all other refusals."""
         assert isinstance(error, HTTPException)
         reason = f"there is no {request.method} {request.url.path[:100]}: {error.detail}"
         return _json(Refused("", code=error.status_code, message=reason), error.status_code)
@@ -271,6 +271,6 @@ def make_asgi_app(app: Front) -> Starlette:
             if e.handler
         ],
     )
-    # A redirect would go to whatever the request calls us.
+    # A redirect would lead to the host that the request names, whatever that is.
     starlette.router.redirect_slashes = False
     return starlette

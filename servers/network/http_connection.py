@@ -1,8 +1,8 @@
-"""An HTTP connection of a policy server, with limits on what a peer can hold on to.
+"""An HTTP connection of a policy server, with limits on what a peer can take up.
 
-This is uvicorn's protocol around h11, which bounds a request's head. A request must be complete by
-a deadline, and the number of connections is limited: each one that is opened and forgotten would
-cost a file descriptor for ever.
+This is uvicorn's protocol around h11, which limits a request's head. In addition, a request must be
+complete by a deadline, and the number of connections is limited: a connection that is opened and
+forgotten would take up a file descriptor for ever.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from muxrl.protocol.messages import Refused
 logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Of a request's line and headers together; a token and the usual ones need less than 1 KiB."""
+"""Most bytes of a request's line and headers; with a token they usually need less than 1 KiB."""
 REQUEST_DEADLINE_S = 30.0
-"""From the connection, or a request's first byte, to its last: enough for 64 MiB at 20 Mbit/s."""
+"""Longest time for a request, from the connection or its first byte to its last one: enough for 64
+MiB at 20 Mbit/s."""
 
 
 class HttpConnection(H11Protocol):
-    """One connection, until it is upgraded to a WebSocket, if ever.
+    """One connection, as long as it is not upgraded to a WebSocket.
 
     Args:
-        max_connections: how many there may be, WebSockets among them.
+        max_connections: most connections at a time, including WebSockets.
     """
 
     def __init__(self, *, max_connections: int, **arguments: Any) -> None:
@@ -46,7 +47,7 @@ class HttpConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.transport.get_protocol() is self:  # else it has just become a WebSocket's
+        if self.transport.get_protocol() is self:  # else it has just become a WebSocket
             self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -58,7 +59,7 @@ class HttpConnection(H11Protocol):
         self._watch()
 
     def shutdown(self) -> None:
-        """Does not wait for the rest of a request, when the server stops."""
+        """Closes the connection as the server stops, without the rest of a request."""
         if self.conn.their_state is h11.SEND_BODY:
             self.transport.close()
         else:
@@ -69,11 +70,11 @@ class HttpConnection(H11Protocol):
         super().handle_websocket_upgrade(event)
 
     def send_400_response(self, msg: str) -> None:
-        """Answers what is not HTTP, or has too large a head."""
+        """Answers bytes that are not HTTP, or a head that is too large."""
         self._refuse(400, f"{msg} Is its head larger than {MAX_HEAD_BYTES} bytes?")
 
     def _unsupported_upgrade_warning(self) -> None:
-        """No warning: Java's client offers HTTP/2 with every connection, and is served HTTP/1.1."""
+        """Logs nothing: Java's client offers HTTP/2 on every connection, and gets HTTP/1.1."""
 
     def _refuse(self, code: int, message: str) -> None:
         body = encode_json(Refused("", code=code, message=message))
@@ -86,7 +87,7 @@ class HttpConnection(H11Protocol):
         self.transport.close()
 
     def _watch(self) -> None:
-        """Sets the deadline while a request is coming in, and drops it once that is complete."""
+        """Sets the deadline while a request is coming in, and cancels it once it is complete."""
         their_state = self.conn.their_state
         is_under_way = their_state is h11.SEND_BODY or (
             their_state is h11.IDLE and (self.cycle is None or bool(self.conn.trailing_data[0]))

@@ -1,7 +1,7 @@
-"""How long something took, again and again: counts over fixed bounds, as Prometheus wants them.
+"""Histograms of durations: counts between fixed bounds, in the form that Prometheus wants.
 
-They are added to on the step path, so it takes one bisection and two additions, and no lock: only
-the event loop's thread adds. Who reads in another thread may miss the newest.
+Durations are added on the step path, so that takes one bisection and two additions, and no lock:
+only the event loop's thread adds. A reader in another thread may miss the newest ones.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ BOUNDS_S = (
     *(float(f"{m}e{e}") for e in range(-4, 2) for m in (1, 1.5, 2, 3, 5, 7)),
     100.0,  # a long update, for which simulations wait
 )
-"""Upper bounds of the buckets, in seconds; whatever is longer is in one more. Each is at most 1.7
-times the one before: by so much can a quantile be wrong at worst."""
+"""Upper bounds of the buckets, in seconds; one more bucket has everything longer. Each bound is at
+most 1.7 times the one before, which is the largest possible error of a quantile."""
 
 
 class Latencies:
-    """What was measured since the process began."""
+    """The durations since the process began."""
 
     __slots__ = ("counts", "sum_s")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)
-        """How many were in each bucket alone."""
+        """Number of durations in each single bucket."""
         self.sum_s = 0.0
 
     def add(self, seconds: float) -> None:
-        """Counts one more."""
+        """Counts a duration."""
         self.counts[bisect_left(BOUNDS_S, seconds)] += 1
         self.sum_s += seconds
 
 
 def quantile(counts: Sequence[int], share: float) -> float | None:
-    """Returns the seconds that this share of what was measured did not exceed, None of nothing.
+    """Returns the duration that this share of all durations did not exceed, None without any.
 
-    As in Prometheus's ``histogram_quantile``: what is in a bucket is taken to lie evenly between
-    its bounds, and what is above the last bound at it.
+    As in Prometheus's ``histogram_quantile``, durations are taken to lie evenly between the bounds
+    of their bucket, and durations above the last bound to lie at it.
 
     Args:
         counts: ``[len(BOUNDS_S) + 1]``, one for each bucket.

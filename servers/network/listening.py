@@ -1,4 +1,4 @@
-"""A front on a port: uvicorn in a thread of its own. The front may be exchanged for another."""
+"""Serves a front on a port, with uvicorn in a thread; the front may be replaced by another."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class _Shown(NamedTuple):
 
 
 class Network:
-    """The socket, the event loop and its thread. It listens at once, and answers from `start` on.
+    """The socket, the event loop and its thread. Listens at once, and answers after `start`.
 
     Args:
-        who: for messages, as "server 'qmix'".
+        who: for messages, such as "server 'qmix'".
         host: address to listen on.
         port: 0 takes a free one.
 
@@ -53,7 +53,7 @@ class Network:
         bound_host, bound_port = self._socket.getsockname()[:2]
         self.address = f"{f'[{bound_host}]' if ':' in bound_host else bound_host}:{bound_port}"
         self.problem = ""
-        """Why it answers no more; "" while it does."""
+        """Why it has stopped answering; "" while it answers."""
         self._uvicorn: _Uvicorn | None = None
         self._thread = threading.Thread(target=self._serve, name="server", daemon=False)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -68,14 +68,14 @@ class Network:
         max_connections: int,
         keep_alive_s: float,
     ) -> None:
-        """Starts to answer; again, another front answers from then on.
+        """Begins to answer; called again, it lets another front answer from then on.
 
         Args:
-            front: the answers.
-            background: what else runs in the event loop, until it is cancelled.
-            max_connections: at one time.
-            keep_alive_s: how long a connection may be silent: as long as its episodes. The first
-                one holds.
+            front: gives the answers.
+            background: runs in the event loop until it is cancelled.
+            max_connections: most connections at a time.
+            keep_alive_s: how long a connection may be silent: as long as its episodes. The value of
+                the first call is kept.
 
         Raises:
             CannotListen: the network did not come up.
@@ -90,14 +90,14 @@ class Network:
                 self._answer,
                 interface="asgi3",
                 loop="uvloop",
-                # Any such class will do; uvicorn calls it with the arguments of its own.
+                # Any callable that returns a protocol will do; uvicorn passes its own arguments.
                 http=lambda **given: HttpConnection(  # type: ignore[arg-type]
                     max_connections=self._shown.max_connections, **given
                 ),
                 h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 timeout_keep_alive=math.ceil(keep_alive_s),
-                # No compression, since frames are small, and no pings: a simulation may take
-                # minutes for a step, and one that is gone is found when its episodes expire.
+                # No compression, since frames are small, and no pings: a simulation may need
+                # minutes for a step, and a lost one is noticed when its episodes expire.
                 ws=lambda **given: WebSocketConnection(self._shown.front, **given),  # type: ignore[arg-type]
                 proxy_headers=False,
                 lifespan="off",
@@ -114,7 +114,7 @@ class Network:
             time.sleep(0.005)
 
     def cut(self) -> None:
-        """Breaks all connections off, as a network that fails; called on the event loop."""
+        """Breaks off all connections, as a failing network would; called on the event loop."""
         assert self._uvicorn is not None
         for connection in list(self._uvicorn.server_state.connections):
             cast(HttpConnection | WebSocketConnection, connection).transport.abort()
@@ -124,7 +124,7 @@ class Network:
         if self._uvicorn is not None:
             self._uvicorn.should_exit = True
             if self._loop is not None:
-                with contextlib.suppress(RuntimeError):  # the event loop is closed: it has ended
+                with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended
                     self._loop.call_soon_threadsafe(self._uvicorn.woken.set)
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
@@ -160,14 +160,14 @@ class Network:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Looks whether it `should_exit` once it is `woken`; uvicorn's own does ten times a second."""
+    """Checks `should_exit` when it is `woken`; uvicorn itself would check ten times a second."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.woken = asyncio.Event()
 
     async def main_loop(self) -> None:
-        """Renews the date that it sends with each answer, once a second."""
+        """Renews once a second the date that uvicorn sends with each answer."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.woken.wait(), 1.0)

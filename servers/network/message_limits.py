@@ -1,9 +1,9 @@
-"""What a message may hold, looked at before it is read.
+"""Limits on the content of a message, checked before it is read.
 
-A message is read on the event loop, so however long it takes, all clients wait. Arrays of msgpack
-cost next to nothing: they are not copied number by number. Of everything else, each list, dict and
-number becomes an object of Python: 20 million bytes of msgpack can be 20 million lists, which take
-seconds and gigabytes. So what is not an array is limited to what is read in half a second.
+A message is read on the event loop, so all clients wait meanwhile. Arrays of msgpack cost next to
+nothing, as their numbers are not copied one by one. Everywhere else, each list, dict and number
+becomes a Python object: 20 million bytes of msgpack can be 20 million lists, which take seconds and
+gigabytes. So everything except arrays is limited to what can be read in half a second.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ from muxrl.protocol.messages import (
 from muxrl.protocol.spaces import DictSpace, Space, TupleSpace
 
 MAX_PLAIN_BYTES = 2 << 20
-"""Of a msgpack message, without its arrays. Empty lists, the slowest, have one byte."""
+"""Most bytes of a msgpack message outside of arrays. Empty lists, the slowest, have one byte."""
 MAX_JSON_NUMBERS = 4_000_000
 MAX_JSON_LISTS = 1_000_000
-"""Of a JSON message; a list takes as long as ten numbers. Dicts count as lists."""
+"""Most values and most lists of a JSON message; a list takes as long as ten numbers. Dicts count as
+lists."""
 _PLAYED = 10_000
-"""Steps that were played elsewhere, of all episodes: refused one by one they take a second. It is
-twice what the Python client sends at once; a server of many episodes takes more."""
+"""Most steps that were played elsewhere, over all episodes: to refuse them one by one takes a
+second. It is twice what the Python client sends at once; for many episodes a server takes more."""
 
 _LONG_BYTES = 1 << 16
-"""Of a message that is looked at before it is read; nearly all are shorter."""
+"""Longest message to read without checks; nearly all are shorter."""
 
-# The first byte of a value that is an extension (ext 8 to 32, fixext 1 to 16), as arrays are.
+# First bytes of an extension value (ext 8 to 32, fixext 1 to 16), which is how arrays are sent.
 _EXTENSIONS = frozenset({0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8})
 
 
@@ -63,7 +64,7 @@ class MessageLimits:
         seen = {a: agent.observation_space for a, agent in spec.agents.items()}
         acts = {a: agent.action_space for a, agent in spec.agents.items()}
         self._spaces = {"observations": seen, "final_observations": seen, "logged_actions": acts}
-        """By field of an item, of each agent."""
+        """By field of an item, then by agent."""
         self._kinds: list[Space] = []
         for space in (*seen.values(), *acts.values()):
             if space not in self._kinds:
@@ -86,8 +87,8 @@ class MessageLimits:
         """Returns the items of a WebSocket message: msgpack if it is bytes, JSON if it is text.
 
         Raises:
-            MalformedMessage: it is not a batch.
-            MessageTooLarge: it has more in it than a message may have.
+            MalformedMessage: the message is not a batch.
+            MessageTooLarge: the message has more content than is allowed.
         """
         if len(message) <= _LONG_BYTES:
             return self._counted(decode_batch(message))
@@ -109,24 +110,24 @@ class MessageLimits:
             return self._counted(decode_json(body, Batch))
 
     def read_fields(self, body: bytes) -> dict[str, Raw]:
-        """Returns the fields of an HTTP body that is one item, as the JSON that each of them is.
+        """Returns the fields of an HTTP body with a single item, each as JSON.
 
         Raises:
-            MalformedMessage: it is no JSON object.
+            MalformedMessage: the body is not a JSON object.
             MessageTooLarge: as `read`.
         """
         self.check_json(body)
         try:
-            body.decode()  # what is in the fields is not looked at here
+            body.decode()  # the fields' contents are not decoded here
         except UnicodeDecodeError as error:
             raise MalformedMessage(f"not a JSON object: {error}") from None
         return decode_json(body, dict[str, Raw])
 
     def read_item(self, fields: Mapping[str, Raw | str], kind: type[T]) -> T:
-        """Returns the item of a kind that has these fields.
+        """Returns the item of a kind that is made of these fields.
 
         Raises:
-            MalformedMessage: there is none.
+            MalformedMessage: there is no such item.
         """
         text = encode_json({"type": kind.__struct_config__.tag, **fields})
         with _collection_off():
@@ -134,7 +135,7 @@ class MessageLimits:
 
     def check_json(self, text: bytes | str) -> None:
         """Raises `MessageTooLarge` if a JSON text has too many lists or numbers."""
-        if len(text) <= MAX_JSON_LISTS:  # each has at least one character
+        if len(text) <= MAX_JSON_LISTS:  # each list or number has at least one character
             return
         if isinstance(text, str):
             num_lists, num_others = text.count("[") + text.count("{"), text.count(",")
@@ -152,7 +153,7 @@ class MessageLimits:
         try:
             items = self._outline.decode(message).items
         except (msgspec.DecodeError, RecursionError):
-            num_plain = len(message)  # no batch, or one with more in it than was declared
+            num_plain = len(message)  # not a batch, or one with more values than declared
         else:
             num_plain = len(message) - sum(map(self._array_bytes, items))
         if num_plain > MAX_PLAIN_BYTES:
@@ -169,7 +170,7 @@ class MessageLimits:
             values = getattr(item, name)
             if isinstance(values, dict):
                 total += sum(_array_bytes(spaces.get(a), value) for a, value in values.items())
-            else:  # of each kind, whichever it is
+            else:  # for a list, whose agents are unknown, the largest of all spaces
                 total += sum(max(_array_bytes(k, value) for k in self._kinds) for value in values)
         return total
 
@@ -212,7 +213,7 @@ _ARRAYS = ("state", "rewards", "t", "logged_log_probs")
 
 
 def _array_bytes(space: Space | None, value: Raw) -> int:
-    """Returns how many bytes of a msgpack value are arrays, as far as its space has any."""
+    """Returns how many bytes of a msgpack value are arrays, where its space has arrays."""
     data = memoryview(value)
     if len(data) and data[0] in _EXTENSIONS:
         return len(data)
@@ -224,7 +225,7 @@ def _array_bytes(space: Space | None, value: Raw) -> int:
             parts = _decoder(list[Raw], len(space.spaces)).decode(data)
             return sum(map(_array_bytes, space.spaces, parts))
     except msgspec.DecodeError:
-        pass  # not of this space, which will be said when it is read
+        pass  # not of this space; reading it will say so
     return 0
 
 
@@ -232,8 +233,8 @@ def _array_bytes(space: Space | None, value: Raw) -> int:
 def _collection_off() -> Iterator[None]:
     """Keeps Python's garbage collector from looking for cycles while a message is read.
 
-    There are none in it, and a search goes through all of RLlib: with it, two million lists took
-    5 s to read, without it 0.2 s.
+    A message has none, and a search goes through all of RLlib: with it, reading two million lists
+    took 5 s, without it 0.2 s.
     """
     if not gc.isenabled():
         yield

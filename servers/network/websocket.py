@@ -1,9 +1,9 @@
 """WebSocket, the transport of the step path: a frame is answered in the call that brings it in.
 
-ASGI would take each frame through a queue and two tasks. So this is an asyncio protocol around
-`websockets`' sans-I/O half, with a short cut for whole binary messages, as on the client's side
-(`muxrl.client.websocket`, `muxrl.protocol.websocket_frames`); uvicorn hands a connection over when
-it asks for the upgrade.
+ASGI would pass each frame through a queue and two tasks. Instead this is an asyncio protocol around
+the sans-I/O half of `websockets`, with a short cut for whole binary messages, as on the client's
+side (`muxrl.client.websocket`, `muxrl.protocol.websocket_frames`). uvicorn hands a connection over
+when the client asks for the upgrade.
 """
 
 from __future__ import annotations
@@ -37,24 +37,25 @@ from muxrl.servers.network.front import Front, internal_error
 
 logger = logging.getLogger(__name__)
 _their_logger = logger.getChild("protocol")
-_their_logger.setLevel(logging.WARNING)  # not every connection that comes and goes
+_their_logger.setLevel(logging.WARNING)  # it would log every connection
 
 WEBSOCKET_PATH = "/v1/ws"
 _SMALL_BYTES = 1024
 _MAX_SMALL_PER_S = 2_000
-"""Pings, pongs and short fragments. Each takes as long to parse as a message, and is paced by no
-answer: 600 kB of them would hold up all clients for seconds."""
+"""Most pings, pongs and short fragments in a second. Each takes as long to parse as a message, and
+none waits for an answer: 600 kB of them would hold up all clients for seconds."""
 
 
 class WebSocketConnection(asyncio.Protocol):
-    """One client. Binary messages are msgpack, text is JSON, and so are their answers.
+    """The connection of one client. Binary messages are msgpack, text is JSON; so are answers.
 
-    Answers are sent in the order of the messages: one that waits at the gate holds up those after
-    it. While it has unanswered messages or does not read its answers, a client is not read from.
+    Answers are sent in the order of the messages: a message that waits at the gate holds up those
+    after it. A client is not read from while it has unanswered messages or does not read its
+    answers.
 
     Args:
-        app: where the answers come from.
-        server_state: uvicorn's; it closes these connections at shutdown.
+        app: gives the answers.
+        server_state: uvicorn's, which closes these connections at shutdown.
     """
 
     def __init__(self, app: Front, *, server_state: ServerState, **_: Any) -> None:
@@ -84,14 +85,14 @@ class WebSocketConnection(asyncio.Protocol):
         self._connections.discard(self)
         self._cancel_timer()
         self._messages.clear()
-        # Closed even without a close frame, so that a pending answer is not written.
+        # Closes the protocol even without a close frame, so that a pending answer is not written.
         self._protocol.receive_eof()
         if self._is_open:
             self._is_open = False
             self._app.num_connections -= 1
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_open:  # uvicorn hands over the whole head of a request at once
+        if not self._is_open:  # uvicorn hands over the whole head of the request at once
             head, end, data = data.partition(b"\r\n\r\n")
             self._feed(head + end)
         for frame in self._frames.cut(data):
@@ -106,12 +107,12 @@ class WebSocketConnection(asyncio.Protocol):
                 self._feed(frame.data)
             elif self._protocol.state is OPEN:
                 self._messages.append(frame)
-        if self._deadline is not None and self._messages:  # that of the next one is from now on
+        if self._deadline is not None and self._messages:  # the next one has its own
             self._cancel_timer()
         self._work()
 
     def _is_flood(self, frame: bytes) -> bool:
-        """Counts a frame that is no whole message; returns whether it is one too many."""
+        """Counts a frame that is not a whole message; returns whether there are too many."""
         if len(frame) > _SMALL_BYTES or is_whole_text(frame):
             return False
         now = time.monotonic()
@@ -121,7 +122,7 @@ class WebSocketConnection(asyncio.Protocol):
         return self._num_small > _MAX_SMALL_PER_S
 
     def _feed(self, data: bytes) -> None:
-        """Has `websockets` parse what is no whole binary message."""
+        """Lets `websockets` parse data other than a whole binary message."""
         self._protocol.receive_data(data)
         for event in self._protocol.events_received():
             if isinstance(event, Request):
@@ -187,20 +188,20 @@ class WebSocketConnection(asyncio.Protocol):
 
     def _work(self) -> None:
         """Answers the messages that can be answered now."""
-        if self._is_working:  # called from within the loop below, which continues
+        if self._is_working:  # called from inside the loop below, which continues
             return
         self._is_working = True
         while self._messages and self._is_writable and not self._is_answering:
             self._is_answering = True
             try:
                 self._answer(self._messages.popleft())
-            except Exception as error:  # noqa: BLE001, its client must not wait until its timeout
+            except Exception as error:  # noqa: BLE001, the client must not wait until its timeout
                 self._break_off("a frame", error)
         self._is_working = False
         self._throttle()
 
     def _throttle(self) -> None:
-        """Reads from the client unless messages wait for their answers."""
+        """Reads from the client unless messages wait for their answers or are read too slowly."""
         if self.transport.is_closing():
             return
         should_read = self._is_writable and not self._messages
@@ -239,7 +240,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def _reply(self, is_text: bool, replies: list[AnyReply]) -> None:
         self._is_answering = False
-        if self._protocol.state is OPEN:  # else the client asks again when it has reconnected
+        if self._protocol.state is OPEN:  # else the client reconnects and asks again
             try:
                 if is_text:
                     self._protocol.send_text(encode_json(BatchReply(replies)))
@@ -255,8 +256,8 @@ class WebSocketConnection(asyncio.Protocol):
     def _break_off(self, what: str, error: Exception) -> None:
         """Closes the connection after an error of the server itself, which is logged as a refusal.
 
-        Otherwise its client would wait for an answer until its timeout. The error must not be
-        raised here: other clients' answers come after this one.
+        Otherwise the client would wait for an answer until its timeout. The error must not be
+        raised here, since answers to other clients follow.
         """
         self._app.refuse_message(what, internal_error(error))
         self._messages.clear()
@@ -267,5 +268,5 @@ class WebSocketConnection(asyncio.Protocol):
         for data in self._protocol.data_to_send():
             if data:
                 self.transport.write(data)
-            else:  # the protocol's mark for end of file
+            else:  # `websockets` marks the end of file in this way
                 self.transport.close()

@@ -1,7 +1,7 @@
-"""People's own code beside learning: told what was played and learned, in the learning thread.
+"""Users' callbacks, which the learning thread calls with what was played and learned.
 
-``servers.X.callbacks: package.module:Class`` names a class that is made without arguments, with any
-of these methods:
+``servers.X.callbacks: package.module:Class`` names a class, of which an object is made without
+arguments. It may have any of these methods:
 
 .. code-block:: python
 
@@ -10,7 +10,7 @@ of these methods:
         def on_episode(self, episode): ...  # an `Ended`: returns by agent, num_steps
         def on_update(self, update): ...    # an `Update`; returns figures by name, or None
 
-No step waits for them, but the next update does.
+No step waits for these methods, but the next update does.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from muxrl.servers.import_by_name import CannotImport, import_by_name
 METHODS = ("shape_rewards", "on_episode", "on_update")
 _EXAMPLE = "my_package.my_module:MyCallbacks"
 _MAX_EPISODES = 10_000
-"""Kept between two updates, the newest ones."""
+"""Most ended episodes to keep between two updates, the newest ones."""
 
 
 class CallbackFailed(RuntimeError):
-    """A callback raised, or returned no figures; the message names it."""
+    """A callback raised, or returned a wrong value; the message names it."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """One that is done.
+    """An update that is done.
 
     Attributes:
-        iteration: from 1, of resumed runs too.
-        env_steps: learned from so far.
+        iteration: from 1 on, counting those before a resume.
+        env_steps: number of env steps learned from so far.
         metrics: by policy and name.
-        learners: the trainers by policy, to read and to set.
+        learners: the trainers by policy; callbacks may read and change them.
     """
 
     iteration: int
@@ -54,19 +54,19 @@ class Update:
 
 
 class Callbacks:
-    """One object of the class, and the episodes that it has not been told of.
+    """An object of the user's class, and the episodes that it has not received yet.
 
     Args:
         path: import path of the class.
 
     Raises:
-        CallbackFailed: it cannot be imported or made, or has no such method.
+        CallbackFailed: the class cannot be imported or made, or has none of the methods.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self.ended: deque[Ended] = deque(maxlen=_MAX_EPISODES)
-        """Training episodes, appended by the event loop."""
+        """Ended training episodes, which the event loop appends."""
         try:
             found = import_by_name(path, _EXAMPLE)
         except CannotImport as error:
@@ -76,10 +76,10 @@ class Callbacks:
         self._callbacks = self._called("__init__", found)
 
     def shape(self, batch: Sequence[Chunk]) -> None:
-        """Puts what ``shape_rewards`` returns in the place of a batch's rewards.
+        """Replaces a batch's rewards by those that ``shape_rewards`` returns.
 
         Raises:
-            CallbackFailed: it raised, or returned no finite numbers of the rewards' shape.
+            CallbackFailed: the method raised, or did not return finite numbers of the same shape.
         """
         shape_rewards = getattr(self._callbacks, "shape_rewards", None)
         for chunk in batch if shape_rewards is not None else ():
@@ -99,10 +99,10 @@ class Callbacks:
                 one.rewards = shaped
 
     def report(self, update: Update) -> dict[str, float]:
-        """Tells of all that was played, and of an update; returns the figures of ``on_update``.
+        """Passes on all ended episodes, and an update; returns the figures of ``on_update``.
 
         Raises:
-            CallbackFailed: a method raised, or returned something else.
+            CallbackFailed: a method raised, or returned a wrong value.
         """
         on_episode = getattr(self._callbacks, "on_episode", None)
         for _ in range(len(self.ended)):

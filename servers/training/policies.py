@@ -1,6 +1,6 @@
-"""The policies of a server, as `PolicyServer` sees them, whether they learn or not.
+"""The policies of a server, learning or not, in the form that `PolicyServer` needs.
 
-`muxrl.servers.trainers` has those that learn, `muxrl.servers.fixed_policies` the others.
+`muxrl.servers.trainers` has policies that learn, `muxrl.servers.fixed_policies` the others.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ Record = dict[str, Any]
 
 
 SAVE_TIMEOUT_S = 30.0
-"""For how long a checkpoint waits for the end of an update; most take less than a second."""
+"""How long a checkpoint waits for the end of an update; most updates take less than a second."""
 
 
 class ServerProblem(RuntimeError):
-    """The server cannot start, or what it has learned is not worth saving; the message says why."""
+    """The server cannot start, or its weights are not worth saving; the message says why."""
 
 
 class LearnerDiverged(RuntimeError):
-    """Too many updates in a row could not be applied; the message says of which policy."""
+    """Too many updates in a row could not be applied; the message names the policy."""
 
 
 class StillLearning(RuntimeError):
-    """An update has not ended in time; the message says of which server."""
+    """An update has not ended in time; the message names the server."""
 
 
 class Policies(Protocol):
@@ -37,7 +37,7 @@ class Policies(Protocol):
 
     store: EpisodeStore
     feed: Feed
-    """Its gate holds training steps."""
+    """Its gate holds training steps while simulations have to wait for the learner."""
 
     @property
     def acting(self) -> Acting:
@@ -49,30 +49,30 @@ class Policies(Protocol):
 
     @property
     def policy_lag(self) -> tuple[float, int] | None:
-        """Mean and highest lag of the last batch, in versions; None where nothing is learned."""
+        """Mean and highest lag of the last batch, in versions; None if nothing is learned."""
 
     def start(self) -> None:
-        """Starts to learn."""
+        """Begins to learn."""
 
     def finish(self, timeout_s: float) -> bool:
         """Ends learning, not acting; returns whether it ended in time."""
 
     def weights(self) -> bytes:
-        """Returns a `PolicyWeights` in msgpack, for clients that act by themselves. Called on the
+        """Returns a `PolicyWeights` in msgpack, for clients that act by themselves; called on the
         event loop."""
 
     def drain_records(self) -> list[Record]:
         """Returns the training records since the last call."""
 
     def save(self, path: Path, timeout_s: float = SAVE_TIMEOUT_S) -> Path | None:
-        """Writes a checkpoint, between two updates; None: nothing to save.
+        """Writes a checkpoint between two updates; returns its path; None: nothing to save.
 
         Args:
-            path: its folder, which is replaced if it is there.
-            timeout_s: for how long to wait for the end of an update. Writing is not counted.
+            path: folder of the checkpoint, which is replaced if it exists.
+            timeout_s: how long to wait for the end of an update; writing does not count.
 
         Raises:
-            StillLearning: an update takes longer than that.
+            StillLearning: the update takes longer than `timeout_s`.
             ServerProblem: weights or an optimizer's state are not finite.
-            OSError: it cannot be written.
+            OSError: the checkpoint cannot be written.
         """

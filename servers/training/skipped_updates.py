@@ -1,8 +1,8 @@
-"""Updates that would spoil a learner for good are left out, counted and said.
+"""Skips updates that would spoil a learner for good; counts and logs them.
 
-One reward of 1e30 is a finite number, and so is the gradient that comes of it. Its square is not:
-Adam's mean of squared gradients is infinite from then on, and the parameter never moves again.
-Clipping hides it, since what is clipped has the same direction with a length of 1.
+A reward of 1e30 is a finite number, and so is the gradient that it causes. The gradient's square is
+not: Adam's mean of squared gradients is infinite from then on, and the parameter never moves again.
+Clipping hides this, since it keeps the gradient's direction and shortens it to a length of 1.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from muxrl.servers.episodes.warnings import Warnings
 from muxrl.servers.training.policies import LearnerDiverged
 
 NUM_SKIPPED_UPDATES = "num_skipped_updates"
-"""A policy's metric, from the first one on."""
+"""Name of a policy's metric, which is recorded from the first skipped update on."""
 
 MAX_GRADIENT = 1e12
-"""Norm of a parameter's gradient. Optimizers add up squares: 1e24 leaves 14 orders of magnitude
-below the end of float32, 3.4e38. Sane gradients, of returns of millions too, are far below."""
+"""Largest norm of a parameter's gradient. Optimizers add up squares: 1e24 is 14 orders of magnitude
+below the end of float32, 3.4e38. Sane gradients, even of returns of millions, are far below."""
 
 MAX_LOSS = MAX_GRADIENT**2
-"""A squared error has a gradient of about its root. Where that is cut (Huber) the loss still shows
-what was absurd. So does an optimizer's mean of squares."""
+"""Largest loss. A squared error has a gradient of about its root; where that is clipped (Huber),
+the loss still shows an absurd number. So does an optimizer's mean of squares."""
 
 MAX_SKIPPED = 10
-"""In a row; with one more the learner has diverged. Batches of new data are soon free of a number
-that came once."""
+"""Most skipped updates in a row; after one more the learner has diverged. Batches of new data are
+soon free of a number that came once."""
 
 MAX_SKIPPED_FROM_REPLAY = 100
-"""From a replay it is drawn again and again, in more than half of the updates while the replay is
-small."""
+"""Most skipped updates in a row of a learner with a replay, which draws a number again and again:
+in more than half of the updates while the replay is small."""
 
 LARGE = 1e6
-"""From here on a number is named as the likely cause; below it, the learning rate is."""
+"""A number of this size is named as the likely cause; else the learning rate is."""
 
 
 Number = tuple[float, str]
-"""With what it is."""
+"""A number, with words for what it is."""
 
 
 class SkippedUpdates:
-    """Counts them by policy, and says the first, the tenth, the hundredth and so on.
+    """Counts skipped updates by policy; logs the first, the tenth, the hundredth and so on.
 
     Args:
         learns_from: see `Trainer.learns_from`.
 
     Attributes:
-        most: in a row; with one more the learner has diverged.
-        warnings: of the server, which sets it.
+        most: most skipped updates in a row; after one more the learner has diverged.
+        warnings: the server's, which the server sets.
     """
 
     def __init__(self, learns_from: str) -> None:
@@ -63,19 +63,19 @@ class SkippedUpdates:
         self._last: dict[str, int] = {}
 
     def end_row(self, policy_id: str) -> None:
-        """Notes that an update was sound."""
+        """Notes an update that was not skipped."""
         self._num_in_a_row[policy_id] = 0
 
     def add(self, policy_id: str, batch: int, why: Callable[[], str]) -> None:
-        """Counts one.
+        """Counts a skipped update.
 
         Args:
-            policy_id: whose.
-            batch: a number of the batch; all updates with one count once in the row.
-            why: returns a sentence; called if it is said.
+            policy_id: the policy.
+            batch: number of the batch; its updates count once in the row.
+            why: returns a sentence with the cause; called if it is logged.
 
         Raises:
-            LearnerDiverged: there have been too many in a row.
+            LearnerDiverged: too many updates in a row were skipped.
         """
         self.num[policy_id] += 1
         in_a_row = self._num_in_a_row[policy_id]
@@ -101,8 +101,8 @@ def cause_of(found: Iterable[Number], before: Iterable[Number] = ()) -> str:
     """Returns the likely cause of an unsound update.
 
     Args:
-        found: the largest numbers in its batch, with what each is.
-        before: those that were ever learned from.
+        found: the largest numbers in its batch, with words for each.
+        before: the largest numbers of all earlier batches, likewise.
     """
     nothing = 0.0, "the reward"
     largest, earlier = (
@@ -118,12 +118,12 @@ def cause_of(found: Iterable[Number], before: Iterable[Number] = ()) -> str:
 
 
 def size_of(number: float) -> float:
-    """Returns a number's distance from 0; of NaN infinity."""
+    """Returns the absolute value of a number; infinity for NaN."""
     return math.inf if math.isnan(number) else abs(number)
 
 
 def largest_of(rows: Any, what: str) -> Iterator[Number]:
-    """Yields the largest number of each array or tensor in dicts and lists, with `what` it is."""
+    """Yields the largest number of each array or tensor in dicts and lists, each with `what`."""
     if isinstance(rows, Mapping):
         for part in rows.values():
             yield from largest_of(part, what)

@@ -1,4 +1,4 @@
-"""The learning thread: trains, records each iteration, lets others in between."""
+"""The learning thread: trains, records each iteration, and runs others' work in between."""
 
 from __future__ import annotations
 
@@ -24,72 +24,72 @@ from muxrl.servers.training.policies import LearnerDiverged, Record, StillLearni
 logger = logging.getLogger(__name__)
 
 TOTAL_LOSS = "total_loss"
-"""RLlib's name of a policy's loss."""
+"""RLlib's name for a policy's loss."""
 LOSS = "loss"
-"""A trainer's."""
+"""Trainers' name for a policy's loss."""
 
 _MAX_RECORDS = 10_000
-"""Kept for `drain_records`, the newest ones: under ``muxrl serve`` nobody reads them."""
+"""Most records to keep for `drain_records`, the newest: under ``muxrl serve`` nobody reads them."""
 
 _THREAD_CHECK_S = 0.2
-"""How often a checkpoint that waits for the learning thread sees whether that has ended."""
+"""How often a checkpoint that waits for the learning thread checks whether that has ended."""
 
 
 class PolicyLag(NamedTuple):
-    """How many versions of the weights the actions of the last batch were behind."""
+    """By how many versions of the weights the last batch's actions were behind."""
 
     mean: float = 0.0
     max: int = 0
 
     @classmethod
     def of(cls, chunks: Sequence[Chunk], weights_seq_no: int) -> PolicyLag:
-        """Returns that of a batch, with the version of the weights in use."""
+        """Returns the lag of a batch, given the version of the weights in use."""
         versions = [version for chunk in chunks for version in chunk.weights_seq_nos]
         behind = weights_seq_no * len(versions) - sum(versions)
         return cls(behind / len(versions), int(weights_seq_no - min(versions)))
 
 
 class Learning(Protocol):
-    """What the thread trains."""
+    """What the learning thread trains."""
 
     acting: Any
-    """What acts with it: it knows the version of its weights, the env steps learned from, and the
-    trainers by policy, ``learners``."""
+    """Acts with what is learned. It has the version of its weights, the number of env steps learned
+    from, and the trainers by policy, ``learners``."""
 
     @property
     def policy_lag(self) -> PolicyLag:
-        """Of the last batch."""
+        """The lag of the last batch."""
 
     def train(self) -> Mapping[str, Mapping[str, float]]:
         """Does one training iteration: takes batches from the feed, and updates.
 
         Returns:
-            Metrics by policy and name; `TOTAL_LOSS` or `LOSS` is among them where there is one.
+            Metrics by policy and name, with the policy's loss, if any, as `TOTAL_LOSS` or `LOSS`.
 
         Raises:
             FeedClosed: the server is stopping.
-            LearnerDiverged: there is no use in going on.
+            LearnerDiverged: too many updates in a row were skipped.
         """
 
 
 def limit_torch_threads(num: int) -> None:
-    """Limits torch's threads, where torch is used; it keeps the number for each thread."""
+    """Limits torch's threads, if torch is used; torch keeps the number for each thread."""
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(num)
 
 
 class LearningThread:
-    """Trains in a thread of its own until it is stopped.
+    """Trains in a separate thread until it is stopped.
 
     Args:
-        learning: what is trained.
+        learning: what the thread trains.
         plan: of the server.
         feed: closed by `stop`.
         counts: of the episodes served, for the records.
-        on_failure: called with a sentence from the learning thread when training raises or the
+        on_failure: called in the learning thread with a sentence if training raises or the
             learner has diverged.
-        callbacks: are told of each iteration; their figures are recorded as those of a policy
+        callbacks: receive each iteration; their figures are recorded like those of a policy named
             "callbacks".
     """
 
@@ -119,7 +119,7 @@ class LearningThread:
 
     @property
     def _time_s(self) -> float:
-        """Seconds of learning, of the runs before this one, too."""
+        """Seconds of learning, including those before a resume."""
         now = time.monotonic()
         return self._time_before_s + now - (now if self._started_at is None else self._started_at)
 
@@ -136,18 +136,18 @@ class LearningThread:
         return not self._thread.is_alive()
 
     def drain_records(self) -> list[Record]:
-        """Returns the records of the iterations since the last call, the last 10,000 at most."""
+        """Returns the records of iterations since the last call, at most the last 10,000."""
         return [self._records.popleft() for _ in range(len(self._records))]
 
     def between_updates(self, work: Callable[[], None], timeout_s: float) -> None:
-        """Runs `work` where the thread would take its next batch, or when it has ended.
+        """Runs `work` before the thread takes its next batch, or when the thread has ended.
 
         Args:
-            work: what it raises is raised here, and learning continues.
-            timeout_s: for how long to wait for the end of an update; `work` is not counted.
+            work: its exceptions are raised here, and learning continues.
+            timeout_s: how long to wait for the end of an update; `work` does not count.
 
         Raises:
-            StillLearning: the update takes longer.
+            StillLearning: the update takes longer than `timeout_s`.
         """
         working: Future[None] = Future()
         self._feed.ask(functools.partial(self._work, work, working))
@@ -157,7 +157,7 @@ class LearningThread:
                 self._feed.run_tasks()
             left_s = deadline - time.monotonic()
             concurrent.futures.wait([working], max(0.0, min(left_s, _THREAD_CHECK_S)))
-            # What has begun cannot be canceled, and is waited for.
+            # Work that has begun cannot be cancelled, so it is waited for.
             if left_s <= 0.0 and working.cancel():
                 raise StillLearning(
                     f"server {self._plan.server_id!r} is still in an update after {timeout_s:g} s"
@@ -171,13 +171,13 @@ class LearningThread:
             try:
                 work()
                 working.set_result(None)
-            except Exception as error:  # noqa: BLE001, raised again where it is waited for
+            except Exception as error:  # noqa: BLE001, raised again in the waiting thread
                 working.set_exception(error)
 
     # --- state --------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Returns how far it is."""
+        """Returns the progress of learning."""
         return {
             "iteration": self.iteration,
             "env_steps": self._learning.acting.num_env_steps_sampled,
@@ -185,7 +185,7 @@ class LearningThread:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continues from there, before it is started: iterations and seconds are of all runs."""
+        """Continues from that state, with iterations and seconds of all runs; before `start`."""
         self.iteration = state["iteration"]
         self._time_before_s = state["time_s"]
 
@@ -210,7 +210,7 @@ class LearningThread:
             self._feed.run_tasks()
 
     def _with_callbacks(self, metrics: Mapping[str, Mapping[str, float]]) -> Mapping[str, Any]:
-        """Tells the callbacks of an iteration; returns its metrics with their figures."""
+        """Passes an iteration to the callbacks; returns its metrics with their figures."""
         if self._callbacks is None:
             return metrics
         acting = self._learning.acting

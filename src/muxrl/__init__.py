@@ -7,7 +7,7 @@ Everything that scripts and notebooks need is a name here::
 
     result = launch("chase", {"stop.env_steps": 20_000})
 
-Each name is imported when it is first used, so ``import muxrl`` loads nothing and
+A name is imported when it is first used, so ``import muxrl`` loads nothing, and
 ``from muxrl import MultiplexingClient`` loads only the light client: no ray, torch or gymnasium.
 """
 
@@ -67,10 +67,10 @@ _EXPORTS = {
     "load_policy": "muxrl.orchestrator.load_policy:load_policy",
     "sweep": "muxrl.orchestrator.api:sweep",
 }
-"""Name to "module:attribute"."""
+"""By name: its "module:attribute"."""
 
 SERVERS_PYTHON = (3, 11)
-"""The oldest Python on which more runs than the client; pyproject.toml has the same."""
+"""The oldest Python that runs more than the client; pyproject.toml has the same."""
 
 __all__ = [
     "Acted",
@@ -102,7 +102,7 @@ __all__ = [
 
 
 def needs_newer_python() -> str:
-    """Returns what is to be said where servers are asked for on an older Python."""
+    """Returns the message for a use of servers on an older Python."""
     wanted, found = (".".join(map(str, v)) for v in (SERVERS_PYTHON, sys.version_info[:2]))
     return f"needs Python {wanted} or newer, as servers do, and this is {found}"
 

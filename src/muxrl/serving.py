@@ -1,6 +1,6 @@
-"""``muxrl.serving.run(MyTrainer)``: a trainer's class as a server in a process of its own.
+"""Runs a trainer's class as a server in a separate process: ``muxrl.serving.run(MyTrainer)``.
 
-``pip install 'muxrl[serving]'`` brings what it needs, without ray and torch.
+``pip install 'muxrl[serving]'`` installs what it needs, without ray and torch.
 """
 
 from muxrl.servers.serving import main, run
