@@ -2,8 +2,8 @@
 
     OPENBLAS_NUM_THREADS=1 python -m benchmarks.acting
 
-Milliseconds of a pass in a server, from arrays to arrays; medians, in turn. Updates on a GPU are
-`python -m benchmarks.learners --device cuda --simulations`.
+Prints the median milliseconds of a pass in a server, from arrays to arrays; contestants take turns.
+Updates on a GPU are measured by `python -m benchmarks.learners --device cuda --simulations`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ACTIONS = Discrete(5)
 
 
 def plan_of(network: str, *, is_on_gpu: bool = False) -> ServerPlan:
-    """Returns a PPO server of one agent."""
+    """Returns the plan of a PPO server of one agent."""
     space, model = NETWORKS[network]
     agents = {"a": AgentPlan("p", space, ACTIONS)}
     resources = ResourcesConfig(num_gpus=float(is_on_gpu))
@@ -49,13 +49,13 @@ def plan_of(network: str, *, is_on_gpu: bool = False) -> ServerPlan:
 
 
 def acting(network: str, *, is_on_gpu: bool) -> Actors:
-    """Returns a PPO policy's acting."""
+    """Returns the actors of a PPO server."""
     plan, entry = plan_of(network, is_on_gpu=is_on_gpu), cast(TrainerEntry, find("PPO"))
     return entry.make_actors(plan, Seating().make_seats(plan))
 
 
 def block_of(network: str, num_rows: int) -> Block:
-    """Returns a step of so many episodes of one agent."""
+    """Returns a step of `num_rows` episodes of one agent."""
     space, _ = NETWORKS[network]
     plan = plan_of(network)
     seats = Seats(plan.agents, Seating().make_seats(plan), num_rows)
@@ -67,7 +67,7 @@ def block_of(network: str, num_rows: int) -> Block:
 
 
 def timed(contestants: dict[str, Callable[[], Any]], least_s: float) -> dict[str, float]:
-    """Returns the median of the milliseconds of each, over at least 5 times in turn."""
+    """Returns the median milliseconds of each contestant, over at least 5 turns."""
     took: dict[str, list[float]] = {name: [] for name in contestants}
     begun = time.perf_counter()
     while len(next(iter(took.values()))) < 5 or time.perf_counter() - begun < least_s:

@@ -1,14 +1,17 @@
-"""What learning costs beside Stable-Baselines3 and EPyMARL, in processor time, on one thread each.
+"""Compares the processor time of learning with Stable-Baselines3 and EPyMARL, on one thread each.
 
     python -m benchmarks.learners --rounds 3
     python -m benchmarks.learners --device cuda --simulations  # updates on a GPU
 
-Two questions, both sides in turn (ours, theirs, ours, ...), equal networks, batches and numbers of
-updates. *Update*: one update on a filled replay, or of PPO all of a batch, against ``train()``;
-QMIX's and MAPPO's against EPyMARL's, for which the first call makes an environment.
-*Run*: one server in a process of its own and 1 or 16 simulations in another, all of both, against
-as many environments in Stable-Baselines3's process. Prints the medians and the ratios of the
-rounds; below 1 ours takes less.
+Both sides take turns (ours, theirs, ours, ...), with equal networks, batches and numbers of
+updates.
+
+- *Update*: one update on a filled replay, or for PPO all updates of a batch, against ``train()``.
+  QMIX and MAPPO are compared with EPyMARL, for which the first call makes an environment.
+- *Run*: one server in one process and 1 or 16 simulations in another, the whole cost of both,
+  against as many environments in Stable-Baselines3's process.
+
+Prints the medians and the ratios of the rounds; below 1 ours takes less.
 """
 
 from __future__ import annotations
@@ -51,12 +54,12 @@ class Case:
     """One algorithm, set alike on both sides.
 
     Attributes:
-        algorithm: its name, the same on both sides.
-        env_id: Gymnasium's.
-        hidden: units of both hidden layers.
+        algorithm: the name, which is the same on both sides.
+        env_id: id of a Gymnasium environment.
+        hidden: units of each of the two hidden layers.
         steps_per_update: env steps between two updates.
-        settings, model: ours, beside these.
-        theirs: arguments of Stable-Baselines3's class, beside these.
+        settings: our settings, in addition to these.
+        theirs: arguments of Stable-Baselines3's class, in addition to these.
     """
 
     algorithm: str
@@ -67,14 +70,14 @@ class Case:
     settings: Mapping[str, Any] = field(default_factory=dict)
     theirs: Mapping[str, Any] = field(default_factory=dict)
     ours: str = ""
-    """Our class, if it is not the algorithm of that name."""
+    """Our trainer class, if it is not the algorithm of that name."""
     updates_per_round: int = 500
     num_epochs: int = 0
-    """Of an on-policy algorithm, whose `steps_per_update` env steps are its batch."""
+    """Epochs of an on-policy algorithm, whose batch has `steps_per_update` env steps; else 0."""
     device: str = "cpu"
 
     def clock(self) -> float:
-        """Returns seconds: of the processor, or of the wall once a GPU has done its work."""
+        """Returns processor seconds; with a GPU, wall-clock seconds once its work is done."""
         if self.device == "cpu":
             return time.process_time()
         torch.cuda.synchronize()
@@ -82,11 +85,11 @@ class Case:
 
     @property
     def steps_per_round(self) -> int:
-        """Env steps of so many updates."""
+        """Env steps of `updates_per_round` updates."""
         return self.updates_per_round * self.steps_per_update
 
     def config(self) -> ExperimentConfig:
-        """Returns an experiment with one server, ours."""
+        """Returns our experiment, with one server."""
         settings = {
             "train_batch_size_per_learner": self.batch,
             "num_steps_sampled_before_learning_starts": FIRST,
@@ -120,7 +123,7 @@ class Case:
         )
 
     def peer(self, num_envs: int) -> Any:
-        """Returns Stable-Baselines3's."""
+        """Returns Stable-Baselines3's model of the same algorithm."""
         import stable_baselines3 as sb3
         from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -161,8 +164,11 @@ CASES = {
 
 
 class PlainSAC(SAC):
-    """SAC with the critics of Stable-Baselines3: ours have an encoder each for observation and
-    action, and layers that join them, in all twice as many multiplications."""
+    """SAC with the critics of Stable-Baselines3.
+
+    Our critics have an encoder each for observation and action, and layers that join them, which
+    are twice as many multiplications in all.
+    """
 
     def make_net(self) -> nn.Module:
         net: Any = super().make_net()
@@ -189,7 +195,7 @@ class _SideBySide(nn.Module):
 
 
 def play_ours(case: Case, num: int) -> Iterator[float]:
-    """Plays so many simulations; yields for each round the processor time of an env step, ms."""
+    """Plays `num` simulations; yields for each round the processor time of an env step, ms."""
     with serving(case.config()) as (server,):
         yield from _play(case, num, server)
 
@@ -214,7 +220,7 @@ def _play(case: Case, num: int, server: Serving) -> Iterator[float]:
 
 
 def play_theirs(case: Case, num: int) -> Iterator[float]:
-    """The same of Stable-Baselines3."""
+    """Does the same as `play_ours` with Stable-Baselines3."""
     model = case.peer(num)
     model.learn(FIRST + 500)
     while True:
@@ -250,7 +256,7 @@ def update_ours(case: Case) -> Iterator[float]:
 
 
 def batch_ours(case: Case) -> Iterator[float]:
-    """The same of an on-policy algorithm: all epochs of a batch that eight simulations play."""
+    """Yields the processor time, ms, of all epochs on a batch that eight simulations play."""
     plan = prepare(case.config(), needs_stop=False).servers["one"]
     policies: Any = make_policies(plan, print)
     space = gymnasium.make(case.env_id).observation_space
@@ -278,7 +284,7 @@ def batch_ours(case: Case) -> Iterator[float]:
 
 
 def batch_theirs(case: Case) -> Iterator[float]:
-    """The same of Stable-Baselines3."""
+    """Does the same as `batch_ours` with Stable-Baselines3."""
     model = case.peer(8)
     model.learn(case.steps_per_update)
     while True:
@@ -288,7 +294,7 @@ def batch_theirs(case: Case) -> Iterator[float]:
 
 
 def update_theirs(case: Case) -> Iterator[float]:
-    """The same of Stable-Baselines3."""
+    """Does the same as `update_ours` with Stable-Baselines3."""
     model = case.peer(1)
     model.learn(FIRST + 10)
     num = case.updates_per_round
@@ -299,7 +305,7 @@ def update_theirs(case: Case) -> Iterator[float]:
 
 
 def contest(ours: Iterator[float], theirs: Iterator[float], rounds: int) -> str:
-    """Has both play in turn; returns medians and ratios."""
+    """Lets both sides play in turn; returns medians and ratios as text."""
     next(ours), next(theirs)  # warms up
     pairs = []
     for number in range(rounds):

@@ -1,10 +1,10 @@
-"""A message on a policy server, bytes to bytes in one process: the check, the record, the actions.
+"""Times a message on a policy server, bytes to bytes: checking, recording and acting.
 
     OMP_NUM_THREADS=1 python -m benchmarks.messages
 
-Microseconds of processor time of a message, medians over rounds in turn, on the servers of
-`step_path.yaml`; episodes of 100 steps begin and end together, which is not in the medians but in
-the column of the worst. Nobody learns. Two checkouts are compared by running both in turn.
+Prints microseconds of processor time of a message, as medians over rounds in turn, on the servers
+of `step_path.yaml`, all in one process. Episodes of 100 steps begin and end together; the columns
+have only messages of steps. No server learns. To compare two checkouts, run both in turn.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ CASES = {
     "16 rows": (16, True),
     "256 rows": (256, True),
 }
-"""How many episodes share a message, and whether as rows."""
+"""The number of episodes that share a message, and whether they are sent as rows."""
 
 
 class Talk:
     """Plays lockstep episodes with a server.
 
     Args:
-        server: neither listens nor learns.
-        num: episodes in each message.
-        is_rows: whether as a `StepRows`.
+        server: a server that neither listens nor learns.
+        num: number of episodes in each message.
+        is_rows: whether steps are sent as a `StepRows`.
         mode: of the episodes.
     """
 
@@ -63,7 +63,7 @@ class Talk:
         self.prefix = f"{mode}-{num}-{is_rows}-"
 
     def episodes(self) -> Iterator[tuple[list[AnyItem], bool]]:
-        """Yields messages of one episode each, and whether it is a plain step."""
+        """Yields the messages of `num` episodes, and whether each is a step after the first."""
         ids = [f"{self.prefix}{self.num_begun + i}" for i in range(self.num)]
         self.num_begun += self.num
         yield [StartEpisode(one, mode=self.mode, should_explore=True) for one in ids], False
@@ -85,7 +85,7 @@ class Talk:
         return [StepRows(episode_ids=ids, t=ts, observations=[seen], rewards=pay)]
 
     def play(self) -> list[float]:
-        """Plays an episode; returns the microseconds of its messages of steps."""
+        """Plays `num` episodes; returns the microseconds of each message of steps."""
         took = []
         server = self.server._app
         for items, is_step in self.episodes():
@@ -115,7 +115,7 @@ def main() -> None:
                 num, is_rows = CASES[name]
                 talk = Talk(server, num, is_rows=is_rows, mode=mode)  # type: ignore[arg-type]
                 talks[server_id, mode, name] = talk
-    gc.disable()  # it looks through all of RLlib, whoever's turn it is
+    gc.disable()  # a collection looks through all of RLlib, in anybody's turn
     rounds: dict[Any, list[list[float]]] = {key: [] for key in talks}
     for _ in range(args.rounds + 1):
         for key, talk in talks.items():

@@ -1,13 +1,13 @@
 """A pool beside one opponent: env steps per second against POOL, as a multiple of FROZEN's.
 
-Three agents learn by PPO, three are those of ten checkpoints, which are made here: ten members of a
-POOL, or one of them FROZEN. Both are served by processes as `muxrl launch` starts them, and play in
-turn.
+Three agents learn by PPO. The other three play by checkpoints that are made here: by a POOL of ten
+members, or by one of them as FROZEN. Both opponents are served by processes as `muxrl launch`
+starts them, and play in turn.
 
     python -m benchmarks.pools --rounds 12 --seconds 1
 
 Prints POOL's env steps/s, and its processor time of an env step (client and servers), as multiples
-of FROZEN's: the median of the rounds, and where the middle half is.
+of FROZEN's: the median of the rounds, and the range of the middle half.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AGENTS = [f"agent_{i}" for i in range(6)]
 
 
 def config_of(seed: int = 0, **opponent: Any) -> ExperimentConfig:
-    """A learner for half of the agents, and an opponent for the others."""
+    """Returns a config with a learner for half of the agents, and an opponent for the others."""
     return ExperimentConfig(
         name="pools",
         seed=seed,
@@ -45,7 +45,7 @@ def config_of(seed: int = 0, **opponent: Any) -> ExperimentConfig:
 
 
 def save(folder: Path, seed: int) -> str:
-    """Saves an opponent's policy as it begins; returns the checkpoint."""
+    """Saves a new opponent's policy; returns the checkpoint."""
     with serve(config_of(seed, algorithm="PPO", settings=SETTINGS)) as served:
         return str(served.servers["opponent"].policies.save(folder / f"{seed}"))
 
@@ -80,7 +80,7 @@ def measure(args: argparse.Namespace, opponents: Sequence[Sequence[Serving]]) ->
             for servers in opponents:
                 played(what, servers, 2.0)
             pairs = []
-            for i in range(args.rounds):  # now one first, now the other
+            for i in range(args.rounds):  # each is first in every other round
                 print(f"round {i + 1}: {what}", file=sys.stderr, flush=True)
                 outcomes = {
                     at: played(what, opponents[at], args.seconds) for at in (i % 2, 1 - i % 2)
@@ -97,7 +97,7 @@ def played(what: Contestant, servers: Sequence[Serving], seconds: float) -> Outc
 
 
 def shown(ratios: Sequence[float]) -> str:
-    """Returns the median of some ratios, and where the middle half of them is."""
+    """Returns the median of ratios and the range of their middle half, as text."""
     low, middle, high = statistics.quantiles(ratios, n=4)
     return f"{middle:.2f} ({low:.2f}..{high:.2f})"
 

@@ -1,8 +1,8 @@
-"""Many and large: agents, simulations, images, and processes that play.
+"""Measures many agents, many simulations, large images, and several processes that play.
 
-One server at a time, in a process of its own as `muxrl launch` starts it, and simulations that cost
-nothing, but for the *costly* ones. Each case plays first without learning, then with it. Two
-processes are double buffering: the simulations of one step while those of the other wait.
+Each case has one server, in a process as `muxrl launch` starts it, and simulations that cost
+nothing, except for the *costly* ones. It plays first without learning, then with it. Two processes
+are double buffering: the simulations of one step while those of the other wait.
 
     python -m benchmarks.scale --seconds 5
 
@@ -40,10 +40,10 @@ _COSTLY = "benchmarks.scale:Costly"
 
 
 class Images(ParallelGame):
-    """Every agent sees one of a few frames of noise, Box [84, 84, 4] uint8; nothing is paid.
+    """Every agent sees one of a few frames of noise, Box [84, 84, 4] uint8; rewards are 0.
 
     Args:
-        num_agents: agents, all alive for the whole episode of 100 steps.
+        num_agents: number of agents, which all stay for the whole episode of 100 steps.
     """
 
     metadata = {"name": "images", "render_modes": []}
@@ -65,7 +65,7 @@ class Images(ParallelGame):
         return {a: self._frames[(self._t + i) % 8] for i, a in enumerate(self.agents)}
 
     def state(self) -> np.ndarray:
-        """Returns nothing of use."""
+        """Returns a zero, as the state is not used."""
         return np.zeros(1, np.float32)
 
 
@@ -81,7 +81,7 @@ class Costly(ZeroCost):
 
 @dataclass(frozen=True)
 class Case:
-    """What is played: simulations in each of some processes, agents, who serves them."""
+    """A case: the simulations in each process, the agents, and the algorithm of their server."""
 
     simulations: int = 1
     agents: int = 6
@@ -111,7 +111,7 @@ CASES = {
 def play(
     case: Case, address: str, what: Literal["train", "eval"], seconds: float
 ) -> tuple[float, float]:
-    """Plays for so long; returns env steps per second and an exchange's median, ms."""
+    """Plays for some seconds; returns env steps per second and the median of an exchange, ms."""
     kwargs = {"num_agents": case.agents}
     simulations = [make_simulation(case.env, kwargs) for _ in range(case.simulations)]
     with Timed([address], "remote") as client:
@@ -123,14 +123,14 @@ def play(
 
 
 def resident_mib(pid: int) -> float:
-    """The resident memory of a process."""
+    """Returns the resident memory of a process."""
     found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return int(found[1]) / 1024
 
 
 def config_of(case: Case) -> ExperimentConfig:
-    """One server for all agents, who share a policy."""
+    """Returns a config with one server for all agents, which share a policy."""
     settings = {"train_batch_size_per_learner": 1000, "minibatch_size": 500, "num_epochs": 4}
     return ExperimentConfig(
         name="scale",
@@ -146,7 +146,7 @@ def config_of(case: Case) -> ExperimentConfig:
 
 
 def run(case: Case, seconds: float) -> str:
-    """Plays a case; returns its line."""
+    """Plays a case; returns its line of the table."""
     spawning = multiprocessing.get_context("spawn")
     with (
         serving(config_of(case)) as (server,),

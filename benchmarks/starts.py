@@ -1,7 +1,7 @@
-"""From ``muxrl launch`` to the first env step: seconds, processor time, memory of all processes.
+"""Measures the start from ``muxrl launch`` to the first env step: seconds, processor time, memory.
 
-Checkouts are launched in turn, so that a machine whose speed changes is no one's advantage. Linux
-alone, which says in ``/proc`` what a process has taken.
+Time and memory are of all processes. Checkouts are launched in turn, so that changes of the
+machine's speed favour none. For Linux only, as it reads ``/proc``.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ ROOT = Path(__file__).parents[1]
 _MARK = "MUXRL_BENCHMARK"
 _LOOK_S = 0.02
 _SETTLED_S = 3.0
-"""From the first env step to when memory is measured."""
+"""Seconds from the first env step to the measurement of memory."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Start(NamedTuple):
-    """What one launch took."""
+    """Times and memory of one launch."""
 
     listens_s: float
-    """Until all servers listen."""
+    """Seconds until all servers listen."""
     first_step_s: float
     cpu_s: float
-    """Of all processes, until the first env step."""
+    """Processor seconds of all processes until the first env step."""
     memory_mib: float
     """Proportional set size of all processes, some seconds later."""
 
@@ -69,7 +69,7 @@ def _has_played(run: Path) -> bool:
 
 
 def start(checkout: Path, experiment: str) -> Start:
-    """Launches an experiment of a checkout, and ends it once it has played for some seconds."""
+    """Launches an experiment from a checkout, and ends it after it has played for some seconds."""
     mark = uuid.uuid4().hex
     quick = ["metrics_interval_s=0.05", "evaluation.interval_env_steps=null", "trackers=[]",
              "evaluation.final_num_episodes=0", "checkpoint.at_end=false"]  # fmt: skip

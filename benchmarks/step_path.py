@@ -1,13 +1,13 @@
 """The step path: env steps per second of zero-cost simulations against real policy servers.
 
 Six agents, ``Box(8)``/``Discrete(5)``, 100-step episodes, three servers (QMIX for a team of
-three, PPO for two, A2C for one) in processes of their own on loopback, as `muxrl launch` starts
-them. Contestants take turns (A B A B ...), so that a machine whose speed drifts is fair to all.
+three, PPO for two, A2C for one) in separate processes on loopback, as `muxrl launch` starts them.
+Contestants take turns (A B A B ...), so that drifts of the machine's speed are fair to all.
 
     python benchmarks/step_path.py --rounds 3 --seconds 10
 
-With `--processes` several clients play at a time, each in a process of its own with its own
-simulations, and their rates are summed.
+With `--processes` several clients play at a time, each in its own process with its own simulations,
+and their rates are summed.
 
 Prints for each contestant the median over the rounds and the range, the latency of one exchange
 with all servers, and the processor time of client and servers.
@@ -48,7 +48,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Contestant:
-    """How many simulations share a message, whether servers learn, and whom they ask."""
+    """Number of simulations that share a message, whether servers learn, and who answers."""
 
     num_simulations: int
     is_learning: bool
@@ -97,7 +97,7 @@ class Timed(MultiplexingClient):
 
 
 def cpu_s(pids: list[int]) -> float:
-    """Processor seconds that these processes have used so far."""
+    """Returns the processor seconds that these processes have used so far."""
     total = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -106,7 +106,7 @@ def cpu_s(pids: list[int]) -> float:
 
 
 def wait_idle(pids: list[int]) -> None:
-    """Waits until servers have learned what an earlier contestant has left them, or a minute."""
+    """Waits until servers have learned from an earlier contestant's data, or for a minute."""
     for _ in range(240):
         before = cpu_s(pids)
         time.sleep(0.25)
@@ -135,7 +135,7 @@ def play_all(
 
 
 def play(contestant: Contestant, addresses: list[str], pids: list[int], seconds: float) -> Outcome:
-    """Plays one round of `seconds` in this process and measures it, and those with `pids`."""
+    """Plays one round of `seconds` in this process; measures it and the processes in `pids`."""
     num, name = contestant.num_simulations, "muxrl.experiments.simulations.zero_cost:ZeroCost"
     with Timed(addresses, "local" if contestant.is_local else "remote") as client:
         # An evaluation episode takes the same path, but records nothing to learn from.
@@ -178,13 +178,13 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Serving:
-    """One policy server in a process of its own."""
+    """One policy server in its own process."""
 
     server_id: str
     address: str
     pid: int
     worker: Worker
-    """Its `ServerProcess`."""
+    """The worker that runs the `ServerProcess`."""
 
 
 @contextlib.contextmanager

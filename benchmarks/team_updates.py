@@ -1,4 +1,4 @@
-"""Updates of QMIX and MAPPO alone: ours, and EPyMARL's in an environment that is made for it."""
+"""Times updates of QMIX and MAPPO alone: ours, and EPyMARL's in its own Python environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from muxrl.servers.server import make_policies
 
 
 def team_config(work: TeamUpdate) -> ExperimentConfig:
-    """Returns our side, set as EPyMARL is."""
+    """Returns our experiment with EPyMARL's settings."""
     settings: dict[str, Any] = {
         "agent": "gru" if work.is_recurrent else "mlp",
         "optimizer_name": "adam",
@@ -73,7 +73,7 @@ def team_update_ours(case: str) -> Iterator[float]:
 
 
 def _play(policies: Any, num_episodes: int, rng: np.random.Generator) -> None:
-    """Plays whole episodes, side by side."""
+    """Plays whole episodes at the same time."""
     names = [str(rng.integers(2**62)) for _ in range(num_episodes)]
     for name in names:
         policies.store.accept(StartEpisode(name), 0.0)
@@ -96,13 +96,13 @@ def _play(policies: Any, num_episodes: int, rng: np.random.Generator) -> None:
 
 
 def _seen(rng: np.random.Generator) -> tuple[dict[str, Any], np.ndarray]:
-    """Observations, and the state: all of them side by side."""
+    """Returns observations, and the state, which is their concatenation."""
     seen = rng.normal(size=(len(AGENTS), 8)).astype(np.float32)
     return dict(zip(AGENTS, seen, strict=True)), seen.ravel()
 
 
 def team_update_theirs(case: str) -> Iterator[float]:
-    """The same of EPyMARL."""
+    """Does the same as `team_update_ours` with EPyMARL."""
     root = Path(__file__).parents[1]
     command = [environment("epymarl", DEFAULT_FOLDER), "-W", "ignore", "-m"]
     command += ["benchmarks.peers.contestants.update_epymarl", case]

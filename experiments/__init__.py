@@ -1,1 +1,1 @@
-"""What ships with muxrl to be run or read: configs, sweeps, simulations, examples and studies."""
+"""Configs, sweeps, simulations, examples and studies that ship with muxrl, to run or to read."""

@@ -1,4 +1,4 @@
-"""The commands `muxrl launch` and `muxrl sweep` as functions, exported by `muxrl` itself."""
+"""The commands `muxrl launch` and `muxrl sweep` as functions, which `muxrl` itself exports."""
 
 from __future__ import annotations
 
@@ -57,30 +57,30 @@ def launch(
     show_progress: bool | None = None,
     wait: bool = True,
 ) -> RunResult | BackgroundRun:
-    """Runs an experiment to its end: servers and simulations in processes of their own.
+    """Runs an experiment to its end, with servers and simulations in separate processes.
 
-    Ctrl-C (a notebook's stop button) ends it cleanly, too: the result then says "interrupted".
+    Ctrl-C, or a notebook's stop button, ends the run cleanly; its result then says "interrupted".
 
     Args:
-        config: a YAML file, the name of a packaged config, or what such a file would say: a nested
-            mapping, or an `ExperimentConfig`. In these `simulation.env`, and whatever else names
-            code of yours, may be the class or function itself, if other processes can import it.
-            With `resume` the directory of a run, or the URI of its copy.
-        overrides: ``{"key.path": value}``, or ``["key.path=value"]``, on top of it; later ones
-            win, and an empty mapping clears what is there.
+        config: a YAML file, the name of a packaged config, or its content: a nested mapping, or an
+            `ExperimentConfig`. In these two, `simulation.env` and every other key that names code
+            of yours may be the class or function itself, if other processes can import it. With
+            `resume`, the directory of a run, or the URI of its copy.
+        overrides: ``{"key.path": value}``, or ``["key.path=value"]``: values that replace those of
+            the config. Later ones win, and an empty mapping clears the mapping below it.
         run_dir: the run's directory, which must not exist yet; None makes one under the
             experiment's `runs_dir`.
-        resume: continues a run that has ended in any way, from its newest checkpoint.
-        show_progress: whether to print what `muxrl launch` prints, live table and report; None: in
-            a terminal and in a notebook.
-        wait: False returns at once, with a `BackgroundRun` that says how the run stands, stops it,
-            and waits for its result. It ends with this process at the latest.
+        resume: continues a run from its newest checkpoint, in whichever way it has ended.
+        show_progress: whether to print a live table and the report, as `muxrl launch` does; None:
+            only in a terminal and in a notebook.
+        wait: False returns at once, with a `BackgroundRun` that tells how the run stands, stops it,
+            and waits for its result. The run ends with this process at the latest.
 
     Raises:
         ConfigError: with all problems of the config; nothing was started.
-        NotARunDirectory, CannotResume, RunIsRunning: nothing can be resumed, or it is running.
+        NotARunDirectory, CannotResume, RunIsRunning: the run cannot be resumed, or is running.
         OtherFormat: a newer muxrl wrote the run that is to be resumed.
-        OSError: the run directory is there already, or cannot be made.
+        OSError: the run directory exists already, or cannot be made.
     """
     if resume and not isinstance(config, str | Path):
         raise TypeError("with resume, the first argument is the run's directory, not a config")
@@ -102,10 +102,10 @@ def launch(
 
 @contextlib.contextmanager
 def _shown(show_progress: bool | None) -> Iterator[Console | None]:
-    """Shows what happens while the ``with`` block lasts.
+    """Prints what happens while the ``with`` block lasts.
 
     Yields:
-        Where to; None: nowhere.
+        The console on which to print; None: nothing is printed.
     """
     from rich.console import Console
 
@@ -128,28 +128,28 @@ def sweep(
     resume: bool = False,
     show_progress: bool | None = None,
 ) -> SweepResult:
-    """Runs all trials of a sweep, each as a run of its own, on Ray Tune.
+    """Runs all trials of a sweep on Ray Tune, each as a separate run.
 
-    A trial that fails does not end the sweep, and is named in the result. Ctrl-C ends it cleanly.
+    A trial that fails does not end the sweep; the result names it. Ctrl-C ends the sweep cleanly.
 
     Args:
-        config: a YAML file, the name of a packaged sweep, or what such a file would say, as for
-            `launch`; with `resume` the directory of one.
-        overrides: as for `launch`; `experiment.` leads to the experiment. With `resume` more seeds
-            or samples, or a larger budget.
+        config: a YAML file, the name of a packaged sweep, or its content, as for `launch`; with
+            `resume`, the directory of a sweep.
+        overrides: as for `launch`; keys of the experiment begin with `experiment.`. With `resume`,
+            more seeds or samples, or a larger budget.
         sweep_dir: the sweep's directory, which must not exist yet; None makes one under its
             `sweeps_dir`.
-        resume: continues a sweep: finished trials are kept, all others continue
-            from their newest checkpoint, or begin again where there is none.
-        show_progress: whether to print what `muxrl sweep` prints, a table of trials; None: as for
+        resume: continues a sweep: finished trials are kept; all others continue from their newest
+            checkpoint, or begin again if they have none.
+        show_progress: whether to print a table of trials, as `muxrl sweep` does; None: as for
             `launch`.
 
     Raises:
         ConfigError: with all problems of the sweep and its trials; none was started.
-        NotASweepDirectory, SweepIsRunning: nothing can be resumed, or it is running.
+        NotASweepDirectory, SweepIsRunning: the sweep cannot be resumed, or is running.
         OtherFormat: a newer muxrl wrote the sweep that is to be resumed.
         RunFailed: Ray did not start.
-        OSError: the directory is there already, or cannot be made.
+        OSError: the directory exists already, or cannot be made.
     """
     from muxrl.orchestrator.sweeps.load import load_sweep
     from muxrl.orchestrator.sweeps.runner import resume_sweep, start_sweep

@@ -25,9 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; see `muxrl.orchestrator.errors`.
 
     Args:
-        argv: the arguments without the program's name. None takes those of this process, which
-            then does nothing else: Ctrl-C, SIGTERM and SIGHUP end the command, and once it is
-            done they are ignored.
+        argv: the arguments without the program's name. None takes the arguments of this process,
+            which then does nothing else: Ctrl-C, SIGTERM and SIGHUP end the command, and are
+            ignored once it is done.
 
     Raises:
         SystemExit: the command line itself is wrong (2), or help or the version was asked for (0).
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _run(sys.argv[1:])
         ignore_signals()
-        gc.freeze()  # Python would look through all that torch brought before it ends: a second
+        gc.freeze()  # else the collector takes a second at exit, for torch's objects
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     return code
@@ -61,14 +61,14 @@ def _run(argv: Sequence[str]) -> int:
             if command.is_long:
                 stack.enter_context(lasting_output())
             if command.says != "nothing":
-                # A file of its own, which `quiet` does not redirect; results are not mixed with it.
+                # A copy, which `quiet` does not redirect, and which keeps this apart from results.
                 copy = stack.enter_context(lasting_copy(1 if command.is_long else 2))
                 if command.says == "always" or is_terminal(copy):
                     stack.enter_context(shown_on(copy))
                     doing("loading packages")
             return _execute(args)
     except BrokenPipeError:
-        if not forget_lost_readers():  # it is of a connection
+        if not forget_lost_readers():  # a connection broke, not the output
             raise
         return ExitCode.DONE if command.only_prints else ExitCode.FAILED
 

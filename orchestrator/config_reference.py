@@ -18,7 +18,7 @@ DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "config.md"
 
 
 def _sections(cls: Any, where: str, found: dict[type, str]) -> dict[type, str]:
-    """Adds where a class and those below it stand in the YAML first, in the order of the keys."""
+    """Adds for a class, and each class below it, the first place where it stands in the YAML."""
     found[cls] = where
     for name, hint in hints_of(cls).items():
         inner, at = of_mapping(hint), f"{where}.{name}".lstrip(".")
@@ -66,7 +66,7 @@ def markdown() -> str:
 
 
 def _shown(kind: Any, field: Field[Any]) -> str:
-    """Returns a default, with the type or the choices where it does not show them."""
+    """Returns a default as text, with the type or the choices if the default does not show them."""
     default = field.default if field.default_factory is MISSING else field.default_factory()
     if is_dataclass(default):
         return "below"

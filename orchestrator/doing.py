@@ -1,7 +1,7 @@
-"""What muxrl is doing while somebody waits, in a line: "evaluation: 40 of 100 episodes".
+"""Shows in one line what muxrl is doing while somebody waits: "evaluation: 40 of 100 episodes".
 
-Whoever makes others wait calls `doing`; it says nothing unless the process was asked to, by
-`shown_on`. So a run can be watched from its command, and is silent in a trial of a sweep.
+Code that takes long calls `doing`. Nothing is shown unless the process has called `shown_on`: so a
+command shows what its run does, and a trial of a sweep stays silent.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO, cast
 
 PLAIN_INTERVAL_S = 10.0
-"""Between lines where there is no terminal: few lines in CI logs, and signs of life."""
+"""Seconds between lines where there is no terminal: CI logs get few lines, and signs of life."""
 
 _listeners: list[Callable[[str, str], None]] = []
 _what = _part = ""
 
 
 def doing(what: str, part: str = "") -> None:
-    """Says what is being waited for.
+    """Shows what is going on.
 
     Args:
-        what: such as "head to head"; a new one is news.
-        part: how far it is, such as "match 2 of 6".
+        what: such as "head to head"; a new text is shown at once.
+        part: how far it has come, such as "match 2 of 6".
     """
     global _what, _part
     _what, _part = what, part
@@ -33,7 +33,7 @@ def doing(what: str, part: str = "") -> None:
 
 
 def progress(within: str) -> None:
-    """Says how far the part is that was said last, such as "40 of 100 episodes"."""
+    """Shows how far the newest part of `doing` has come, such as "40 of 100 episodes"."""
     if _listeners:
         _listeners[-1](_what, ", ".join(filter(None, (_part, within))))
 
@@ -48,7 +48,7 @@ def _listening(listener: Callable[[str, str], None]) -> Iterator[None]:
 
 
 def silenced() -> contextlib.AbstractContextManager[None]:
-    """Leaves the terminal to a display of its own while the ``with`` block lasts."""
+    """Shows nothing while the ``with`` block lasts, as another display has the terminal."""
     return _listening(lambda what, how_far: None)
 
 
@@ -56,9 +56,9 @@ def silenced() -> contextlib.AbstractContextManager[None]:
 def shown_on(stream: TextIO) -> Iterator[None]:
     """Has `doing` write to a stream while the ``with`` block lasts.
 
-    In a terminal it is one line, which the next one replaces, and which is gone when anything else
-    is printed. Elsewhere each new thing is a line, and how far it is another every
-    `PLAIN_INTERVAL_S`.
+    A terminal has one line, which the next text replaces, and which is erased before anything else
+    is printed. Any other stream gets a line for each new `what`, and at most one for its progress
+    every `PLAIN_INTERVAL_S`.
     """
     if not is_terminal(stream):
         with _listening(_Lines(stream)):
@@ -101,7 +101,7 @@ class _TerminalLine:
 
     def __call__(self, what: str, how_far: str) -> None:
         width = 80
-        with contextlib.suppress(OSError):  # it was closed
+        with contextlib.suppress(OSError):  # the stream was closed
             width = os.get_terminal_size(self._stream.fileno()).columns or width
         self._write(_text(what, how_far)[: width - 1])
         self._is_there = True
@@ -116,13 +116,13 @@ class _TerminalLine:
         self._stream.flush()
 
     def erase_before(self, stream: TextIO) -> None:
-        """Erases it before something is written to `stream`, if that is on the same terminal."""
+        """Erases the line before something is written to `stream`, if it is the same terminal."""
         if self._is_there and os.path.sameopenfile(self._stream.fileno(), stream.fileno()):
             self.erase()
 
 
 class _Erasing:
-    """A stream that erases the line before it is written to."""
+    """A stream that erases the progress line before it writes."""
 
     def __init__(self, stream: TextIO, line: _TerminalLine) -> None:
         self._stream = stream

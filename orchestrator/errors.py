@@ -1,4 +1,4 @@
-"""Why muxrl could not do what it was asked to; each class has the exit code of its command.
+"""The errors of the orchestrator; each class has the exit code with which its command ends.
 
 ::
 
@@ -16,18 +16,18 @@
     │   ├── CannotStop          2  the run or sweep cannot be ended from here
     │   └── DifferentRuns       2  the runs are not seeds of one experiment
     ├── RunFailed               1  a process of the run died or gave up: read its log
-    │   ├── ProcessEnded        1  one that is not muxrl's own ended, and may be started again
-    │   │   └── Ended           1  one of muxrl's own did: its log says why, if it could
-    │   ├── Raised              1  another process raised what cannot be sent: read its log
+    │   ├── ProcessEnded        1  a process that is not muxrl's own ended; it may be started again
+    │   │   └── Ended           1  one of muxrl's processes ended: its log says why, if it could
+    │   ├── Raised              1  an error in another process that cannot be sent: read its log
     │   ├── NoPlace             1  the Ray cluster has no room: wait, or reserve less
     │   ├── NotShared           1  a machine of it does not see the run's directory: share it
     │   └── CannotRecord        1  a metrics file cannot be written to: make room on the disk
     ├── NotEnded                1  a run or sweep that was told to end still continues
     ├── Silent                  1  a process of the run does not answer; it is killed
-    │   └── Outdated            1  a sound one has to be made anew, since another has moved
-    ├── NotSaved                1  a checkpoint is not whole; the run continues
+    │   └── Outdated            1  a process that works must be restarted, since another has moved
+    ├── NotSaved                1  a checkpoint is incomplete; the run continues
     ├── NotExported             1  a policy's file does not act as its server does
-    ├── CannotTrack             1  a tracker failed while it was told of a finished run
+    ├── CannotTrack             1  a tracker failed while it was given a finished run
     ├── RunIsRunning            1  another process watches over this run: wait, or stop it
     ├── SweepIsRunning          1  another process runs this sweep: wait, or stop it
     └── MalformedMetrics        1  a metrics file is broken: something else wrote to it
@@ -45,7 +45,7 @@ from typing import Any, ClassVar
 
 
 class ExitCode(IntEnum):
-    """How a command of ``muxrl`` ended, so that a script need not read its output."""
+    """How a command of ``muxrl`` ended, for scripts that do not read its output."""
 
     DONE = 0
     FAILED = 1
@@ -58,13 +58,13 @@ class ExitCode(IntEnum):
 class OrchestratorError(Exception):
     """Base of all errors of the orchestrator; the text is for people.
 
-    It can be pickled, as is done between processes.
+    Errors can be pickled, since they are sent between processes.
     """
 
     exit_code: ClassVar[int] = ExitCode.FAILED
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exception's own calls the class with `args`, which are not what it is made with.
+        # Exception.__reduce__ would call the class with `args`, which are not its arguments.
         return _restore, (type(self), self.args, self.__dict__)
 
 
@@ -86,8 +86,8 @@ class ConfigError(Refused):
     """A config cannot be run as it is: fix the file or the command line.
 
     Args:
-        problems: one sentence each, all that were found.
-        source: the config's file, "" if it came from elsewhere.
+        problems: one sentence for each problem that was found.
+        source: the config's file; "" if the config is from elsewhere.
     """
 
     def __init__(self, problems: Sequence[str], source: str = "") -> None:
@@ -168,7 +168,7 @@ class DifferentRuns(Refused):
     """Runs that are not seeds of one experiment cannot be combined.
 
     Attributes:
-        names: the two that differ.
+        names: of the two runs that differ.
     """
 
     def __init__(self, first: str, other: str, what: str) -> None:
@@ -183,7 +183,7 @@ class RunFailed(OrchestratorError):
     """A process of the run died or gave up; the sentence names it and its log.
 
     Attributes:
-        place: where it raised, if that is known: the same one twice is no accident.
+        place: where the process raised, if it is known; the same place twice is no accident.
     """
 
     def __init__(self, detail: str, place: str = "") -> None:
@@ -192,19 +192,19 @@ class RunFailed(OrchestratorError):
 
 
 class ProcessEnded(RunFailed):
-    """A process that is not muxrl's own is there no more, and may be started again."""
+    """A process that is not muxrl's own has ended, and may be started again."""
 
 
 class Ended(ProcessEnded):
-    """The process of a worker has ended, and with it all its calls; the text says how."""
+    """A worker's process has ended, and all calls to it have failed; the text says how it ended."""
 
 
 class Raised(RunFailed):
-    """What a call in another process raised, where the exception itself cannot be sent."""
+    """A call in another process raised an exception that cannot be sent here itself."""
 
 
 class NoPlace(RunFailed):
-    """The Ray cluster has no room for the run; the sentence says what it wants and what is free."""
+    """The Ray cluster has no room for the run; the sentence says what it needs and what is free."""
 
 
 class NotShared(RunFailed):
@@ -212,11 +212,11 @@ class NotShared(RunFailed):
 
 
 class CannotRecord(RunFailed):
-    """A metrics file cannot be written to; what was recorded before is whole.
+    """A metrics file cannot be written to; the rows before are complete.
 
     Attributes:
         path: the file.
-        env_steps: of training, up to which all was recorded.
+        env_steps: of training, up to which everything was recorded.
     """
 
     def __init__(self, path: Path, error: OSError, env_steps: int) -> None:
@@ -237,11 +237,11 @@ class Silent(OrchestratorError):
 
 
 class Outdated(Silent):
-    """A process is sound but has to be made anew, by no fault of its own."""
+    """A process works, but must be restarted because another process has moved."""
 
 
 class NotSaved(OrchestratorError):
-    """A checkpoint is not whole; the sentence says whose part is missing, and why."""
+    """A checkpoint is incomplete; the sentence says whose part is missing, and why."""
 
 
 class NotExported(OrchestratorError):
@@ -249,7 +249,7 @@ class NotExported(OrchestratorError):
 
 
 class CannotTrack(OrchestratorError):
-    """A tracker has failed while it was told of a finished run; the sentence says how."""
+    """A tracker has failed while it was given a finished run; the sentence says how."""
 
 
 class RunIsRunning(OrchestratorError):
@@ -265,7 +265,7 @@ class MalformedMetrics(OrchestratorError):
 
     Attributes:
         path: the file.
-        line: counted from 1.
+        line: its number, from 1.
     """
 
     def __init__(self, path: Path, line: int, problem: str = "") -> None:
@@ -279,10 +279,10 @@ class MalformedMetrics(OrchestratorError):
 
 
 def is_expected(error: BaseException) -> bool:
-    """Whether the text of an error says enough, so that a command shows no traceback."""
+    """Whether an error's text says enough, so that a command prints no traceback."""
     if isinstance(error, OrchestratorError | OSError):
         return True
-    # Here, since they take their time, and most commands end without them.
+    # Imported here, since it takes time, and most commands end without it.
     from muxrl.client.env_loop import SimulationFailed
     from muxrl.client.errors import ClientError
     from muxrl.servers.training.policies import ServerProblem
@@ -292,6 +292,6 @@ def is_expected(error: BaseException) -> bool:
 
 def exit_code_of(error: BaseException) -> int:
     """Returns the exit code of a command that ended with an expected error."""
-    if isinstance(error, FileExistsError):  # where results were to go
+    if isinstance(error, FileExistsError):  # the folder for results exists already
         return ExitCode.REFUSED
     return error.exit_code if isinstance(error, OrchestratorError) else ExitCode.FAILED

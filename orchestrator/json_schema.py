@@ -1,9 +1,9 @@
-"""JSON Schemas of experiments, sweeps and leagues, from the classes that read their YAML.
+"""Makes JSON Schemas of experiments, sweeps and leagues from the classes that read their YAML.
 
     python -m muxrl.orchestrator.json_schema
 
-Writes experiments/schemas, which editors read; a test compares them. They say what can be said of
-a file alone: keys, types, choices, and the settings of an algorithm that the server names.
+Writes experiments/schemas, which editors read; a test compares them. A schema covers what one file
+alone shows: keys, types, choices, and the settings of an algorithm that the server names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KINDS: dict[str, type] = {
 
 Schema = dict[str, Any]
 _LATER = r"\$\{|^\?\?\?$"
-"""A value that stands elsewhere, or is left open."""
+"""Matches an interpolation, or a value that is left open."""
 _TYPES: dict[Any, list[str]] = {
     int: ["integer"],
     float: ["number"],
@@ -51,8 +51,8 @@ def schema_text(kind: str, *, installed: bool = True) -> str:
     """Returns the schema of "experiment", "sweep" or "league", as JSON.
 
     Args:
-        kind: which.
-        installed: whether trainers that other packages than muxrl have registered are in it.
+        kind: of config.
+        installed: whether to include trainers that other packages than muxrl have registered.
     """
     root = KINDS[kind]
     definitions: dict[str, Schema] = {}
@@ -62,7 +62,7 @@ def schema_text(kind: str, *, installed: bool = True) -> str:
     definitions["algorithm"] = {
         "anyOf": [
             {"enum": [*names, *sorted(trainers)]},
-            # A name in other letters, and the import path of one's own.
+            # A name in another case, and the import path of a user's own algorithm.
             {"type": "string", "pattern": f"{_in_any_case(names)}|^$|:|{_LATER}"},
         ]
     }
@@ -85,7 +85,7 @@ def schema_text(kind: str, *, installed: bool = True) -> str:
 
 
 def _define(cls: type, definitions: dict[str, Schema]) -> None:
-    """Adds the schema of a dataclass, and of those within it."""
+    """Adds the schema of a dataclass, and of the dataclasses inside it."""
     definitions[cls.__name__] = schema = _object({})
     schema["description"] = inspect.getdoc(cls)
     for field in dataclasses.fields(cls):
@@ -139,16 +139,16 @@ def _of_type(kind: Any, definitions: dict[str, Schema]) -> Schema:
     if origin is dict:
         return _or_later(["object"]) | {"additionalProperties": _of(args[1], definitions)}
     if kind is str:
-        return {"type": ["string", "number", "boolean"]}  # which are read as text
+        return {"type": ["string", "number", "boolean"]}  # numbers and booleans are read as text
     known = _TYPES.get(origin or kind)
     return _or_later(known) if known else {}
 
 
 def _with_settings(name: str, definitions: Mapping[str, Schema]) -> Schema:
-    """Returns what holds of a server with this algorithm."""
+    """Returns the schema of `settings` and `model` of a server with this algorithm."""
     found: Schema = {"properties": {"settings": _ref(f"settings of {name}")}}
     if f"model of {name}" in definitions:
-        found["if"] = {"not": {"required": ["rl_module"]}}  # which has settings of its own
+        found["if"] = {"not": {"required": ["rl_module"]}}  # a module has other settings
         found["then"] = {"properties": {"model": _ref(f"model of {name}")}}
     return found
 
@@ -164,7 +164,7 @@ def _object(properties: Mapping[str, Schema]) -> Schema:
 
 
 def _or_later(kinds: list[str]) -> Schema:
-    expected = f"expected {' or '.join(kinds)}"  # what editors say; else they would say the pattern
+    expected = f"expected {' or '.join(kinds)}"  # editors show this instead of the pattern
     return {"type": [*kinds, "string"], "pattern": _LATER, "patternErrorMessage": expected}
 
 
@@ -173,7 +173,7 @@ def _called(name: str) -> Schema:
 
 
 def _in_any_case(names: list[str]) -> str:
-    """Returns a pattern; JSON Schema's have no flag for it."""
+    """Returns a pattern that matches names in any case; JSON Schema has no flag for it."""
     words = ("".join(f"[{c.upper()}{c.lower()}]" if c.isalpha() else c for c in n) for n in names)
     return f"^({'|'.join(words)})$"
 

@@ -1,4 +1,4 @@
-"""`muxrl.load_policy`: a run's policies as functions from observation to action."""
+"""`muxrl.load_policy`: loads a run's policies as functions from observation to action."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Policies(dict[str, "LoadedPolicy | MeanPolicy | OnnxPolicy"]):
     """Policies by agent.
 
     Attributes:
-        left_out: by agent that has none, why; `KeyError` says it, too.
+        left_out: by agent without a policy: the reason, which `KeyError` gives, too.
     """
 
     def __init__(self) -> None:
@@ -33,25 +33,26 @@ def load_policy(
 ) -> Policies:
     """Returns a policy for each agent, ``policies[agent_id](observation)``, which acts greedily.
 
-    A POOL, RANDOM or SCRIPTED server has none, nor has a trainer that acts for a team at once:
-    their agents are left out. A shadow's are in a folder of its own, ``RUN/checkpoints/last/NAME``.
+    The agents of a POOL, RANDOM or SCRIPTED server, and of a trainer that acts for a whole team at
+    once, have no such policy and are left out. To load the policies of a shadow, give its folder
+    ``RUN/checkpoints/last/NAME``.
 
-    Recurrent policies, those that read their last action and stacked frames remember an episode:
-    call their ``reset()`` at its start.
+    Policies that are recurrent, read their last action or stack frames remember an episode: call
+    ``reset()`` at its start.
 
     Args:
-        path: a run's directory, whose last checkpoint is taken; the folder of a checkpoint, of all
-            servers or of one; or an ONNX file, or a folder of such. What RLLIB_* have
-            counted is a pickle, whose code is run: load only what you trust.
-        mean_of: so many of the newest snapshots of a run, or of a folder that has one in a folder
-            for each number of env steps, or "all": of each agent that is in the newest the mean of
-            their policies, a `MeanPolicy`.
-        seed: of which of them is drawn.
+        path: a run's directory, whose last checkpoint is loaded; the folder of a checkpoint, of all
+            servers or of one; an ONNX file, or a folder of them. A checkpoint of RLLIB_* contains a
+            pickle, whose code is run: load only what you trust.
+        mean_of: the number of newest snapshots to average, or "all": each agent of the newest
+            snapshot then has a `MeanPolicy` of its policies in them. `path` is a run, or a folder
+            with one folder for each snapshot, named by its env steps.
+        seed: of the draws from a `MeanPolicy`'s members.
 
     Raises:
-        FileNotFoundError: there is neither a checkpoint nor an ONNX file; nor a snapshot.
-        ValueError: `mean_of` is neither.
-        AlgorithmProblem: a checkpoint cannot be read, or nobody has a policy.
+        FileNotFoundError: there is neither a checkpoint nor an ONNX file, or no snapshot.
+        ValueError: `mean_of` is neither "all" nor a number above 0.
+        AlgorithmProblem: a checkpoint cannot be read, or no agent has a policy.
     """
     from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
     from muxrl.servers.fixed_policies.loaded_policies import NoFunction, load_checkpoint

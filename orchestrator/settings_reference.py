@@ -1,4 +1,4 @@
-"""Writes the lists of settings on the algorithms' pages from the declarations in their configs.
+"""Writes the lists of settings on the algorithms' pages from the settings' declarations.
 
     python -m muxrl.orchestrator.settings_reference
 
@@ -23,7 +23,7 @@ _LIST = re.compile(r"(<!-- (?:settings of (\w+)|common settings) -->\n\n)(?:- .*
 
 
 def settings_list(algorithm: str) -> str:
-    """Returns the list of an algorithm's settings, less the common ones."""
+    """Returns the list of an algorithm's settings, without the common ones."""
     meaning_of = find(algorithm).meanings()
     common = _common()
     defaults = find(algorithm).settings()
@@ -32,7 +32,7 @@ def settings_list(algorithm: str) -> str:
 
 
 def common_list() -> str:
-    """Returns the list of the settings that three pages would show alike."""
+    """Returns the list of settings that three or more pages would show alike."""
     return "".join(
         f"- `{name}` ({_defaults(name, owners)}): {meaning}\n"
         for (name, meaning), owners in sorted(_common().items())
@@ -46,7 +46,7 @@ def with_lists(page: str) -> str:
 
 @cache
 def _common() -> dict[tuple[str, str], list[str]]:
-    """Returns the algorithms that have a setting, by its name and meaning."""
+    """Returns by name and meaning of each common setting the algorithms that have it."""
     owners: dict[tuple[str, str], list[str]] = defaultdict(list)
     for entry in own_algorithms():
         meaning_of = entry.meanings()

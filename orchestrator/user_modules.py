@@ -1,9 +1,9 @@
-"""Where the user's own modules are found: after everything that is installed.
+"""Lets Python find the user's own modules, after everything that is installed.
 
-A config names environments and policies of the user's (``my_env:make_env``), which often lie in
-the folder that muxrl is started in. That folder goes to the *end* of ``sys.path``, in the command's
-process and in every Ray worker alike: so a user's ``types.py``, ``queue.py`` or ``client.py`` is
-never imported in place of a module of that name that Python or a library means.
+A config names the user's environments and policies (``my_env:make_env``), which often lie in the
+folder that muxrl is started in. That folder is moved to the *end* of ``sys.path``, in the command's
+process and in every Ray worker. So a user's ``types.py``, ``queue.py`` or ``client.py`` is never
+imported in place of the module of that name that Python or a library needs.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def prefer_installed_modules() -> None:
 
 
 def user_folders() -> list[str]:
-    """Returns where this process finds the user's modules, as absolute paths.
+    """Returns the folders where this process finds the user's modules, as absolute paths.
 
-    That is what was added and, as Python has it, the folder of the script that is running; and
-    last the current folder.
+    These are the added folders, the folder of the running script if Python has put it into
+    ``sys.path``, and last the current folder.
     """
     given = os.environ.get(_VARIABLE)
     if given is not None:  # this process is itself a worker
@@ -39,7 +39,7 @@ def user_folders() -> list[str]:
 def add_user_folders(folders: Iterable[str]) -> None:
     """Lets this process and its workers find modules in these folders, before the current one.
 
-    For a run that was launched there, and is evaluated or resumed elsewhere.
+    For a run that was launched in another folder than it is evaluated or resumed in.
     """
     new = [folder for folder in folders if folder not in sys.path and os.path.isdir(folder)]
     here = os.getcwd()
@@ -49,7 +49,7 @@ def add_user_folders(folders: Iterable[str]) -> None:
 
 
 def worker_variables() -> dict[str, str]:
-    """Returns environment variables with which `find_user_modules` finds them in a Ray worker."""
+    """Returns the environment variables from which a Ray worker's `find_user_modules` reads."""
     return {_VARIABLE: os.pathsep.join(user_folders())}
 
 

@@ -1,1 +1,1 @@
-"""Other systems' step paths and updates beside ours, on the same work. See `__main__.py`."""
+"""Compares the step paths and updates of other systems with ours; see `__main__.py`."""

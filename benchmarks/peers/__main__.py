@@ -1,32 +1,32 @@
 """The race: other systems' step paths and PPO updates beside ours, all on the same work.
 
-Everybody plays the same zero-cost simulation of six agents (``Box(8)``/``Discrete(5)``, 100-step
-episodes) and, but for the last, learns meanwhile: PPO (batches of 1,000 env steps, ten epochs,
-minibatches of 128) on one server, with A2C on a second, with a second PPO on a third; networks of
-256x256, one policy a server.
+All play the same zero-cost simulation of six agents (``Box(8)``/``Discrete(5)``, 100-step
+episodes). All except the last learn meanwhile: PPO (batches of 1,000 env steps, ten epochs,
+minibatches of 128) on the first server, A2C on a second, another PPO on a third. Networks are
+256x256, with one policy for each server.
 
-- *RLlib 2.6.3*: `PolicyClient` and `PolicyServerInput`, with remote and with local inference. A
-  process for each server and each simulation, which asks its servers one after another.
-- *RLlib 2.60, in process*: one PPO for all six agents, its own env runner, which steps all
-  simulations as one vector: no network, and one algorithm.
-- *Sample Factory 2.1.1*: a policy for each server in its multi-agent APPO, asynchronous.
+- *RLlib 2.6.3*: `PolicyClient` and `PolicyServerInput`, with remote and with local inference. Each
+  server and each simulation has a process; a simulation asks its servers one after another.
+- *RLlib 2.60, in process*: one PPO for all six agents. RLlib's env runner steps all
+  simulations as one vector; there is no network, and only one algorithm.
+- *Sample Factory 2.1.1*: its asynchronous multi-agent APPO, with a policy for each server.
 - *muxrl*: a process for each server, and one for all simulations, with remote and with local
-  inference. Simulations wait while PPO and A2C learn, its default.
-- *TorchRL 0.14.1's `InferenceServer`*, a process for each policy, only acts, and so does a muxrl
-  beside it: measured from the first steps on.
+  inference. Simulations wait while PPO and A2C learn, which is the default.
+- *TorchRL 0.14.1's `InferenceServer`*, a process for each policy, which only acts. A muxrl that
+  only acts is beside it; both are measured from the first steps on.
 
 Each contestant's file says what is unequal.
 
-In each round all contestants play in turn, each in every setup, started anew. What comes before
-every server's first update is not measured. Then PPO's update of one batch is timed alone: ours,
-RLlib 2.60's, RLlib 2.6.3's and BenchMARL's.
+In each round all contestants play in turn, each in every setup, and are started anew each time.
+Measuring begins after the first update of every server. Then PPO's update on one batch is timed
+alone: ours, RLlib 2.60's, RLlib 2.6.3's and BenchMARL's.
 
     python -m benchmarks.peers --seconds 5 --rounds 2        # a look
     python -m benchmarks.peers --out benchmarks/peers/results
     python -m benchmarks.peers --report benchmarks/peers/results/findings.json
 
-The environments of the other systems are made at the first call, from ``requirements/``. Who fails
-is named, and the others go on; then the exit code is 1.
+The environments of the other systems are made at the first call, from ``requirements/``. If a
+contestant fails, the report names it, the others go on, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ def race(
     """Plays all rounds.
 
     Args:
-        findings: gets what is found, and who failed.
-        pythons: interpreters by environment; who needs another one has failed already.
-        contestants: who plays.
-        setups: what those play who can.
-        updaters: who updates.
-        num_updates: of each in a round, which are measured.
+        findings: receives results and failures.
+        pythons: by environment: its interpreter; an environment that could not be made is missing.
+        contestants: that play.
+        setups: to play, each by the contestants that can.
+        updaters: that update.
+        num_updates: number of measured updates of each updater in a round.
         keep: called after each turn.
     """
     contestants, setups, updaters = list(contestants), sorted(setups), list(updaters)
@@ -118,7 +118,7 @@ def race(
 
 
 def machine() -> str:
-    """Returns what this runs on."""
+    """Returns a description of this machine."""
     models = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -136,7 +136,7 @@ def commit() -> str:
 
 
 def command(arguments: Sequence[str]) -> str:
-    """Returns how a race was started, without where its files and environments are."""
+    """Returns the command that started a race, without the paths of files and environments."""
     places = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     places.add_argument("--environments")
     places.add_argument("--out")
@@ -145,7 +145,7 @@ def command(arguments: Sequence[str]) -> str:
 
 
 def setup_of(text: str) -> Setup:
-    """Returns the setup of "SERVERSxSIMULATIONS"."""
+    """Returns the setup that "SERVERSxSIMULATIONS" means."""
     known = {f"{s.num_servers}x{s.num_simulations}": s for c in CONTESTANTS for s in c.setups}
     if text not in known:
         raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(known)}")
@@ -211,5 +211,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all children are ended, too
     sys.exit(main())

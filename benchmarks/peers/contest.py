@@ -1,4 +1,4 @@
-"""Who plays which setups, who updates, and what a round is measured by. Values only."""
+"""The contestants with their setups, the updaters, and the results of a round. Values only."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _CONTESTANTS = "benchmarks.peers.contestants"
 
 @dataclass(frozen=True)
 class Contestant:
-    """A program that plays, and learns if it does, until it is ended.
+    """A program that plays, and perhaps learns, until it is ended.
 
     Attributes:
-        title: its name, in tables and files, too.
-        environment: whose interpreter runs it.
+        title: its name, also in tables and files.
+        environment: the environment whose interpreter runs it.
         program: module and first arguments; the folder and the setup follow.
-        beside: title of the contestant of ours that it is compared with.
-        setups: what it plays.
-        is_learning: whether what is measured begins after every server's first update.
+        beside: title of our contestant that it is compared with.
+        setups: that it plays.
+        is_learning: whether it learns; measuring then begins after every server's first update.
     """
 
     title: str
@@ -113,7 +113,7 @@ class Updater:
 
     Attributes:
         title: its name.
-        environment: whose interpreter runs it.
+        environment: the environment whose interpreter runs it.
         program: module and arguments.
     """
 
@@ -136,15 +136,15 @@ class Played:
     """One round of one contestant in one setup.
 
     Attributes:
-        contestant: its title.
-        setup: what it played.
-        round: counted from 0.
-        env_steps_per_s: of all its simulations, in the measured time.
+        contestant: title of the contestant.
+        setup: that was played.
+        round: number of the round, from 0.
+        env_steps_per_s: of all simulations together, in the measured time.
         wait_ms: p50, p99 and the longest time from the end of a simulation's step to the beginning
             of its next.
         played: env steps from the start to the end of the measured time.
-        trained: env steps that each server had trained on by then; none if nobody learns.
-        load: the machine's, of the last minute, when the round began.
+        trained: by server: env steps on which it had trained by then; empty if none learns.
+        load: load average of the last minute when the round began.
     """
 
     contestant: str
@@ -159,7 +159,7 @@ class Played:
 
 @dataclass(frozen=True)
 class Updated:
-    """One round of one updater: milliseconds of an update for 1,000 agent steps, the median."""
+    """One round of one updater: the median milliseconds of an update for 1,000 agent steps."""
 
     updater: str
     round: int
@@ -169,7 +169,7 @@ class Updated:
 
 @dataclass(frozen=True)
 class Failure:
-    """A contestant or updater that did not get through a round; the others went on."""
+    """A contestant or updater that failed in a round; the others went on."""
 
     who: str
     round: int

@@ -1,6 +1,6 @@
-"""Environments of their own for other systems, made once by venv and pip from pinned files.
+"""Makes the Python environments of other systems once, by venv and pip from pinned files.
 
-RLlib 2.60 has none: it is what this project's own environment holds.
+RLlib 2.60 needs none, as it is in this project's own environment.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class EnvironmentFailed(Exception):
 
 
 def environment(name: str, folder: Path) -> Path:
-    """Returns the interpreter of an environment, which is made if it is not there.
+    """Returns the interpreter of an environment, and makes the environment if necessary.
 
     Args:
         name: `OWN`, or the name of a file in ``requirements/``.
-        folder: where environments are.
+        folder: of all environments.
 
     Raises:
-        EnvironmentFailed: venv or pip failed. Nothing of the environment is left then.
+        EnvironmentFailed: venv or pip failed; nothing of the environment is left.
     """
     if name == OWN:
         return Path(sys.executable)
@@ -71,7 +71,7 @@ def environment(name: str, folder: Path) -> Path:
 
 
 def versions(pythons: Mapping[str, Path]) -> dict[str, dict[str, str]]:
-    """Returns what the environments hold of what matters, by environment and package."""
+    """Returns by environment and package the versions of packages that matter."""
     return {
         name: json.loads(subprocess.check_output([str(python), "-c", _VERSIONS], text=True))
         for name, python in pythons.items()

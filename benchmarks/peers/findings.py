@@ -1,4 +1,4 @@
-"""All that a race found, as JSON and as tables. Values in, text out."""
+"""The results of a race, as JSON and as tables. Values in, text out."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from benchmarks.peers.work import Setup
 
 @dataclass
 class Findings:
-    """A race.
+    """The results of a race.
 
     Attributes:
         date: when it began, ISO 8601.
-        command: how it was started.
-        commit: of this project, "" if that is not known.
+        command: that started it.
+        commit: of this project; "": not known.
         machine: its processor and the number of cores.
-        versions: packages by environment.
+        versions: by environment and package.
         seconds: how long each contestant was measured in a round.
-        num_rounds: as asked for.
+        num_rounds: that were asked for.
         played: rounds of contestants.
         updated: rounds of updaters.
-        failures: what did not get through.
+        failures: of contestants, updaters and environments.
     """
 
     date: str
@@ -53,18 +53,18 @@ class Findings:
         """Reads what `write` wrote.
 
         Raises:
-            OSError: it cannot be read.
-            msgspec.ValidationError: it is something else.
+            OSError: the file cannot be read.
+            msgspec.ValidationError: the file holds something else.
         """
         return msgspec.json.decode(path.read_bytes(), type=cls)
 
     def write(self, path: Path) -> None:
-        """Writes JSON."""
+        """Writes the findings as JSON."""
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
 
 
 def ratios(findings: Findings, contestant: str, beside: str, setup: Setup) -> list[float]:
-    """Returns in each round that both played how many times as many env steps ours played."""
+    """Returns for each round that both played how many times faster ours was."""
     rates = {
         (one.contestant, one.round): one.env_steps_per_s
         for one in findings.played
@@ -188,7 +188,7 @@ def report(findings: Findings) -> str:
 
 
 def _ends(why: str) -> list[str]:
-    """The first line says what happened, the last one of a traceback why."""
+    """Returns the first line, which says what happened, and the last, which says why."""
     lines = why.splitlines()
     return lines if len(lines) < 2 else [lines[0], lines[-1]]
 

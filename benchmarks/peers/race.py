@@ -1,7 +1,7 @@
-"""Plays one contestant in one setup: start, wait until who learns has learned, measure, end.
+"""Plays one contestant in one setup: start, wait until its learners have learned, measure, end.
 
-Everybody is measured from outside and alike: from the files of steps that the simulations write
-(`simulation.py`) and of updates (`updates.py`).
+All contestants are measured alike and from outside: from the files that simulations write of their
+steps (`simulation.py`), and from the files of updates (`updates.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from muxrl.orchestrator.supervise.process import ONE_THREAD
 
 ROOT = Path(__file__).parents[2]
 LEARNS_S = 600.0
-"""For all first steps, and first updates of who learns; nothing is measured before."""
+"""Seconds in which all simulations must step and all learners make their first update; nothing is
+measured before."""
 ENDS_S = 15.0
 _LOOK_S = 0.2
 
@@ -46,15 +47,15 @@ def play(
     """Plays one round.
 
     Args:
-        contestant: who plays.
-        setup: what.
-        python: its interpreter.
-        number: of the round, which is the seed, too.
-        seconds: how long is measured.
-        learns_s: how long its servers have for their first updates.
+        contestant: that plays.
+        setup: to play.
+        python: the contestant's interpreter.
+        number: of the round, which is also the seed.
+        seconds: how long to measure.
+        learns_s: how long the servers have for their first updates.
 
     Raises:
-        RoundFailed: it ended by itself, or a server had no update in `learns_s`.
+        RoundFailed: the program ended by itself, or a server made no update within `learns_s`.
     """
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="peers", ignore_cleanup_errors=True) as place:
@@ -75,7 +76,7 @@ def play(
             begin = time.monotonic()
             while time.monotonic() < begin + seconds:
                 _look(program, contestant, setup, folder)
-            # In this order: what was trained by now, has been played by then.
+            # In this order, so that all that was trained on has also been played by `end`.
             trained = {name: trained_env_steps(folder / "metrics", name) for name in names}
             end = time.monotonic()
             steps = read_steps(folder)
@@ -97,16 +98,16 @@ def play(
 def measured(
     steps: list[np.ndarray], begin: float, end: float
 ) -> tuple[float, tuple[float, float, float]]:
-    """Returns env steps per second, and p50, p99 and maximum of what simulations waited, in ms.
+    """Returns env steps per second, and p50, p99 and maximum of simulations' waits, in ms.
 
     A wait is the time from the end of a simulation's step to the beginning of its next. It counts
-    where it ends; one that goes on at `end` counts, too, as far as it went: a stall that is longer
-    than what is measured is not lost.
+    if it ends in the measured time. A wait that is not over at `end` counts up to there, so that a
+    stall longer than the measured time is not lost.
 
     Args:
         steps: of each simulation, float64 ``[num_steps, 2]``: when each began and ended, s.
-        begin: of what is measured.
-        end: likewise.
+        begin: of the measured time.
+        end: of the measured time.
     """
     num_steps, waits = 0, []
     for one in steps:
@@ -126,13 +127,13 @@ def read_steps(folder: Path) -> list[np.ndarray]:
     for path in sorted(folder.glob("steps-*.bin")):
         data = path.read_bytes()
         whole = len(data) // MOMENT.size * MOMENT.size
-        if whole:  # one that is only asked for its spaces writes nothing
+        if whole:  # a simulation that is only asked for its spaces writes nothing
             steps.append(np.frombuffer(data[:whole]).reshape(-1, 2))
     return steps
 
 
 def update(updater: Updater, python: Path, number: int, num_updates: int) -> Updated:
-    """Has a batch updated on so many times, and takes the median of all but the first two.
+    """Times updates on a batch, and takes the median of all but the first two.
 
     Raises:
         RoundFailed: the program failed.
@@ -159,7 +160,7 @@ def update(updater: Updater, python: Path, number: int, num_updates: int) -> Upd
 
 
 def _started(command: list[str], folder: Path) -> Started:
-    """Starts a program whose output goes to a file, with one thread for each process."""
+    """Starts a program with its output in a file, and one thread for each process."""
     environment = {
         **{name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
         **ONE_THREAD,
@@ -179,7 +180,7 @@ def _all_play_and_learn(folder: Path, setup: Setup, learners: list[str]) -> bool
 
 
 def _look(program: Started, contestant: Contestant, setup: Setup, folder: Path) -> None:
-    """Waits a little; raises `RoundFailed` if the program is over, which it should not be."""
+    """Waits a little; raises `RoundFailed` if the program has ended."""
     time.sleep(_LOOK_S)
     if (code := program.popen.poll()) is not None:
         raise RoundFailed(
@@ -189,13 +190,13 @@ def _look(program: Started, contestant: Contestant, setup: Setup, folder: Path) 
 
 
 def _said(folder: Path) -> str:
-    """The end of what a program printed."""
+    """Returns the end of what a program printed."""
     lines = (folder / "output.txt").read_text(errors="replace").strip()[-1_500:]
     return f"it printed:\n{lines}" if lines else "it printed nothing"
 
 
 def _end(program: Started) -> None:
-    """Ends a program, by Ctrl-C first, and then all that it started."""
+    """Ends a program, first by Ctrl-C, and then kills all that it started."""
     if program.popen.poll() is None:
         program.popen.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):

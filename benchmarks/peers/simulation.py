@@ -1,7 +1,7 @@
-"""The zero-cost simulation, which writes down when each of its steps began and ended.
+"""The zero-cost simulation, which writes to a file when each of its steps began and ended.
 
 All contestants are measured by this file, whatever their own counters say. A step is two doubles,
-written at once: 2 µs that all pay, and nothing is lost when a process is killed.
+written at once: this costs all contestants 2 µs, and nothing is lost when a process is killed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from muxrl.experiments.simulations.zero_cost import ZeroCost
 
 MOMENT = struct.Struct("dd")
-"""When a step began and ended, by the monotonic clock, which all processes of a machine share."""
+"""Begin and end of a step, by the monotonic clock that all processes of a machine share."""
 
 
 class TimedZeroCost(ZeroCost):
     """The simulation with its defaults, six agents.
 
     Args:
-        folder: where its file of steps goes, ``steps-*.bin``.
+        folder: for the file of steps, ``steps-*.bin``.
     """
 
     def __init__(self, folder: str) -> None:

@@ -1,7 +1,7 @@
-"""What contestants and updaters write about their updates, and how it is read.
+"""Writes and reads the files of contestants and updaters about their updates.
 
-A contestant has a file for each of its servers, a JSON object a line: all env steps that were
-trained on so far. An updater has one, a list of seconds.
+A contestant has a file for each of its servers, with a JSON object in each line: the number of env
+steps that were trained on so far. An updater has one file, with a list of seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class UpdateLog:
 
     Args:
         folder: of all servers' files.
-        server: its name.
+        server: name of the server.
     """
 
     def __init__(self, folder: Path, server: str) -> None:
@@ -28,13 +28,13 @@ class UpdateLog:
         self._path = folder / f"{server}.jsonl"
 
     def add(self, env_steps: int) -> None:
-        """Notes that so many env steps have been trained on since the start."""
+        """Adds the number of env steps that have been trained on since the start."""
         with self._path.open("a") as file:
             file.write(json.dumps({"env_steps": int(env_steps)}) + "\n")
 
 
 def trained_env_steps(folder: Path, server: str) -> int:
-    """Returns what a server has trained on so far; 0 before its first update."""
+    """Returns the env steps that a server has trained on so far; 0 before its first update."""
     path = folder / f"{server}.jsonl"
     if not path.exists():
         return 0
@@ -43,7 +43,7 @@ def trained_env_steps(folder: Path, server: str) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what `Contestant.command` tells every contestant's program."""
+    """Adds the arguments that `Contestant.command` gives to every contestant's program."""
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--servers", type=int, required=True)
     parser.add_argument("--simulations", type=int, required=True)
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def update_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Returns the arguments of an updater: how many updates, the seed, and where seconds go."""
+    """Returns the arguments of an updater: number of updates, seed, and file for the seconds."""
     parser.add_argument("--updates", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -62,9 +62,9 @@ def time_updates(doc: str, make: Callable[[], T], update_s: Callable[[T, int], f
     """Times an updater's updates, each on another batch, and writes their seconds.
 
     Args:
-        doc: of the program.
-        make: makes what learns.
-        update_s: makes one update with it, on the batch of a number; returns its seconds.
+        doc: docstring of the program.
+        make: makes the learner.
+        update_s: makes one update with the learner on the batch with a number; returns the seconds.
     """
     args = update_arguments(argparse.ArgumentParser(description=doc.splitlines()[0]))
     learner = make()

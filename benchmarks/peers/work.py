@@ -1,4 +1,4 @@
-"""The work, the same for every contestant. Interpreters with other packages import it, too.
+"""The work that is the same for every contestant. Other systems' interpreters import it, too.
 
 Six agents, ``Box(8)``/``Discrete(5)``, 100-step episodes of the zero-cost simulation. Every server
 has one policy for its agents, with two layers of 256 units for the policy and two for the value.
@@ -32,7 +32,8 @@ TEAM_UPDATES = {
     "QMIX-mlp": TeamUpdate("QMIX", num_episodes=32, num_stored=64),
     "MAPPO": TeamUpdate("MAPPO", num_episodes=10, num_stored=10, num_epochs=4),
 }
-"""EPyMARL's batches, and its networks: two layers of 64 units, a recurrent one's second a GRU."""
+"""EPyMARL's batches. Networks have two layers of 64 units, of which a recurrent network's second is
+a GRU."""
 
 
 class Server(NamedTuple):
@@ -52,7 +53,7 @@ class Setup:
 
     @property
     def servers(self) -> list[Server]:
-        """The servers, with as many agents each: PPO, A2C, and a second PPO."""
+        """The servers, PPO, A2C and a second PPO, with equal numbers of agents."""
         algorithms = ("PPO", "A2C", "PPO")[: self.num_servers]
         size = len(AGENTS) // self.num_servers
         return [

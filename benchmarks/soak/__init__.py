@@ -1,1 +1,1 @@
-"""A long run that is hurt again and again, and what has to hold at its end."""
+"""Lets a long run suffer many faults, and checks what has to hold at its end."""

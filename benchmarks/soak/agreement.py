@@ -1,16 +1,16 @@
-"""Whether servers have counted what the simulations played, from one checkpoint to the next.
+"""Checks that servers have counted what the simulations played, from one checkpoint to the next.
 
-A checkpoint is one moment of the whole run: simulations pause, and servers have all they played.
-So between two checkpoints
+A checkpoint is one moment of the whole run: simulations pause, and servers have everything that was
+played. So between two checkpoints:
 
-- without a loss each server's env steps and episodes grow by exactly what the simulations report;
-- if a simulation was lost, those of the servers also hold what it played after its last report, and
-  if a server was lost, what the others recorded of a step that it did not answer;
-- a server that was lost itself went back to a checkpoint, so it has less.
+- Without a loss, each server's env steps and episodes grow by exactly what the simulations report.
+- If a simulation was lost, servers have also counted what it played after its last report. If a
+  server was lost, the others may have counted a step that it did not answer.
+- A server that was lost itself went back to a checkpoint, so it has counted less.
 
-A simulation that was waiting when a server was lost may learn of it after the next checkpoint. So
-in an interval without a loss, but after one, a server may lack the episodes that the simulations
-report as lost since.
+A simulation that was waiting when a server was lost may notice this only after the next checkpoint.
+So in an interval without a loss, but after one, a server may lack the episodes that the simulations
+have reported as lost since.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from muxrl.servers.checkpoints.checkpoint import STATE_FILE
 from muxrl.servers.checkpoints.state_file import read_state
 
 UNREPORTED_S = 10.0
-"""For so long a simulation may have played after its last report, on a busy machine."""
+"""How long a simulation may have played after its last report, on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,18 @@ class Moment:
 
     time_s: float
     simulations: Counted
-    """As they report it."""
+    """What the simulations report."""
     servers: Mapping[str, Counted]
     num_restarts: Mapping[str, int]
     lost: Counted = Counted(0, 0)
-    """What simulations played of which a server may know nothing, in how many episodes."""
+    """Env steps and episodes that were lost, so that a server may not have counted them."""
 
     @classmethod
     def read(cls, place: Path) -> Moment:
         """Reads a checkpoint's folder.
 
         Raises:
-            CannotResume, ValueError, OSError: it is not whole.
+            CannotResume, ValueError, OSError: the checkpoint is incomplete.
         """
         manifest = Manifest.read(place)
         servers = {}
@@ -71,12 +71,12 @@ class Moment:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How many intervals were compared, and what does not agree."""
+    """The number of intervals that were compared, and what does not agree."""
 
     num_exact: int
     """Intervals without a loss."""
     num_bounded: int
-    """Intervals with one."""
+    """Intervals with a loss."""
     problems: list[str]
 
 
@@ -84,7 +84,7 @@ def agreement(moments: Sequence[Moment], num_envs: int) -> Agreement:
     """Compares the counts of all servers with those of the simulations.
 
     Args:
-        moments: in order.
+        moments: the checkpoints, in order.
         num_envs: environments of all simulations together.
     """
     pairs = list(pairwise(moments))

@@ -1,4 +1,4 @@
-"""Faults that are done to the processes of a run, in an order that a seed decides."""
+"""Faults for the processes of a run, in an order that depends on a seed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Kind = Literal[
     "kill a server", "kill a simulation", "stop a server", "kill the evaluation", "pause"
 ]
 PAUSE_S = 3.0
-"""Much less than `timeouts.report_s`: what is stopped for so long is not lost."""
+"""Much less than `timeouts.report_s`, so that a process that is stopped for so long is not lost."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done to which process."""
+    """A kind of fault, and the process that it happens to."""
 
     kind: Kind
     victim: str
@@ -31,7 +31,7 @@ class Fault:
         return self.kind != "pause"
 
     def do(self, pid: int) -> None:
-        """Does it; what is paused goes on by itself.
+        """Does the fault to a process; a paused process is continued later.
 
         Raises:
             ProcessLookupError: there is no such process.
@@ -54,7 +54,7 @@ def _go_on(pid: int) -> None:
 
 
 def faults(seed: int, servers: Sequence[str], simulations: Sequence[str]) -> Iterator[Fault]:
-    """Yields faults for ever: all kinds once in random order, then again in another."""
+    """Yields faults for ever: all kinds once in random order, then all again in another order."""
     rng = random.Random(seed)
     victims: dict[Kind, Callable[[], str]] = {
         "kill a server": lambda: rng.choice(servers),

@@ -1,4 +1,4 @@
-"""How long a step waits for its actions while a run goes on, as another client sees it."""
+"""Measures how long a step waits for its actions, by an extra client while a run goes on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STEPS_PER_EPISODE = 50
 
 @dataclass(frozen=True)
 class Latency:
-    """Of an exchange with all servers in an evaluation episode, which waits for no learner."""
+    """Times of an exchange with all servers in an evaluation episode, which awaits no learner."""
 
     p50_ms: float
     p99_ms: float
@@ -29,7 +29,7 @@ class Latency:
 
 
 def free_ports(num: int) -> list[int]:
-    """Returns ports of loopback that nobody listens on now."""
+    """Returns ports of the loopback address on which nobody listens now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(num)]
         for one in sockets:

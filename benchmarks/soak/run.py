@@ -1,4 +1,4 @@
-"""Launches a run, hurts it at intervals, watches all of its processes, and judges it at the end."""
+"""Launches a run, causes faults in it, watches all its processes, and judges it at the end."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ SERVERS = ("qmix", "ppo", "a2c")
 SIMULATIONS = tuple(f"simulation-{i}" for i in range(4))
 SAMPLE_EVERY_S = 2.0
 GOES_ON_ENV_STEPS = 500
-"""More than what was under way when a process was lost: the run goes on without it, or with it."""
+"""More env steps than were under way when a process was lost: after them, the run goes on."""
 MIN_CALM_S = 30.0
-"""At the end, without faults: the last one is to be over by then."""
+"""Seconds without faults at the end, in which the last fault must be over."""
 PATIENCE_S = 180.0
-"""For the run to begin, to go on after a loss, and to end; all on a busy machine."""
+"""Seconds that the run may take to begin, to go on after a loss, and to end, on a busy machine."""
 MIN_PACE = 0.3
-"""Least pace after the last fault, as a part of that before the first: other work on the machine
-counts, too."""
+"""Least pace after the last fault, as a share of the pace before the first. It is low, since other
+work on the machine counts, too."""
 MAX_LATENCY = 3.0
-"""Largest median of an exchange after the last fault, as a multiple of that before the first."""
+"""Largest median of an exchange after the last fault, as a multiple of the one before the first."""
 MAX_CPU = 1.5
-"""Most processor time a step after the last fault, as a multiple of that before the first."""
+"""Most processor time of a step after the last fault, as a multiple of the one before the first."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a soak has seen."""
+    """The results of a soak."""
 
     checks: list[Check]
     lives: dict[str, list[Life]]
@@ -66,7 +66,7 @@ class Outcome:
 
     @property
     def problems(self) -> list[str]:
-        """All that does not hold, in a sentence each; none if all is well."""
+        """A sentence for each thing that does not hold."""
         return [problem for check in self.checks for problem in check.problems]
 
 
@@ -81,23 +81,23 @@ def soak(
     pause_s: float = 0.0,
     bound: Bound | None = None,
 ) -> Outcome:
-    """Runs an experiment for so long and hurts it.
+    """Runs an experiment and causes faults in it.
 
-    A fault comes `fault_every_s` after the one before, or later: once the run goes on. The first
-    and the last `fault_every_s`, and at least 30 s at the end, are left alone, to compare their
-    pace.
+    A fault comes `fault_every_s` after the one before, or later if the run has not gone on by then.
+    There are no faults in the first and the last `fault_every_s`, and none in the last 30 s at
+    least, so that their pace can be compared.
 
     Args:
         minutes: of training.
         fault_every_s: seconds from fault to fault.
         seed: of the faults, and of the run.
-        pause_s: what each step of a simulation sleeps, to leave the processors to others.
+        pause_s: seconds that each step of a simulation sleeps, to leave the processors to others.
         bound: for the growth of processes.
 
     Raises:
         SoakFailed: the run ended early or does not go on.
     """
-    # Ray's sockets are in it: a short name.
+    # The name is short because Ray's sockets are in this folder.
     temporary = Path(tempfile.mkdtemp(prefix="soak", dir="/tmp"))
     results = Path(tempfile.mkdtemp(prefix="soaked"))
     try:
@@ -153,7 +153,7 @@ class _Soaked:
         self._next_sample_at = 0.0
 
     def end(self) -> None:
-        """Ends all that is left of it."""
+        """Kills all that is left of the run."""
         self._run.kill()
         self._output.close()
 
@@ -180,7 +180,7 @@ class _Soaked:
         return self._judge(began_s, bound)
 
     def _hurt(self, fault: Fault) -> None:
-        """Does it, and waits until the run goes on."""
+        """Causes a fault, and waits until the run goes on."""
         process = self._find(fault.victim)
         if process is None:
             raise SoakFailed(f"no process to hurt: {fault}")
@@ -213,7 +213,7 @@ class _Soaked:
             self._look()
 
     def _look(self) -> None:
-        """Waits a little; looks at processes and checkpoints when it is time."""
+        """Waits a little; samples processes and reads checkpoints when it is time."""
         time.sleep(0.2)
         now = time.monotonic()
         if now < self._next_sample_at:
@@ -231,7 +231,7 @@ class _Soaked:
                     self._moments[env_steps] = Moment.read(checkpoints.path / str(env_steps))
 
     def _name(self, process: Process) -> str:
-        """Returns what a process is: of the run, the file to which it writes; else its command."""
+        """Returns a process's name: its log file if it is the run's, otherwise its command."""
         if process.pid == self._run.popen.pid:
             return "launch"
         with contextlib.suppress(OSError):
@@ -239,7 +239,7 @@ class _Soaked:
             if log.parent == self._folder / "logs":
                 return log.stem
         command = process.command.split() or [""]
-        if Path(command[0]).name.startswith("python"):  # some of Ray's own are scripts
+        if Path(command[0]).name.startswith("python"):  # some of Ray's processes are scripts
             command = [part for part in command[1:] if not part.startswith("-")] or command
         return Path(command[0]).name
 
@@ -271,7 +271,7 @@ class _Soaked:
         return self._status()["num_restarts"]
 
     def output(self) -> str:
-        """Returns what the command wrote."""
+        """Returns the output of the command."""
         return (self._folder.parent / "output").read_text()
 
     # --- judging ------------------------------------------------------------------------
@@ -392,7 +392,7 @@ class _Soaked:
             self._run.assert_nothing_is_left(10.0)
         except AssertionError as error:
             problems.append(f"orphans: {error}")
-        # torch keeps a cache there, one for each user, for whatever uses it next.
+        # torch keeps a cache there for each user.
         names = [path.name for path in self._temporary.iterdir()]
         left = [name for name in names if not name.startswith("torchinductor_")]
         if left:

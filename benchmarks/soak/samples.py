@@ -1,4 +1,4 @@
-"""What the processes of a run hold, as ``/proc`` shows it, and whether that stays flat."""
+"""Samples memory, descriptors and threads of a run's processes, and checks that they stay flat."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 _WARM_UP_PART = 1 / 3
 _WARM_UP_S = 45.0
-"""This part of a process's life, and at least so long, is not looked at: imports, first batches,
-replays that fill."""
+"""This part of a process's life, and at least this many seconds, is left out: imports, first
+batches, replays that fill."""
 _MIN_WINDOW_S = 20.0
-"""Over less than that a slope says nothing."""
+"""Over less than this a slope says nothing."""
 _OF_A_WORKER = 3
-"""Descriptors of Ray 2.60's raylet for each worker, its child: workers come and go with faults."""
+"""Descriptors of Ray 2.60's raylet for each child, a worker; workers come and go with faults."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Sample:
 
     @classmethod
     def of(cls, pid: int, at_s: float, *, per_child: int = 0) -> Sample:
-        """Reads it.
+        """Reads a sample of a process.
 
         Args:
             pid: of the process.
-            at_s: when.
-            per_child: descriptors that it holds for each child, which do not count.
+            at_s: the time now.
+            per_child: descriptors that the process holds for each child, which do not count.
 
         Raises:
             OSError: the process has ended.
@@ -54,16 +54,16 @@ class Sample:
 
 @dataclass(frozen=True)
 class Bound:
-    """By how much a process may grow over the time that is looked at, by a straight line."""
+    """How much a process may grow over the sampled time, by a fitted straight line."""
 
     rss_mib: float = 16.0
     rss_part: float = 0.1
-    """Of its memory; this much in addition."""
+    """Share of the process's memory, by which it may grow in addition."""
     descriptors: float = 8.0
     threads: float = 4.0
 
     def of(self, life: Life) -> dict[str, float]:
-        """Returns the limits of one process by quantity."""
+        """Returns by quantity the limits for one process."""
         return {
             "rss_mib": self.rss_mib + self.rss_part * life.settled[0].rss_mib,
             "descriptors": self.descriptors,
@@ -73,7 +73,7 @@ class Bound:
 
 @dataclass
 class Life:
-    """One process under one name, from when it has that name."""
+    """One process under one name, since it has had that name."""
 
     name: str
     pid: int
@@ -86,7 +86,7 @@ class Life:
 
     @property
     def settled(self) -> list[Sample]:
-        """The samples after its warm-up."""
+        """The samples after the warm-up."""
         warm_up_s = max(_WARM_UP_S, _WARM_UP_PART * self.lasted_s)
         return [s for s in self.samples if s.at_s - self.samples[0].at_s >= warm_up_s]
 
@@ -107,7 +107,7 @@ class Life:
 
 
 def fitted_growth(times: Sequence[float], values: Sequence[float]) -> float:
-    """Returns by how much the line that fits best (least squares) grows from first to last."""
+    """Returns the growth of the line of best fit (least squares) from first to last time."""
     if len(times) < 2:
         return 0.0
     slope = np.polyfit(np.asarray(times) - times[0], np.asarray(values, float), 1)[0]
@@ -121,12 +121,12 @@ class Samples:
         self._lives: dict[tuple[int, str, str], Life] = {}
 
     def take(self, pid: int, started_at: str, name: str, at_s: float) -> None:
-        """Looks at a process; nothing is kept of one that has just ended."""
+        """Samples a process, unless it has just ended."""
         try:
             sample = Sample.of(pid, at_s, per_child=_OF_A_WORKER if name == "raylet" else 0)
         except OSError:
             return
-        # The name, too: Ray's workers wait unnamed before they become something.
+        # By name, too, since Ray's workers first wait without a name.
         life = self._lives.setdefault((pid, started_at, name), Life(name, pid))
         life.samples.append(sample)
 
@@ -138,6 +138,6 @@ class Samples:
         return dict(sorted(by_name.items()))
 
     def long(self, at_least_s: float) -> list[Life]:
-        """Returns the lives that lasted so long, and long enough for a slope."""
+        """Returns the lives that lasted at least this long, and long enough for a slope."""
         at_least_s = max(at_least_s, _WARM_UP_S + _MIN_WINDOW_S)
         return [life for life in self._lives.values() if life.lasted_s >= at_least_s]

@@ -1,9 +1,9 @@
-"""Stores what `muxrl compare` reads of the benchmark's sweeps, and writes README.md's table of it.
+"""Stores what `muxrl compare` reads of the benchmark's sweeps, and writes README.md's table.
 
     python -m muxrl.experiments.benchmark.store sweeps/spread sweeps/foraging ...
 
-A sweep's folder has its task's name. Checkpoints, logs, and all that names a machine stay where
-they are. Without folders only the table is written.
+A sweep's folder has its task's name. Checkpoints, logs, and files that name a machine are not
+stored. Without folders only the table is written.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from muxrl.orchestrator.measure.statistics import Estimate
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "results", HERE / "README.md"
 FILES = ("config.yaml", "plan.json", "versions.json", "metrics/evaluation.jsonl")
-"""What is read of a run."""
-_DIGITS = 4  # of a return: far less than what seeds differ by
+"""The files of a run that are read."""
+_DIGITS = 4  # of a return; seeds differ by far more
 _TABLE = re.compile(r"(?<=<!-- results -->\n\n).*?(?=\n\n)", re.DOTALL)
 
 
 def store(sweep: Path, results: Path = RESULTS) -> Path:
-    """Copies what is read of a sweep; returns its new folder, which replaces an older one."""
+    """Copies the read files of a sweep; returns the new folder, which replaces an older one."""
     stored = results / sweep.name
     shutil.rmtree(stored, ignore_errors=True)
     for run in sorted((sweep / "runs").iterdir()):
@@ -55,17 +55,19 @@ def _rounded(lines: str) -> str:
 
 
 _SHORT = {".json": lambda text: _plain(json.loads(text)), ".jsonl": _rounded}
-"""How a file's text is kept, by its suffix; others stay as they are."""
+"""By suffix of a file: how its text is shortened; other files stay as they are."""
 
 
 def comparisons(tasks: Iterable[str]) -> dict[str, Comparison]:
-    """Returns by task what its results come to. Random agents are read, too: one episode of those
-    that are played is enough."""
+    """Returns by task the comparison of its results.
+
+    Returns of random agents are read from the results, too, so one played episode is enough.
+    """
     return {task: compare_runs([RESULTS / task], num_episodes=1) for task in tasks}
 
 
 def table(found: Mapping[str, Comparison]) -> str:
-    """Returns a row for each algorithm and a column for each task."""
+    """Returns a Markdown table with a row for each algorithm and a column for each task."""
     columns = {task: dict(_cells(one)) for task, one in found.items()}
     rows = list(dict.fromkeys(row for column in columns.values() for row in column))
     lines = ["| | " + " | ".join(columns) + " |", "|---|" + "---|" * len(columns)]

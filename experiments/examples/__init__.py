@@ -1,1 +1,1 @@
-"""Short programs to copy from: loops by hand, an RLModule and a scripted policy of one's own."""
+"""Short programs to copy from: loops, trainers, an RLModule, scripted policies, simulations."""

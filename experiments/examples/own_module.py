@@ -1,7 +1,7 @@
-"""An RLModule of one's own: a policy and a value on a small shared network.
+"""An own RLModule: a policy and a value on a small shared network.
 
 In a config: ``algorithm: RLLIB_PPO`` or ``RLLIB_IMPALA``, ``rl_module:
-muxrl.experiments.examples.own_module:SharedTrunk``, and under ``model`` what it reads.
+muxrl.experiments.examples.own_module:SharedTrunk``, and its settings under ``model``.
 """
 
 from __future__ import annotations

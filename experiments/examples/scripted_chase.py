@@ -36,11 +36,11 @@ def flee(
     """Returns a prey that moves where the nearest predator is farthest away.
 
     Args:
-        agent_id: whose policy it is.
-        observation_space: as the simulation has it; `TorusChase` says what is in it.
-        action_space: likewise.
+        agent_id: of the agent.
+        observation_space: of the agent; see `TorusChase`.
+        action_space: of the agent.
         seed: new in every episode.
-        num_opponents: predators, whose positions come first in the observation.
+        num_opponents: number of predators, whose positions come first in the observation.
         size: of the torus.
     """
     return _one_step_ahead(seed, num_opponents, size, towards=-1)

@@ -1,8 +1,8 @@
-"""Bright corner: the smallest task that is seen in an image of bytes.
+"""Bright corner: the smallest task whose observation is an image of bytes.
 
-Made for this project. Each of eight images is noise, drawn uniformly from 0..199, but one quarter,
-drawn uniformly, is brighter by 55. The agent is paid 1 for naming that quarter. An episode's
-return:
+Made for this project. Each of eight images is noise, drawn uniformly from 0..199, except that one
+quarter, drawn uniformly, is brighter by 55. The agent is paid 1 for naming that quarter. An
+episode's return:
 
     random   8 / 4 = 2
     oracle   8

@@ -1,7 +1,7 @@
-"""The zero-cost simulation with one fault, to test how clients and servers take it.
+"""The zero-cost simulation with one fault, to test how clients and servers handle it.
 
-All goes well until `at_step` of episode `in_episode` (both counted from 0). Then it fails once,
-or with `is_repeated` in every later episode too:
+All goes well until `at_step` of episode `in_episode` (both counted from 0). Then the fault happens
+once, or with `is_repeated` in every later episode, too:
 
     raise          step() raises InjectedFault
     hang           step() sleeps for `hang_s`
@@ -36,10 +36,10 @@ class Faulty(ZeroCost):
     """`ZeroCost` with one fault.
 
     Args:
-        fault: what goes wrong, see the module.
-        at_step: the index of the env step that brings it.
-        in_episode: the index of the episode.
-        is_repeated: whether it comes in later episodes too.
+        fault: what goes wrong; see the module.
+        at_step: the index of the env step with the fault.
+        in_episode: the index of the episode with the fault.
+        is_repeated: whether the fault also happens in later episodes.
         agent_id: the agent with the wrong observation.
         hang_s: seconds that 'hang' sleeps.
         zero_cost: further arguments of `ZeroCost`.
@@ -71,7 +71,7 @@ class Faulty(ZeroCost):
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Starts the next episode."""
-        if self._has_acted:  # an episode in which nobody did is not counted
+        if self._has_acted:  # an episode without a step is not counted
             self._episode += 1
         self._has_acted = False
         return super().reset(seed, options)

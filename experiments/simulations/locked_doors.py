@@ -1,8 +1,8 @@
-"""Locked doors: only the action mask says what an agent may do.
+"""Locked doors: only the action mask shows what an agent may do.
 
 Made for this project, as the smallest task in which action masks matter, with exact bounds. In
 each of T steps every agent stands before K doors and goes through one. Door i pays ``i / (K - 1)``.
-Each is open with probability 1/2, and at least one of them is. An agent that walks into a locked
+Each door is open with probability 1/2, and at least one is open. An agent that walks into a locked
 door pays 1 and is terminated; with `is_strict` the simulation raises instead.
 
 The right answer, the best open door, is simple, but cannot be learned without the mask. An agent's
@@ -53,7 +53,7 @@ class LockedDoors(ParallelGame):
         num_doors: K.
         num_steps: T, steps in an episode.
         is_strict: whether a locked door raises instead of ending the agent's game.
-        has_masks: False keeps from the agents which doors are open.
+        has_masks: whether agents see which doors are open.
     """
 
     metadata = {"name": "locked_doors", "render_modes": []}
@@ -121,7 +121,7 @@ class LockedDoors(ParallelGame):
     def _draw(self) -> None:
         shape = self._open.shape
         self._open = self._rng.integers(2, size=shape, dtype=np.int8)
-        while not self._open.any(axis=1).all():  # uniform among those that leave a door open
+        while not self._open.any(axis=1).all():  # uniform among draws with an open door
             closed = ~self._open.any(axis=1)
             self._open[closed] = self._rng.integers(2, size=shape, dtype=np.int8)[closed]
 

@@ -1,4 +1,4 @@
-"""Cooperative matrix games of one step: climbing, penalty, or a payoff table of one's own.
+"""Cooperative matrix games of one step: climbing, penalty, or any given payoff table.
 
 Claus and Boutilier 1998, "The Dynamics of Reinforcement Learning in Cooperative Multiagent
 Systems" (AAAI-98). Rows are agent_0's actions, columns agent_1's; the team is paid:
@@ -28,7 +28,7 @@ Game = Literal["climbing", "penalty"]
 
 
 def payoffs_of(game: Game, k: float = -100.0) -> NDArray[np.float64]:
-    """Returns the payoff table [agent_0's action, agent_1's action]; `k` is penalty's only."""
+    """Returns the payoff table [agent_0's action, agent_1's action]; only penalty reads `k`."""
     if game == "climbing":
         return np.array([[11.0, -30.0, 0.0], [-30.0, 7.0, 6.0], [0.0, 0.0, 5.0]])
     if game == "penalty":
@@ -51,8 +51,8 @@ class MatrixGame(ParallelGame):
 
     Args:
         game: the table's name; 'climbing' if no `payoffs` are given.
-        payoffs: a table of one's own instead, [agent_0's action][agent_1's action].
-        k: what penalty pays for failing to agree.
+        payoffs: another table instead, [agent_0's action][agent_1's action].
+        k: the payoff of the game 'penalty' for failing to agree.
     """
 
     metadata = {"name": "matrix_game", "render_modes": []}

@@ -1,8 +1,9 @@
-"""What makes these games PettingZoo ParallelEnvs, so that their files hold only their rules.
+"""The base of these games, a PettingZoo ParallelEnv, so that their files hold only the rules.
 
-A game draws what an episode begins with (`_begin`), says what actions do and pay (`_play`), and
-what agents see (`_observe`). Spaces, seeding, counting steps, and the end after the
-last one are shared. Games whose agents come or leave at different times have a `step` of their own.
+A game draws its initial values (`_begin`), applies actions and returns rewards (`_play`), and
+returns what agents see (`_observe`). The base has the spaces, seeding, the counting of steps, and
+the end after the last step. Games whose agents come or leave at different times have their own
+`step`.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ Step = tuple[
 
 
 class ParallelGame(ParallelEnv[str, Any, Any]):
-    """A game in steps that all agents take at the same time.
+    """A game in which all agents act at the same time.
 
     Args:
         observation_spaces: of every possible agent.
         action_spaces: of the same agents.
-        state_space: of what `state` returns, if the game has a state.
-        num_steps: T, steps in an episode, unless the game has a `step` of its own that ends it.
+        state_space: of the state, if the game has one.
+        num_steps: T, steps in an episode; None: the game's own `step` ends it.
     """
 
     render_mode = None
     _infos: Mapping[str, dict[str, Any]] = {}
-    """What a step tells beside observations and rewards, of the agents that `_play` names."""
+    """The infos of a step, by agent; `_play` may set them."""
     is_cut = True
-    """Whether the last step truncates the agents, as a time limit does; else it terminates them."""
+    """Whether the last step truncates the agents, as a time limit does, or terminates them."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class ParallelGame(ParallelEnv[str, Any, Any]):
         return self.action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Begins an episode; without a seed the random numbers of the last one go on."""
+        """Begins an episode; without a seed the random numbers of the last episode continue."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         self._t = 0
@@ -91,15 +92,15 @@ class ParallelGame(ParallelEnv[str, Any, Any]):
         )
 
     def _begin(self) -> None:
-        """Draws what the episode begins with; takes out of `agents` those that come later."""
+        """Draws the initial values of an episode; takes agents that come later out of `agents`."""
 
     def _play(self, actions: dict[str, Any]) -> dict[str, float]:
         """Applies the actions and returns the agents' rewards.
 
-        Each game defines it, unless it has a `step` of its own.
+        Each game defines this, unless it has its own `step`.
         """
         raise NotImplementedError
 
     def _observe(self) -> dict[str, Any]:
-        """Returns what the agents in play see now; each game defines it."""
+        """Returns what the agents in play see now; each game defines this."""
         raise NotImplementedError

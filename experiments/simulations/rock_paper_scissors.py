@@ -1,4 +1,4 @@
-"""Rock, paper, scissors, for one step: two agents, a zero-sum game in which everything is beaten.
+"""Rock, paper, scissors, for one step: two agents, zero sum, and each action loses to another.
 
 Its only equilibrium is uniform play. A best response to any policy is pure, so that learners who
 chase each other's newest policy may go round for ever (Fudenberg and Levine 1998, "The Theory of
@@ -17,11 +17,11 @@ from muxrl.experiments.simulations.parallel_game import ParallelGame
 
 AGENTS = ("agent_0", "agent_1")
 PAYOFFS = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
-"""What an action (row) gets against another (column): rock, paper, scissors."""
+"""Payoff of an action (row) against another (column): rock, paper, scissors."""
 
 
 def exploitability(policy: ArrayLike) -> float:
-    """Returns what a best response gets from a policy: 0 from uniform play, 1 from a pure one."""
+    """Returns the payoff of a best response to a policy: 0 for uniform play, 1 for a pure one."""
     return float((PAYOFFS @ np.asarray(policy)).max())
 
 

@@ -55,11 +55,11 @@ def oracle_return(
 class Sentries(ParallelGame):
     """Observation: one-hot of the sentry's alarm [K], then of the sentry itself [N]; K actions.
 
-    The state is float32 [N * (K + 2)]: of every sentry whether it is on duty, whether it has been
-    killed, and its alarm one-hot, zeros if it is not on duty. (Without the second a mixer cannot
-    tell the dead from those that are still to come, and takes a death to be as harmless as a late
-    arrival: QMIX solved the game and lost it again as it met ever fewer deaths.) A killed sentry is
-    terminated; the time limit truncates.
+    The state is float32 [N * (K + 2)]: for every sentry whether it is on duty, whether it has been
+    killed, and its alarm one-hot, zeros if it is not on duty. (Without the second number a mixer
+    cannot tell dead sentries from those still to come, and takes a death to be as harmless as a
+    late arrival: QMIX solved the game and lost it again as it met ever fewer deaths.) A killed
+    sentry is terminated; the time limit truncates.
 
     Args:
         num_sentries: N.
@@ -113,7 +113,7 @@ class Sentries(ParallelGame):
         truncations = {agent: is_over and not terminations[agent] for agent in on_duty}
         arriving = [] if is_over else self._arriving()
         self.agents = [*on_duty, *arriving]
-        seen = self._observe()  # by the killed, too
+        seen = self._observe()  # the killed observe once more
         self._killed |= {agent for agent in on_duty if terminations[agent]}
         alive = [agent for agent in on_duty if not terminations[agent]]
         self.agents = [] if is_over else [*alive, *arriving]

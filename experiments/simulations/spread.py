@@ -1,9 +1,10 @@
 """mpe2's `simple_spread_v3`, step for step, at a sixth of its processor time.
 
-Agents are to cover all landmarks, as many as there are agents, without running into each other.
+Agents have to cover all landmarks, as many as there are agents, without running into each other.
 mpe2 moves its entities one at a time through numpy arrays of two numbers and asks each agent in
-turn, 0.4 ms a step, so that a study of many runs would mostly wait for it. This is the same world
-in plain floats: same draws from the same seed, same forces in the same order, same rewards.
+turn. That takes 0.4 ms a step, so that a study of many runs would mostly wait for it. This is the
+same world in plain floats: the same draws from the same seed, the same forces in the same order,
+the same rewards.
 `tests/experiments/test_spread.py` plays both side by side and compares every number.
 
 With 3 agents and ``local_ratio`` p, an agent's reward in a step is
@@ -31,8 +32,8 @@ _FORCES = ((0.0, 0.0), (-1.0, 0.0), (1.0, 0.0), (0.0, -1.0), (0.0, 1.0))  # by a
 
 
 class Spread(ParallelGame):
-    """Observation, Box float32 [6 N]: own velocity and place, where the landmarks and the other
-    agents are relative to it (2 numbers each), and zeros in place of what others say.
+    """Observation, Box float32 [6 N]: own velocity and place, the relative places of the landmarks
+    and of the other agents (2 numbers each), and zeros in place of messages.
 
     Actions: stay, left, right, down, up. Episodes are truncated after 25 steps.
 

@@ -1,10 +1,11 @@
 """Stairs with two ways on every step: the smallest task that needs a curriculum.
 
 Made for this project. One of two actions leads up, which one depends on the step; the other ends
-the climber's game. The top pays 1, all else 0. An episode begins `distance` steps below the top,
-a parameter that `reset` takes. Random climbers reach the top with probability ``2^-distance``, so
-from far below nothing is ever paid, and nothing learned; from near it the last steps are learned
-first, and the rest from there (Florensa et al. 2017, arXiv 1707.05300). The best return is 1.
+the climber's game. The top pays 1, everything else 0. An episode begins `distance` steps below
+the top, which is a parameter of `reset`. Random climbers reach the top with probability
+``2^-distance``. So from far below nothing is ever paid, and nothing learned; from near the top the
+last steps are learned first, and the others after them (Florensa et al. 2017, arXiv 1707.05300).
+The best return is 1.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ class Stairs(ParallelGame):
     """Observation: one-hot of the steps that are left [height]; ``at_top`` in infos is 1 or 0.
 
     Args:
-        num_climbers: on stairs of their own.
-        height: H, steps of each of the stairs, and the distance unless a reset says another.
+        num_climbers: number of climbers, each on its own stairs.
+        height: H, number of steps, and the distance unless a reset gives another.
     """
 
     metadata = {"name": "stairs", "render_modes": []}
@@ -38,7 +39,7 @@ class Stairs(ParallelGame):
         self._left: dict[str, int] = {}
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Sets the climbers down ``options["distance"]`` steps, of 1 to H, below the top."""
+        """Puts the climbers ``options["distance"]`` steps (1 to H) below the top."""
         distance = int((options or {}).get("distance", self._height))
         if not 1 <= distance <= self._height:
             raise ValueError(f"distance is {distance}; the stairs have {self._height} steps")

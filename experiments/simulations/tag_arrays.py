@@ -1,10 +1,11 @@
 """mpe2's `simple_tag_v3` with discrete actions, on arrays instead of objects.
 
-Number for number the same game (`tests/experiments/test_tag_arrays.py` plays both side by side) in
-a tenth of the time: with mpe2's, a study of many runs spends most of its time on the simulation.
+It is number for number the same game (`tests/experiments/test_tag_arrays.py` plays both side by
+side) in a tenth of the time. With mpe2's game, a study of many runs spends most of its time on the
+simulation.
 
 The physics are those of the particle environments (Lowe et al. 2017, `mpe2._mpe_utils.core.World`):
-a force of the agent's own, a soft contact force between all that collide, damping, a speed limit.
+each agent's own force, a soft contact force between colliding bodies, damping, and a speed limit.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _DAMPING = 0.25
 _CONTACT_FORCE = 1e2
 _CONTACT_MARGIN = 1e-3
 _MOVES = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], np.float64)
-# Of an adversary, of a good agent: how large it is, how strong, how fast at most.
+# Size, acceleration and highest speed: of an adversary, of a good agent.
 _SIZE = (0.075, 0.05)
 _ACCELERATION = (3.0, 4.0)
 _MAX_SPEED = (1.0, 1.3)
@@ -38,13 +39,13 @@ class SimpleTag(ParallelGame):
     Observation, Box float32: own velocity, own position, then the relative positions of obstacles
     and other agents, then the velocities of the other good agents; two numbers each.
 
-    Every adversary is paid 10 for every touch of any adversary and any good agent. A good agent
-    pays 10 for every adversary that touches it, and for being near the edge or beyond it.
+    Every adversary is paid 10 for each touch of any adversary and any good agent. A good agent
+    pays 10 for every adversary that touches it, and pays for being near the edge or beyond it.
 
     Args:
         num_good: good agents.
-        num_adversaries: on the other side.
-        num_obstacles: that stand in the way.
+        num_adversaries: agents on the other side.
+        num_obstacles: obstacles in the way.
         max_cycles: steps in an episode, which ends by truncation.
     """
 
@@ -72,7 +73,7 @@ class SimpleTag(ParallelGame):
         self._max_speed = np.array(_MAX_SPEED)[side]
         sizes = np.concatenate([np.array(_SIZE)[side], np.full(num_obstacles, _OBSTACLE_SIZE)])
         self._catch_distance = _SIZE[0] + _SIZE[1]
-        # Every pair that can touch and of which one can move, and who is pushed which way.
+        # All pairs of bodies of which at least one can move, and in which direction each is pushed.
         first, second = np.triu_indices(n + num_obstacles, k=1)
         can_move = first < n
         self._first, self._second = first[can_move], second[can_move]
@@ -80,8 +81,8 @@ class SimpleTag(ParallelGame):
         bodies = np.arange(n)[:, None]
         self._pushes = (bodies == self._first) * 1.0 - (bodies == self._second) * 1.0
         self._minuend, self._subtrahend, self._ends = _layout(is_good, num_obstacles)
-        # Positions of agents and obstacles, velocities of agents, and a zero: what is seen is a
-        # difference of two of these rows.
+        # Positions of agents and obstacles, velocities of agents, and a zero. All that agents see
+        # is a difference of two of these rows.
         self._rows = np.zeros((n + num_obstacles + n + 1, 2))
         self._bodies = self._rows[: n + num_obstacles]
         self._agents = self._rows[:n]
@@ -120,7 +121,7 @@ class SimpleTag(ParallelGame):
         return self._pay()
 
     def _contact_forces(self) -> Floats:
-        """Returns what pushes the first of each pair away from the second."""
+        """Returns the force that pushes the first body of each pair away from the second."""
         apart = self._bodies[self._first] - self._bodies[self._second]
         distance = np.sqrt(np.square(apart).sum(axis=1))
         depth = np.logaddexp(0.0, (self._touching_distance - distance) / _CONTACT_MARGIN)
@@ -162,7 +163,7 @@ def _layout(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Returns all observations as differences of rows (minuend, subtrahend), and where each ends.
 
-    The rows are those of `SimpleTag._rows`.
+    These are rows of `SimpleTag._rows`.
     """
     n = len(is_good)
     velocity, zero = n + num_obstacles, n + num_obstacles + n

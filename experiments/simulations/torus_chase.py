@@ -1,8 +1,8 @@
 """Predators chase prey on a small torus: a game of two sides that is learned in minutes.
 
 All agents move at the same time by one cell, or stay. A prey that shares its cell with a
-predator after the move is caught: every predator is paid 1, the prey pays 1, and it is set down
-again on a cell without a predator. ``caught`` in its info is then 1, else 0. A torus has no
+predator after the move is caught: every predator is paid 1, the prey pays 1, and it is put on
+another cell without a predator. ``caught`` in its info is then 1, else 0. A torus has no
 corners, and all are equally fast, so one predator alone never catches a prey that sees it coming:
 three must close in from different sides.
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from muxrl.experiments.simulations.parallel_game import ParallelGame
 
 MOVES = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))
-"""What the actions do: stay, and one cell along an axis."""
+"""Moves by action: stay, and one cell along an axis."""
 
 
 class TorusChase(ParallelGame):
@@ -31,8 +31,8 @@ class TorusChase(ParallelGame):
     the other side first; two numbers in [-1, 1] each, the shorter way round.
 
     Args:
-        num_predators: on one side.
-        num_prey: on the other.
+        num_predators: agents on one side.
+        num_prey: agents on the other side.
         size: cells along an axis.
         num_steps: steps in an episode, which ends by truncation.
     """

@@ -1,11 +1,11 @@
 """The cue game in weather that only the global state shows.
 
-Made for this project, as the smallest task on which a critic of the global state is worth
-something. It is the cue game (`cue_game`), but in every step the weather is added to every reward.
+Made for this project, as the smallest task on which a critic that reads the global state helps. It
+is the cue game (`cue_game`), but in every step the weather is added to every reward.
 The weather is drawn uniformly from ``{-strength, strength}`` for each episode and depends on
 nobody's actions, so the right answers, and the differences that actions make, are the cue game's.
-Agents do not observe the weather. A critic that does not see it either takes fine weather for good
-acting and bad weather for bad acting; a critic of the state does not.
+Agents do not observe the weather. A critic that does not see it, either, mistakes fine weather for
+good acting and bad weather for bad acting; a critic of the state does not.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from muxrl.experiments.simulations.cue_game import CueGame
 
 
 class WeatherCues(CueGame):
-    """Observations and actions of `CueGame`; its state, and after it the weather's sign.
+    """Observations and actions of `CueGame`; the state is also that, and then the weather's sign.
 
     Args:
-        strength: what the weather adds to every reward, or takes from it, in a step.
-        **kwargs: of `CueGame`.
+        strength: the amount that the weather adds to every reward, or takes from it, in a step.
+        **kwargs: arguments of `CueGame`.
     """
 
     metadata = {"name": "weather_cues", "render_modes": []}

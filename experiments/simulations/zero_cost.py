@@ -1,6 +1,6 @@
 """A simulation that costs next to nothing, to measure everything around it.
 
-Observations and right answers are drawn once, when it is made. In each of an episode's T
+Observations and right answers are drawn once, when a simulation is made. In each of an episode's T
 steps agent i sees a row of standard normal numbers and is paid 1 for the action that is the
 index of the largest of the first K of them, else 0. So there is something to learn: an
 agent's return is T / K for random actions (100 / 5 = 20) and T for the oracle (100).
@@ -29,7 +29,7 @@ def oracle_return(num_steps: int = 100) -> float:
 
 
 class ZeroCost(ParallelGame):
-    """Observation: Box [observation_size] float32; the state is all agents' side by side.
+    """Observation: Box [observation_size] float32; the state is all observations side by side.
 
     Every episode shows the same observations, whatever its seed, and ends by truncation.
 
@@ -69,9 +69,9 @@ class ZeroCost(ParallelGame):
         rng = np.random.default_rng(table_seed)
         shape = (num_steps + 1, num_agents, observation_size)
         table = rng.standard_normal(shape, dtype=np.float32)
-        table.setflags(write=False)  # handed out every episode: nobody may change it
+        table.setflags(write=False)  # all episodes share it, so it must not change
         self.table = table
-        """What is observed, float32 ``[T + 1, agents, observation_size]``."""
+        """The observations, float32 ``[T + 1, agents, observation_size]``."""
         self.answers = table[:, :, :num_actions].argmax(axis=2)
         answers = self.answers.tolist()
         self._states = table.reshape(num_steps + 1, -1)
@@ -95,13 +95,13 @@ class ZeroCost(ParallelGame):
 
 
 class ZeroCostVector:
-    """`ZeroCost` in ``N`` copies that are stepped at once; its values are arrays ``[N, ...]``.
+    """``N`` copies of `ZeroCost` that are stepped at once; values are arrays ``[N, ...]``.
 
     Copies begin their first episodes one after another, so that they do not all end in one step.
 
     Args:
         num_envs: N.
-        kwargs: of `ZeroCost`.
+        kwargs: arguments of `ZeroCost`.
     """
 
     def __init__(self, num_envs: int, **kwargs: Any) -> None:
@@ -117,7 +117,7 @@ class ZeroCostVector:
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
-        """Resets all copies, or those of ``options["reset_mask"]``."""
+        """Resets all copies, or those in ``options["reset_mask"]``."""
         if options is None:
             self._t = np.arange(self.num_envs) % self._num_steps
         else:

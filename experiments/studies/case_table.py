@@ -1,11 +1,11 @@
-"""Cases that no sweep can hold: each trains through a server and is measured by a rule of its own.
+"""Cases that do not fit in a sweep: each trains through a server and has its own way to measure.
 
 A study's `cases.py` is a table of cases and a call of `main`::
 
     python -m muxrl.experiments.studies.two_step.cases --out runs/two_step
 
 `main` writes `outcomes.json`, a list with one record for each case and seed, and draws the study's
-picture. A case and seed that `--out` holds already is not run again.
+picture. A case and seed that are already in `--out` are not run again.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def evaluated(
     should_explore: bool = False,
     combine: Callable[[Iterable[float]], float] = fmean,
 ) -> Measure:
-    """Returns the rule "mean return of so many seeded evaluation episodes".
+    """Returns a rule that measures the mean return of seeded evaluation episodes.
 
     Args:
-        num_episodes: how many.
-        should_explore: whether actions are sampled as in training; else greedy.
-        combine: makes an episode's return of its agents' returns: their mean, or `sum`.
+        num_episodes: number of episodes.
+        should_explore: whether actions are sampled as in training, or greedy.
+        combine: computes an episode's return from its agents' returns: their mean, or `sum`.
     """
 
     def measure(served: Served) -> Figures:
@@ -71,15 +71,15 @@ def train(
 
     Measuring happens between two env steps and leaves open training episodes as they are. The last
     measurement is made once all servers have finished training. Schedules of the simulation's
-    parameters move on where it is measured.
+    parameters move on only at measurements.
 
     Args:
         config: the experiment; its environments run in lockstep.
         env_steps: budget.
         every: env steps between two measurements; None: only the last one is made.
-        measure: what is measured.
+        measure: measures the servers.
         is_enough: whether figures end the training before the budget is spent.
-        measure_last: what is measured after training; None: the same as on the way.
+        measure_last: measures after training; None: `measure`.
 
     Returns:
         Figures by env steps, with `time_s` and `cpu_s` added: wall and processor seconds of
@@ -126,7 +126,7 @@ def train(
 
 
 def held(is_good: Callable[[Figures], bool]) -> Callable[[Figures], bool]:
-    """Returns a rule for `train`: it is enough once two measurements in a row were good."""
+    """Returns a rule for `train` that is met once two measurements in a row are good."""
     was_good = False
 
     def is_enough(figures: Figures) -> bool:
@@ -154,15 +154,15 @@ class _Clock:
 
 @dataclass(frozen=True)
 class Case:
-    """One experiment, its budget, and what is measured."""
+    """One experiment, its budget, and how it is measured."""
 
     config: str
-    """Name of the packaged config, or a path."""
+    """Name of a packaged config, or a path."""
     overrides: tuple[str, ...]
     env_steps: int
     measure: Measure
     every: int | None = None
-    """Env steps between two measurements; None: measured once, after training."""
+    """Env steps between two measurements; None: only one, after training."""
     levels: Mapping[str, float] = field(default_factory=dict)
     """Returns that are known beforehand, by name: "random", "optimum"."""
 
@@ -195,12 +195,12 @@ class CaseTable:
     """The cases of a study."""
 
     cases: Mapping[str, Case]
-    """By name. Those whose names begin with the same "TASK: " share a panel of the picture."""
+    """By name; cases whose names begin with the same "TASK: " share a panel of the picture."""
     seeds: tuple[int, ...] = (0,)
     title: str = ""
-    """Of the picture, with the rule of evaluation in it; "": there is no picture of curves."""
+    """Title of the picture, which says how returns are evaluated; "": no picture of curves."""
     draw_own: Callable[[Sequence[Outcome], Path], None] | None = None
-    """Draws the study's own picture into a folder instead."""
+    """Draws a picture of the study's own into a folder instead."""
 
     def run(
         self,
@@ -216,8 +216,8 @@ class CaseTable:
             name: of the case.
             seed: of the experiment.
             env_steps: budget; None takes the case's own.
-            until: says of figures whether they are good, see `Case.train_until`; None: the whole
-                budget is spent.
+            until: tells whether figures are good, see `Case.train_until`; None: the whole budget
+                is spent.
         """
         case = self.cases[name]
         env_steps = env_steps or case.env_steps
@@ -238,7 +238,7 @@ class CaseTable:
 
 
 def main(table: CaseTable, description: str | None) -> None:
-    """Runs the cases that the command line asks for, and draws."""
+    """Runs the cases that the command line names, and draws the picture."""
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("--cases", nargs="+", default=["*"], metavar="NAME", help="or patterns")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(table.seeds))
@@ -250,7 +250,7 @@ def main(table: CaseTable, description: str | None) -> None:
         parser.error(f"no case is called {unknown[0]!r}; there are {', '.join(table.cases)}")
     args.out.mkdir(parents=True, exist_ok=True)
     there = {(outcome.case, outcome.seed) for outcome in read_outcomes(args.out)}
-    # Seed by seed, so that what is cut short has as many seeds of one case as of another.
+    # Seed by seed, so that an interrupted study has equally many seeds of all cases.
     for seed in args.seeds:
         for name, case in table.cases.items():
             if not any(fnmatchcase(name, pattern) for pattern in args.cases):

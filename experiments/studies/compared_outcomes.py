@@ -1,4 +1,4 @@
-"""The outcomes and the picture of a study that is a sweep, from what `muxrl compare` wrote.
+"""Makes the outcomes and picture of a study that is a sweep, from the files of `muxrl compare`.
 
     python -m muxrl.experiments.studies.compared_outcomes masks=DIR "no masks=DIR2" \
         --title "doors: 64 episodes a point, 200 at the end" --out experiments/studies/doors/results
@@ -29,15 +29,15 @@ def compared_outcomes(folder: Path, subject: str = _ROLE, task: str = "") -> lis
     """Returns the outcomes of a comparison, in its order.
 
     Args:
-        folder: with ``curves.csv`` and ``runs.csv``; the runs still lie where it names them.
-        subject: whose return: "role:NAME" is the mean over a role's agents, "total" the sum over
-            all.
-        task: begins the cases' names, "" for none; those that had the same others in the other
-            roles share one, too.
+        folder: has ``curves.csv`` and ``runs.csv``; the runs must still be where it names them.
+        subject: whose return to read: "role:NAME" is the mean over a role's agents, "total" the sum
+            over all agents.
+        task: prefix of the cases' names; "": none. Cases with the same algorithms in the other
+            roles also share a prefix.
 
     Raises:
         OSError: a file is missing.
-        ValueError: they have nothing on that subject.
+        ValueError: the files have nothing on this subject.
     """
     measured: dict[tuple[str, int], dict[int, Figures]] = {}
     for row in _rows(folder / "curves.csv", subject):
@@ -66,10 +66,10 @@ def compared_outcomes(folder: Path, subject: str = _ROLE, task: str = "") -> lis
 
 
 def _case(contestant: str, subject: str, task: str) -> str:
-    """Returns "TASK: NAME" of such as "qmix predators | ppo prey"."""
+    """Returns the case's name "TASK: NAME" for a contestant such as "qmix predators | ppo prey"."""
     roles = dict(part.rsplit(" ", 1)[::-1] for part in contestant.split(" | "))
     own = roles.pop(subject.removeprefix("role:"), None)
-    if own is None:  # of all roles
+    if own is None:  # the subject is all roles
         return f"{task}: " * bool(task) + contestant.removesuffix(" all")
     others = [f"{name} {role}" for role, name in roles.items()]
     return ": ".join([*filter(None, [task]), *others, own])
@@ -81,7 +81,7 @@ def _rows(path: Path, subject: str) -> Iterator[dict[str, str]]:
 
 
 def main() -> None:
-    """Writes what the command line names."""
+    """Writes the outcomes and the picture that the command line asks for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folders", nargs="+", metavar="[TASK=]DIR")
     parser.add_argument("--title", required=True)

@@ -1,4 +1,4 @@
-"""What the cases of a study came to: one JSON file, and the picture drawn from it."""
+"""The outcomes of a study's cases: one JSON file, and the picture drawn from it."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ PICTURE_FILE = "returns.png"
 _MOST_COMMITS = 4
 
 Figures = dict[str, float]
-"""What one measurement found, by name; "return" is the one that curves show."""
+"""The figures of one measurement, by name; curves show "return"."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one case came to with one seed."""
+    """The outcome of one case with one seed."""
 
     case: str
-    """Those whose names begin with the same "TASK: " share a panel of the picture."""
+    """Name of the case; those with the same prefix "TASK: " share a panel of the picture."""
     seed: int
     levels: Mapping[str, float]
     """Returns that are known without learning, by name: "random", "optimum"."""
     measured: Mapping[int, Figures]
     """Figures by env steps."""
     versions: Mapping[str, str | None] = field(default_factory=dict)
-    """Of the software that it was made with; None: not known. ``recorded_in``, where
-    muxrl's own commit is not known or in no branch: the one that has recorded the outcome."""
+    """Versions of the software that made it; None: not known. ``recorded_in`` is the commit that
+    has recorded the outcome, if muxrl's commit is not known or in no branch."""
 
     @property
     def commit(self) -> str:
-        """Which muxrl made it, as far as anybody can tell."""
+        """The commit of muxrl that made the outcome, as far as it is known."""
         if recorded := self.versions.get("recorded_in"):
             return f"before {short_version(recorded)}"
         return short_version(self.versions.get("git_commit") or "of an unknown commit")
@@ -55,15 +55,15 @@ class Outcome:
     def held(self) -> float | None:
         """The return of every measurement in the second half; None if these differ.
 
-        Where game and policy are deterministic, one episode says all; but an untrained network may
-        choose the best actions by chance. What counts is what it *holds*.
+        If game and policy are deterministic, one episode is enough to measure. But an untrained
+        network may choose the best actions by chance, so only a return that it *holds* counts.
         """
         late = list(self.returns.values())[len(self.measured) // 2 :]
         return late[0] if len(set(late)) == 1 else None
 
 
 def read_outcomes(folder: Path) -> list[Outcome]:
-    """Returns the outcomes that a folder holds; [] if it has none."""
+    """Returns the outcomes in a folder; [] if there are none."""
     path = folder / OUTCOMES_FILE
     if not path.exists():
         return []
@@ -74,13 +74,13 @@ def read_outcomes(folder: Path) -> list[Outcome]:
 
 
 def write_outcomes(folder: Path, outcomes: Iterable[Outcome]) -> None:
-    """Writes the file whole, an outcome a line."""
+    """Writes the file as a whole, with one outcome in each line."""
     lines = ",\n".join(json.dumps(asdict(outcome)) for outcome in outcomes)
     write_text(folder / OUTCOMES_FILE, f"[\n{lines}\n]\n")
 
 
 def made_with(outcomes: Iterable[Outcome]) -> str:
-    """Returns the software that outcomes were made with, in a line for a page beside their file."""
+    """Returns a line on the software that made outcomes, for a page beside their file."""
     told = list(outcomes)
     commits = list(dict.fromkeys(outcome.commit for outcome in told))
     if len(commits) > _MOST_COMMITS:
@@ -99,7 +99,7 @@ def draw_outcomes(outcomes: Sequence[Outcome], title: str, folder: Path) -> None
 
     Args:
         outcomes: of one study.
-        title: of the picture; says how returns were measured.
+        title: of the picture, which says how returns were measured.
         folder: where the picture goes.
     """
     from muxrl.experiments.studies.pictures import Curve, Panel, draw_curves  # with matplotlib

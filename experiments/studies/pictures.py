@@ -1,4 +1,4 @@
-"""The studies' one picture: returns against env steps, every seed and their mean."""
+"""Draws the picture of all studies: returns against env steps, every seed and their mean."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Panel:
 
     title: str
     curves: Mapping[str, Sequence[Curve]]
-    """Contestant to a curve for each seed."""
+    """By contestant: a curve for each seed."""
     levels: Mapping[str, float]
-    """Returns that are known without a curve, such as random's, by name."""
+    """By name: returns without a curve, such as that of random actions."""
 
 
 def draw_curves(panels: Sequence[Panel], title: str, path: Path) -> None:
@@ -40,7 +40,7 @@ def draw_curves(panels: Sequence[Panel], title: str, path: Path) -> None:
 
     Args:
         panels: in rows of up to four.
-        title: says how returns were measured.
+        title: of the picture, which says how returns were measured.
         path: of the file.
     """
     num_columns = min(len(panels), _COLUMNS)
@@ -66,12 +66,12 @@ def _draw_panel(axes: Any, panel: Panel, names: Sequence[str]) -> dict[str, Any]
     handles = {}
     for name, seeds in panel.curves.items():
         number = names.index(name)
-        # Equal curves would hide each other: later ones are thinner, and dashed.
+        # Equal curves would hide each other, so later ones are thinner and dashed.
         style = {"color": COLOURS[number % len(COLOURS)], "ls": _DASHES[number % len(_DASHES)]}
         width = 2.8 - 1.4 * number / len(names)
         for curve in seeds:
             axes.plot(*zip(*curve, strict=True), **{**style, "ls": "-"}, lw=0.7, alpha=0.5)
-        # As far as all seeds got.
+        # The mean goes as far as all seeds have points.
         points = [list(zip(*at, strict=True)) for at in zip(*seeds, strict=False)]
         xs, ys = [fmean(x) for x, _ in points], [fmean(y) for _, y in points]
         (line,) = axes.plot(xs, ys, **style, lw=width)

@@ -1,8 +1,9 @@
-"""The commands of ``muxrl``: for each a module with a function of its name (`command.Command`).
+"""The commands of ``muxrl``: each has a module with a function of its name (`command.Command`).
 
-The docstring of a module is the help of its command: after the colon what the list of commands
-says, then what ``muxrl COMMAND --help`` begins with. The function's has the help of each argument.
+A module's docstring is the help of its command. The text after the colon is the command's line in
+the list of commands, and the next paragraph is the beginning of ``muxrl COMMAND --help``. The
+function's docstring has the help of each argument.
 
-Ray, torch, numpy and OmegaConf are imported where a command needs them, and a command's module only
-where it is asked for, so that ``--help`` is quick.
+A command's module is imported only when the command is called, and Ray, torch, numpy and OmegaConf
+only where a command needs them, so that ``--help`` is quick.
 """

@@ -47,7 +47,7 @@ def check(
     if report:
         versions = software_versions(loaded.simulation.env)
         sys.stdout.write(f"{json.dumps(versions, indent=2)}\n{to_yaml(loaded)}")
-        sys.stdout.flush()  # what is wrong goes to the other stream
+        sys.stdout.flush()  # problems go to the other stream
     experiment = prepared(loaded, needs_stop=True, is_check=True)
     from muxrl.orchestrator.config.memory import describe_replays
     from muxrl.orchestrator.supervise.gpus import check_gpus
@@ -70,7 +70,7 @@ def check(
 
 
 def _budget_text(config: ExperimentConfig) -> str:
-    """Returns what ends the run, as ", until it has ..."; "" if nothing does."""
+    """Returns what ends the run, as "; it stops at ..."; "" if nothing does."""
     limits = {name: limit for name, limit in vars(config.stop).items() if limit}
     sentences = [f"{n}: {x:,}" if isinstance(x, int) else f"{n}: {x}" for n, x in limits.items()]
     return f"; it stops at {', '.join(sentences)}" if sentences else ""
@@ -105,7 +105,7 @@ def _check_league(config: str, overrides: Sequence[str]) -> None:
 
 
 def _print_seats(experiment: Experiment) -> None:
-    """Prints a row for all agents that are alike, one for every server, and the assignment."""
+    """Prints a row for each set of agents that are alike and each server, and the assignment."""
     from rich.markup import escape
     from rich.measure import Measurement
 
@@ -127,7 +127,7 @@ def _print_seats(experiment: Experiment) -> None:
             str(seat.action_space),
         )
         alike.setdefault(cells, []).append(agent)
-    # Observation spaces wrap between words, so that in 80 columns no name has to.
+    # Observation spaces wrap between words, so that names need not wrap in 80 columns.
     for title in ("agents", "server", "policy", "group", "observes", "acts"):
         table.add_column(title, no_wrap=title != "observes", overflow="fold")
     for alike_cells, agents in alike.items():
@@ -142,7 +142,7 @@ def _print_seats(experiment: Experiment) -> None:
         algorithm = plan.shown_algorithm + (f", shadow of {plan.shadow}" if plan.shadow else "")
         servers.add_row(plan.server_id, algorithm, while_learning, address, str(plan.seed))
     if Measurement.get(console, console.options, table).minimum > console.width:
-        for column in table.columns:  # long names: better broken than cut off
+        for column in table.columns:  # wrapped names are better than cut ones
             column.no_wrap = False
     for shown in (table, servers):
         console.print()
@@ -157,7 +157,7 @@ def _print_seats(experiment: Experiment) -> None:
 
 
 def _describe_gateway(experiment: Experiment) -> Iterator[str]:
-    """Yields what a simulation that somebody else starts has to know."""
+    """Yields sentences for whoever starts the external simulation."""
     from muxrl.client.episode_metrics import RESERVED_METRICS
     from muxrl.orchestrator.config.checks import awaited_metrics, compares_untrained
 
@@ -181,7 +181,7 @@ def _describe_gateway(experiment: Experiment) -> Iterator[str]:
 
 
 def _describe_reading(plan: ServerPlan) -> Iterator[str]:
-    """Yields what a server does to observations and rewards before it learns from them."""
+    """Yields sentences on what a server does to observations and rewards before it learns."""
     from muxrl.servers.agents.scaling import find_scale
 
     spaces = {str(a.observation_space): a.observation_space for a in plan.agents.values()}

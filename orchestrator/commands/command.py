@@ -1,7 +1,7 @@
-"""A command of ``muxrl``; its function's signature and docstring make its parser.
+"""A command of ``muxrl``; its parser is made from its function's signature and docstring.
 
-A parameter is an argument, one that is keyword-only an option, and what ``Args:`` says of it is its
-help. Before that stands in brackets what stands for its value, or a short form::
+A parameter becomes an argument, a keyword-only parameter an option, and its text in ``Args:`` the
+help. Brackets before the text hold an option's short form, a placeholder for the value, or both::
 
     lines (-n N): only the last N lines.
 """
@@ -29,7 +29,7 @@ COMMANDS = (
     *("logs", "replay", "stop", "watch", "report", "reproduce", "track", "evaluate", "exploit"),
     *("export", "sweep", "league", "compare", "compliance", "completion"),
 )
-"""Modules of this room, in the order of the list of commands."""
+"""The commands' modules in this package, in the order of the list of commands."""
 
 _MODULES = {
     "servers": (
@@ -39,35 +39,35 @@ _MODULES = {
     "tune": ("ray",),
     "export": ("onnx", "onnxscript", "onnxruntime"),
 }  # fmt: skip
-"""By extra of pyproject.toml; without uvloop, which is not made for Windows, and shtab, which one
-command needs."""
+"""By extra of pyproject.toml: the modules of its packages. uvloop, which Windows lacks, and shtab,
+which only one command needs, are left out."""
 
 _ARGUMENT = re.compile(r"^    (\w+)(?: \((-\w\b)? ?(.*)\))?: (.*(?:\n      .*)*)", re.MULTILINE)
 
 _AROUND = (Annotated, types.UnionType, Union)
-"""Of a type; Python 3.10 puts a Union with None around what has this default."""
+"""Forms that wrap a type; Python 3.10 wraps a parameter's with default None in a Union."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Command:
-    """A function that does what a command says, and returns its exit code; None: it is done."""
+    """A command's function, which returns the exit code (None: it is done), and how it is run."""
 
     function: Callable[..., int | None]
     is_long: bool = False
-    """Its work goes on where nobody reads what it prints; of others that is the result."""
+    """Whether it works on when nobody reads its output; other commands only make output."""
     only_prints: bool = False
-    """Whoever reads it may have seen enough, as in ``muxrl runs | head``. Others end as quietly
-    then, but have failed."""
+    """Whether it is done when its reader stops reading, as in ``muxrl runs | head``. Other commands
+    end as quietly then, but with a failure."""
     says: Literal["nothing", "in a terminal", "always"] = "nothing"
-    """Where it says what it does from the first second on, since what it imports takes seconds."""
+    """Where it shows from the first second what it does, since its imports take seconds."""
     needs: tuple[str, ...] = ("servers",)
-    """Extras that have to be installed."""
+    """Extras of muxrl that have to be installed."""
     at_most_one: tuple[str, ...] = ()
-    """Options of which no two are given."""
+    """Options of which at most one may be given."""
     one_of: tuple[str, ...] = ()
-    """Options of which one has to be given, and no two."""
+    """Options of which exactly one has to be given."""
     usage: str | None = None
 
     def __call__(self, args: argparse.Namespace) -> int:
@@ -83,7 +83,7 @@ class Command:
         alternatives = (*self.at_most_one, *self.one_of)
         group: argparse._ArgumentGroup | None = None
         for name, parameter in inspect.signature(self.function).parameters.items():
-            short, placeholder, text = known.get(name, ("", "", ""))  # of nothing under -OO
+            short, placeholder, text = known.get(name, ("", "", ""))  # empty under -OO
             is_option, default = parameter.kind is parameter.KEYWORD_ONLY, parameter.default
             how = _how(kinds[name], default, is_option=is_option)
             if placeholder:
@@ -133,15 +133,15 @@ def _help(text: str, default: Any) -> str:
 
 
 def acting_rule(explore: bool, greedy: bool) -> bool | None:
-    """Returns ``should_explore``; None, the runs' own rule, if neither was said."""
+    """Returns ``should_explore``; without options None, which is the runs' own rule."""
     return explore if explore or greedy else None
 
 
 def pair_of(value: Callable[[str], T], form: str) -> Callable[[str], tuple[str, T]]:
-    """Returns what reads arguments NAME=VALUE; a refusal says that they must look like `form`."""
+    """Returns a function that reads arguments NAME=VALUE; its errors show the `form`."""
 
     def read(text: str) -> tuple[str, T]:
-        # A text may have a sign of equality, and so may a name before a number.
+        # A value that is text may contain "=", and so may a name before a number.
         for name, _, rest in (text.partition("="), text.rpartition("=")):
             with contextlib.suppress(ValueError):
                 if name and rest:
@@ -152,17 +152,17 @@ def pair_of(value: Callable[[str], T], form: str) -> Callable[[str], tuple[str, 
 
 
 class _Pairs(argparse._AppendAction):
-    """Gathers pairs in a dict."""
+    """An argparse action that gathers pairs in a dict."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
         setattr(namespace, self.dest, {**(getattr(namespace, self.dest) or {}), **dict([values])})
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Returns what a command line says, with its `Command` as ``run``.
+    """Returns the arguments of a command line, with its `Command` as ``execute``.
 
     Raises:
-        SystemExit: it is wrong (2), or help or the version was asked for (0).
+        SystemExit: the line is wrong (2), or help or the version was asked for (0).
     """
     name = argv[0] if argv else ""
     parser = whole_parser([name] if name in COMMANDS else COMMANDS)
@@ -170,7 +170,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         hint = did_you_mean(name, COMMANDS) or f"; choose from {', '.join(COMMANDS)}"
         parser.error(f"there is no command {name!r}{hint}")
     args, rest = parser.parse_known_args(argv)
-    # argparse takes all positionals at once; those after an option are left over.
+    # argparse takes positionals only once; overrides after an option are left over.
     has_overrides = "overrides" in args
     unknown = [x for x in rest if not has_overrides or x.startswith("-") or "=" not in x]
     if unknown:
@@ -181,14 +181,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def whole_parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
-    """Returns the parser of these commands, whose modules are imported."""
+    """Imports the modules of these commands, and returns their parser."""
     parser = argparse.ArgumentParser(
         prog="muxrl",
         description="Several RL trainers, learning at the same time from one shared simulation.",
     )
     parser.add_argument("--version", action=_Version)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    # What a command is, its module's docstring says: a line for the list, a paragraph for its help.
+    # A module's docstring has a line for the list of commands and a paragraph for the help.
     for name in names:
         module = import_module(f"muxrl.orchestrator.commands.{name}")
         title, _, about = (module.__doc__ or "").partition("\n\n")
@@ -205,7 +205,7 @@ def whole_parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 class _Version(argparse._VersionAction):
-    """Looks for the version only if it is asked for, which takes its time."""
+    """Looks up the version only if it is asked for, since that takes time."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from muxrl.orchestrator.storage.versions import installed_version
@@ -215,10 +215,12 @@ class _Version(argparse._VersionAction):
 
 
 def check_installed(name: str, extras: Sequence[str]) -> None:
-    """Imports nothing: an install without extras has the client, and not the servers' packages.
+    """Checks that a command's packages are installed, without importing them.
+
+    An install without extras has the client, but not the servers' packages.
 
     Raises:
-        Refused: a command lacks something; on an older Python it cannot have it.
+        Refused: a package is missing, or this Python is too old for it.
     """
     if extras and sys.version_info < SERVERS_PYTHON:
         raise Refused(f"{name!r} {needs_newer_python()}")

@@ -17,7 +17,7 @@ _KINDS = (
     ("leagues", "leagues", "muxrl check NAME, muxrl league NAME"),
 )
 _SENTENCE = re.compile(r"(.*?[.?!])(?= [A-Z]|$)")
-"""The first one; "Rashid et al. 2018" is in its middle."""
+"""Matches the first sentence; the dot in "Rashid et al. 2018" does not end it."""
 
 
 @command(only_prints=True)
@@ -39,7 +39,7 @@ def configs() -> None:
 
 
 def describe(path: Path) -> str:
-    """Returns the first sentence of the comment with which a file begins, "" if it has none."""
+    """Returns the first sentence of the comment at a file's beginning; "" if it has none."""
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):

@@ -1,4 +1,4 @@
-"""What commands that run an experiment share: to prepare it, and to run it."""
+"""Prepares and runs an experiment, for all commands that do so."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def prepared(config: ExperimentConfig, *, needs_stop: bool, is_check: bool = False) -> Experiment:
-    """Returns the experiment; what libraries print meanwhile is kept off the terminal.
+    """Returns the resolved experiment, and keeps what libraries print off the terminal.
 
     Raises:
-        ConfigError: it cannot be run.
+        ConfigError: the experiment cannot be run.
     """
     from muxrl.orchestrator.config import prepare
 
@@ -32,7 +32,7 @@ def run_prepared(
     *,
     show_progress: bool,
 ) -> int:
-    """Runs an experiment or goes on with a run, says what went wrong, returns the exit code."""
+    """Runs an experiment or resumes a run, prints what went wrong, and returns the exit code."""
     from rich.console import Console
 
     from muxrl.orchestrator.launch.whole_run import run_experiment

@@ -77,10 +77,11 @@ def gateway(
 
 
 def _find_servers(given: Sequence[str], directory: Path | None) -> list[str]:
-    """Returns the addresses.
+    """Returns the servers' addresses.
 
     Raises:
-        ConfigError: there are none, or no more, or two ways to find them.
+        ConfigError: neither or both of addresses and a run are given, or the run has no servers
+            now.
     """
     if (directory is None) == (not given):
         raise ConfigError(["needs either the servers' addresses, HOST:PORT, or --run RUN"])

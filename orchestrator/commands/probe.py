@@ -5,7 +5,7 @@ agents, their spaces, and the length of its state. For the simulation's own mach
 nothing but the light client.
 """
 
-# It runs where the simulation does, with the light client alone: no ray, torch, OmegaConf or YAML.
+# This runs where the simulation runs, with the light client alone: no ray, torch, OmegaConf, YAML.
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from muxrl.client.adapters import Simulation
 
 _PLAIN = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
-"""What YAML reads as a text without quotes, but for its own words."""
+"""Text that YAML reads as text without quotes, except for its own words (`_WORDS`)."""
 _PLAIN_KEY = re.compile(r"[A-Za-z_][\w.-]*(\{\d+\.\.\d+\}[\w.-]*)?", re.ASCII)
-"""The same for a key at the beginning of a line, where braces are letters."""
+"""The same for a key at the beginning of a line, where braces need no quotes."""
 _WORDS = frozenset({"yes", "no", "on", "off", "true", "false", "null"})
 
 
@@ -60,12 +60,12 @@ def probe(env: str, kwargs: Sequence[str] = (), *, vector_env: bool = False) -> 
 
 
 def external_section(simulation: Simulation) -> str:
-    """Returns the section ``simulation:`` of a config in which this one is external, as YAML.
+    """Returns a config's section ``simulation:``, as YAML, for this simulation as an external one.
 
-    Alike agents in a row are one line: ``driver_{0..9}``.
+    Successive agents that are alike become one entry: ``driver_{0..9}``.
 
     Raises:
-        ConfigError: an agent's id has braces that would be counted out.
+        ConfigError: an agent's id has braces that a config would expand to numbers.
     """
     import msgspec
 

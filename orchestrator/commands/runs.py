@@ -50,7 +50,7 @@ def _print(entries: list[dict[str, Any]], num_left_out: int) -> None:
 
     console = table_console()
     table = plain_table("")
-    # Names are to be copied: only those that are long are broken.
+    # Names are meant to be copied, so only long ones are wrapped.
     table.add_column("run, and its servers", overflow="fold")
     table.add_column("state", width=len("interrupted,"))
     for title in ("env\nsteps", "last\nevaluation", "age"):
@@ -79,7 +79,7 @@ def _state(entry: Mapping[str, Any]) -> str:
 
 
 def _served(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns for each server whom it serves, and its return; of a sweep what its trials are."""
+    """Returns each server's agents and its evaluated return; for a sweep one row on its trials."""
     from muxrl.orchestrator.measure.number_text import number
     from muxrl.orchestrator.sweeps.directory import counts_text
     from muxrl.protocol.patterns import abridged

@@ -13,7 +13,7 @@ from muxrl.orchestrator.commands.command import command
 from muxrl.orchestrator.errors import ExitCode
 
 _TIMEOUT_S = 300.0
-"""An update in progress, the last checkpoint and the report take seconds, on large runs minutes."""
+"""Seconds. An open update, the last checkpoint and the report may take minutes in large runs."""
 
 
 @command()

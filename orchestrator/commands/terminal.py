@@ -1,4 +1,4 @@
-"""The terminal of a command: how wide its tables are, and that only muxrl speaks on it."""
+"""Sets the width of tables, and keeps the output of libraries off the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def table_console() -> Console:
-    """Returns the console for tables: in a pipe or file, lines are not wrapped at 80 columns."""
+    """Returns the console for tables; in a pipe or file it is 160 columns wide, not 80."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 160)
@@ -27,8 +27,9 @@ def table_console() -> Console:
 def quiet() -> Iterator[None]:
     """Keeps what libraries and environments print while they load off the terminal.
 
-    File descriptors are redirected, not `sys.stderr`: loggers that are made meanwhile keep the
-    stream they find, and must work later. After an unexpected exception all output is shown.
+    File descriptors are redirected, rather than `sys.stderr`: loggers that are made meanwhile keep
+    the stream that they find, which must work later. After an unexpected exception all output is
+    shown.
     """
     sys.stdout.flush()
     sys.stderr.flush()

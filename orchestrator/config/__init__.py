@@ -1,4 +1,4 @@
-"""An experiment's config: YAML in, plans for each server out, every mistake by name.
+"""Reads an experiment's YAML and turns it into a plan for each server; names every mistake.
 
     config = load_config("experiments/conf/tag.yaml", ["seed=1"])
     experiment = prepare(config)

@@ -1,4 +1,4 @@
-"""What is wrong with a config in itself, before its simulation is made."""
+"""Finds mistakes in a config that can be seen before its simulation is made."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from muxrl.servers.network.access import is_loopback
 EXTERNAL = "external"
 """`simulation.env` of a simulation that muxrl does not start."""
 
-# Names become files and directories; server ids are keys of overrides, too, so without dots.
+# Names become files and directories. Server ids are also keys of overrides, so they have no dots.
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SERVER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-_METRICS_FILES = ("joint", "evaluation")  # the run's own, beside one for each server
-# The run's own, whose logs are named so.
+_METRICS_FILES = ("joint", "evaluation")  # files of the run's metrics, beside one for each server
+# Processes of the run, after which logs are named.
 _PROCESSES = re.compile(r"gateway|launch|trial|simulation-\d+|tracker-.*")
 
 _MIN_TOKEN_CHARS = 16
-"""As many as cannot be tried one after another: 64**16 is 2**96, if they are random."""
+"""So long that a random token cannot be found by trying: 64**16 is 2**96."""
 
 
 def is_file_name(name: str) -> bool:
@@ -46,7 +46,7 @@ def is_file_name(name: str) -> bool:
 
 def is_label(name: str) -> bool:
     """Whether `name` can be a server's label in an assignment."""
-    # Without "@", which separates a label from the server id where several servers share it.
+    # No "@": it separates label and server id where several servers share a label.
     return _FILE_NAME.fullmatch(name) is not None
 
 
@@ -226,8 +226,8 @@ def _parameter_problems(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _algorithm_problems(server_id: str, server: ServerConfig) -> Iterator[str]:
-    """Yields what is wrong with a server's algorithm, its settings and networks."""
-    # Here: people's own algorithms are imported. Muxrl's are not, so that this takes no time.
+    """Yields a sentence for each thing that is wrong with a server's algorithm and its settings."""
+    # Imports users' own algorithms; muxrl's are only looked up, so that this takes no time.
     from muxrl.servers.lookup import find, own_algorithms
 
     try:
@@ -241,7 +241,7 @@ def _algorithm_problems(server_id: str, server: ServerConfig) -> Iterator[str]:
         unknown = (name for name in server.settings if f"has no setting {name!r}" in problem)
         name = next(unknown, "")
         if owners := [one.name for one in own_algorithms() if name in one.settings()]:
-            yield (  # the setting of an algorithm that another file names, perhaps
+            yield (  # perhaps inherited from a base with another algorithm
                 f"{problem.partition('; known: ')[0]}; it is one of {listed(owners)}; if it is "
                 f"inherited, servers.{server_id}.settings={{}}, in a file settings: {{}}, clears "
                 "such settings"
@@ -284,7 +284,7 @@ def _server_problems(
             "muxrl starts; an external one wraps its transport in muxrl.client.stand_in.StandIn"
         )
     simulation, most = config.simulation, server.limits.max_episodes
-    # An evaluation on the way plays while theirs are open.
+    # An evaluation during training plays while training episodes are open.
     num_evaluated = config.evaluation.num_envs or 1
     num_open = simulation.num_processes * simulation.num_envs_per_process + num_evaluated
     if simulation.env != EXTERNAL and num_open > most:
@@ -297,11 +297,11 @@ def _server_problems(
 
 
 def access_problems(who: str, remedy: str, listener: ServerConfig | GatewayConfig) -> Iterator[str]:
-    """Yields a sentence for each reason why strangers could use what listens there.
+    """Yields a sentence for each reason why strangers could use a server or gateway.
 
     Args:
-        who: listens.
-        remedy: how it is given a token.
+        who: the listener's name.
+        remedy: how to give it a token.
         listener: its settings.
     """
     if not is_loopback(listener.host) and not listener.token:
@@ -386,7 +386,7 @@ def unknown_metric(where: str, name: str, config: ExperimentConfig) -> Iterator[
 def _unknown_servers(
     where: str, given: Mapping[str, Any], config: ExperimentConfig
 ) -> Iterator[str]:
-    """Yields a sentence for each server that a mapping names and that does not act."""
+    """Yields a sentence for each key of a mapping that is no acting server."""
     acts = shadows.acting(config)
     for server_id in given:
         if server_id in acts:
@@ -405,14 +405,14 @@ def _unknown_servers(
 def unknown_server(
     where: str, metric_key: str, of: str, config: ExperimentConfig, what: str = "server"
 ) -> Iterator[str]:
-    """Yields a sentence if a return or metric is taken of a server that is not there.
+    """Yields a sentence if the return or metric of an unknown server is asked for.
 
     Args:
         where: the key.
-        metric_key: the one beside it, which names the metric.
+        metric_key: the key beside it, which names the metric.
         of: the server's id, or `TOTAL`.
         config: the experiment.
-        what: "role or server", where there are roles.
+        what: "role or server" if there are roles.
     """
     acts = shadows.acting(config)
     if of == TOTAL or of in acts:

@@ -1,4 +1,4 @@
-"""An experiment with every name looked up: what `muxrl.orchestrator.config.resolve` makes."""
+"""An experiment with every name looked up, as `muxrl.orchestrator.config.resolve` makes it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ class Experiment:
     """An experiment with every name looked up and every number checked."""
 
     config: ExperimentConfig
-    """As the user wrote it, but for checkpoints: see `resolve._with_checkpoints`."""
+    """The config as the user wrote it, except for paths: see `resolve._with_checkpoints`."""
     facts: SimulationFacts
     servers: dict[str, ServerPlan]
-    """Server id to what its process is started with, in the order of the config."""
+    """By server id, in the order of the config: the plan that its process is started with."""
     warnings: tuple[str, ...] = ()
-    """What is right and hardly meant, which whoever believes the results has to know before."""
+    """A sentence for each thing that is allowed but hardly meant, to know before the run starts."""
     may_be_warned_late: bool = False
-    """Whether the length of episodes may tell more; see `muxrl.orchestrator.config.warnings`."""
+    """Whether more warnings may follow from the length of episodes; see
+    `muxrl.orchestrator.config.warnings`."""
 
     @property
     def acting(self) -> dict[str, ServerPlan]:
-        """All but the shadows: each agent is of one of them."""
+        """The servers that act, which are all except shadows; each agent belongs to one of them."""
         return {s: plan for s, plan in self.servers.items() if not plan.shadow}
 
     @property
@@ -51,12 +52,12 @@ class Experiment:
 
     @property
     def learning(self) -> dict[str, ServerPlan]:
-        """The other servers."""
+        """Servers that learn."""
         return {s: plan for s, plan in self.servers.items() if s not in self.fixed_servers}
 
     @property
     def pool_sources(self) -> dict[str, dict[str, bool]]:
-        """For each pool the servers that its members come from, and whether one is live."""
+        """By pool and server that members come from: whether a member has its newest weights."""
         found: dict[str, dict[str, bool]] = {}
         for pool, _, kind, source in pool_members(self.servers):
             sources = found.setdefault(pool, {})
@@ -65,7 +66,7 @@ class Experiment:
 
     @property
     def judged(self) -> Collection[str] | None:
-        """The agents whose returns say which checkpoint is best; None: all."""
+        """The agents whose returns decide which checkpoint is best; None: all."""
         best = self.config.checkpoint.best
         return None if best is None or best.of == TOTAL else self.servers[best.of].agents
 
@@ -76,7 +77,7 @@ class Experiment:
 
 
 def pool_members(servers: Mapping[str, ServerPlan]) -> Iterator[tuple[str, str, str, str]]:
-    """Yields each pool's members that come from other servers: pool, entry, kind, server."""
+    """Yields pool, entry, kind and server for each pool's member that comes from another server."""
     for server_id, plan in servers.items():
         for entry, member in plan.settings["members"].items() if plan.algorithm == POOL else ():
             for kind in ("live", "snapshots"):

@@ -1,6 +1,6 @@
-"""The settings of an experiment that decide how it plays and learns, without those around it.
+"""The settings of an experiment that decide its results: how it plays and learns.
 
-Runs that agree in these, and in which agents each server has, are seeds of one experiment.
+Runs that agree in these settings, and in which agents each server has, are seeds of one experiment.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from muxrl.servers.config import ServerConfig
 from muxrl.servers.declared import use_of
 
 Settings = Mapping[str, str]
-"""Dotted key to value; what is not given has its default."""
+"""Value by dotted key; a setting that is not given has its default."""
 
 
 def server_settings(
     server: ServerConfig, defaults: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 ) -> Settings:
-    """Returns those of a server; keys of its ``settings`` stand for themselves.
+    """Returns the settings of a server; keys of its ``settings`` have no prefix.
 
     Args:
         server: as the user wrote it.
-        defaults: of its ``settings`` and ``model``, where these give nothing.
+        defaults: of its ``settings`` and ``model``, for keys that the user did not give.
     """
     found = {
         key.removeprefix("settings."): value
@@ -37,12 +37,16 @@ def server_settings(
 
 
 def simulation_settings(simulation: SimulationConfig) -> Settings:
-    """Returns those of the simulations."""
+    """Returns the settings of the simulations."""
     return _shaping(simulation, SimulationConfig)
 
 
 def experiment_settings(config: ExperimentConfig) -> Settings:
-    """Returns those of an experiment; each of its seeds may begin with a checkpoint of its own."""
+    """Returns the settings of an experiment.
+
+    Of `initialize_from` only whether it is given counts: each seed may begin with another
+    checkpoint.
+    """
     found = {f"simulation.{k}": v for k, v in simulation_settings(config.simulation).items()}
     for server_id, server in config.servers.items():
         found |= {
@@ -57,13 +61,16 @@ def experiment_settings(config: ExperimentConfig) -> Settings:
 
 
 def _shaping(tree: Any, schema: type) -> dict[str, str]:
-    """Returns each key that is given, and by which other results come out."""
+    """Returns the given keys that change results, with their values."""
     shapes = {k: v for k, v in flat(tree).items() if use_of(schema, k.split(".")).shapes_results}
     return {key: str(value) for key, value in shapes.items()}
 
 
 def conflicts(ours: Settings, theirs: Settings) -> list[str]:
-    """Returns the keys that differ, each with both values; a metric that one has alone is none."""
+    """Returns the keys that differ, each with both values.
+
+    A metric of the simulation that only one side has is no difference.
+    """
     return [
         f"{key} is {ours.get(key, 'its default')} against {theirs.get(key, 'its default')}"
         for key in diff(ours, theirs)

@@ -1,6 +1,6 @@
-"""A simulation's agents, their spaces, and the length of its state.
+"""Finds out a simulation's agents, their spaces, and the length of its state.
 
-The environment is made once to read them; those of an external simulation are in its config, its
+The environment is made once to read them. An external simulation declares them in its config, with
 spaces in their plain form: ``{type: box, shape: [4]}``.
 """
 
@@ -20,14 +20,15 @@ from muxrl.protocol.spaces import Space
 def probe(simulation: SimulationConfig, *, is_whole: bool = False) -> SimulationFacts:
     """Makes the environment, reads its agents and spaces, plays a step, and closes it.
 
-    It is reset with the parameters that an episode at the end of the run may have. All this happens
-    in another process: nothing of the environment is left, nor has changed the working folder.
+    It is reset with parameters that an episode at the end of the run may have. All this happens in
+    another process, so that nothing of the environment stays in memory, and it cannot change the
+    working folder here.
 
-    Those of an external simulation are read from its config.
+    The facts of an external simulation are read from its config.
 
     Args:
-        simulation: to be made.
-        is_whole: plays an episode to its end, twice, and has two copies open if a run would.
+        simulation: its config.
+        is_whole: plays an episode to its end, twice, and opens two copies at a time if a run would.
 
     Raises:
         ConfigError: the environment cannot be made, or its agents, spaces, step or parameters are
@@ -98,7 +99,7 @@ def _external_facts(simulation: SimulationConfig) -> SimulationFacts:
                     f"simulation.agents: {agent_id!r} is declared twice, by "
                     f"{declared[agent_id]!r} and {pattern!r}"
                 )
-                break  # and so are others, likely
+                break  # the other names of this pattern are likely declared twice, too
             declared[agent_id] = pattern
             if len(spaces) == 2:
                 agents[agent_id] = (spaces[0], spaces[1])

@@ -1,4 +1,4 @@
-"""What `servers.SERVER.initialize_from` leads to: a checkpoint whose policies fit the server's own.
+"""Finds the checkpoint of `servers.SERVER.initialize_from`, and checks that its policies fit.
 
 Only `muxrl.json` is read; the server that loads the weights compares them once more.
 """
@@ -18,7 +18,7 @@ def find_initial_weights(given: str, plan: ServerPlan) -> tuple[str, list[str]]:
 
     Args:
         given: the directory of a run, or the folder of a server's checkpoint.
-        plan: of the server that is to begin with its weights.
+        plan: of the server that is to begin with these weights.
     """
     server_id = plan.server_id
     path = Path(given).expanduser()

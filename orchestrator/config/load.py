@@ -1,4 +1,7 @@
-"""YAML and ``key=value`` overrides to dataclasses, every mistake named by its key; and back."""
+"""Reads YAML and ``key=value`` overrides into dataclasses, and writes dataclasses as YAML.
+
+Every mistake is named by its key.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,9 @@ from muxrl.protocol.suggestions import did_you_mean, listed
 from muxrl.servers.declared import use_of
 
 ConfigSource = str | Path | Mapping[str, Any] | ExperimentConfig
-"""A file or its name, or what it would say, nested, with dataclasses and classes if one likes."""
+"""A file, a packaged config's name, or the same content as a nested mapping or a dataclass.
+
+Mappings may hold dataclasses and classes."""
 
 T = TypeVar("T")
 
@@ -47,13 +52,17 @@ _OF_SWEEPS = frozenset(
      "metric", "scheduler", "searcher", "max_concurrent", "report_interval_s", "callbacks",
      "calibration_s", "sweeps_dir")
 )  # fmt: skip
-"""Keys by which a sweep is known: no experiment has them."""
+"""Keys by which a file is recognised as a sweep, since no experiment has them."""
 BENCHMARK = "benchmark"
-"""The folder, and what begins the names, of tasks with stored results."""
+"""The folder of tasks with stored results, and the prefix of their names."""
 
 
 def packaged_configs(kind: str = "conf") -> dict[str, Path]:
-    """Returns the configs that come with muxrl, by bare name; `kind` "sweeps" or "leagues"."""
+    """Returns the configs that come with muxrl, by bare name.
+
+    Args:
+        kind: "conf" for experiments, "sweeps" or "leagues".
+    """
     folder = Path(str(resources.files("muxrl.experiments")))
     found = {path.stem: path for path in sorted((folder / kind).glob("*.yaml"))}
     tasks = sorted((folder / BENCHMARK / kind).glob("*.yaml"))
@@ -61,11 +70,11 @@ def packaged_configs(kind: str = "conf") -> dict[str, Path]:
 
 
 def find_config(name: str | Path, kind: str = "conf") -> Path:
-    """Returns the file of a path, or of the bare name of a packaged config.
+    """Returns the file that a path, or the bare name of a packaged config, leads to.
 
     Args:
         name: as the user gives it.
-        kind: as for `packaged_configs`.
+        kind: of config; see `packaged_configs`.
 
     Raises:
         ConfigError: there is no such file.
@@ -90,7 +99,9 @@ def find_config(name: str | Path, kind: str = "conf") -> Path:
 
 
 def is_sweep(name: str | Path) -> bool:
-    """Whether a path, or the bare name of a packaged config, is a sweep's; False if it is neither.
+    """Whether a path, or the bare name of a packaged config, leads to a sweep.
+
+    False for what is neither.
 
     Raises:
         ConfigError: the file is not YAML.
@@ -103,7 +114,7 @@ def is_sweep(name: str | Path) -> bool:
 
 
 def is_league(name: str | Path) -> bool:
-    """Whether a path, or the bare name of a packaged config, is a league's.
+    """Whether a path, or the bare name of a packaged config, leads to a league.
 
     Raises:
         ConfigError: the file is not YAML.
@@ -118,14 +129,14 @@ def load_config(source: ConfigSource, overrides: Overrides = ()) -> ExperimentCo
     """Reads an experiment.
 
     Args:
-        source: a YAML file, or the bare name of a packaged config; or what such a file would say,
-            see `plain`.
-        overrides: on top of it, see `Overrides`.
+        source: a YAML file, the bare name of a packaged config, or the content of such a file; see
+            `plain`.
+        overrides: replace values of the source; see `Overrides`.
 
     Raises:
         ConfigError: with all unknown keys, values of a wrong type and broken interpolations; or
-            a file that is missing or is not YAML. Whether the experiment makes sense
-            is checked by `muxrl.orchestrator.config.resolve`.
+            a file that is missing or is not YAML. `muxrl.orchestrator.config.resolve` checks
+            whether the experiment makes sense.
     """
     if isinstance(source, str | Path):
         return _load_file(source, overrides, ())
@@ -138,15 +149,15 @@ def load_config(source: ConfigSource, overrides: Overrides = ()) -> ExperimentCo
 
 
 def load_base(folder: Path, base: Any, above: tuple[Path, ...] = ()) -> ExperimentConfig:
-    """Reads what a config's key `base` names.
+    """Reads the experiment that a config's key `base` names.
 
     Args:
         folder: of the config.
-        base: the key's value; an empty one, or none that is text, gives the defaults.
-        above: the files that are based on it.
+        base: the key's value; the defaults are returned if it is empty or no text.
+        above: the files that are based on this one.
 
     Raises:
-        ConfigError: as `load_config`; or it is one of the files above.
+        ConfigError: as for `load_config`; or the base is one of the files above.
     """
     if not isinstance(base, str) or not base:  # another type is an error of the config itself
         return ExperimentConfig()
@@ -176,12 +187,12 @@ def _load_file(
 def load_structured(
     file: Path | Tree, defaults: T, overrides: Overrides = (), source: str = ""
 ) -> T:
-    """Reads a file into the dataclass that its defaults are of.
+    """Reads a file into an object of the same dataclass as the defaults.
 
     Args:
-        file: YAML, or what it would say.
-        defaults: what holds where the file says nothing.
-        overrides: on top of the file, see `Overrides`.
+        file: a YAML file, or its content.
+        defaults: the values of keys that the file does not give.
+        overrides: replace values of the file; see `Overrides`.
         source: what the user calls the file, for the message.
 
     Raises:
@@ -211,14 +222,14 @@ def load_structured(
 
 
 def set_values(config: T, values: Mapping[str, Any]) -> tuple[T, list[str]]:
-    """Returns a config with some values replaced, and a sentence for each misfit.
+    """Returns a copy of a config with some values replaced, and a sentence for each misfit.
 
-    It is a copy, except where there are no values.
+    Without values the config itself is returned.
 
     Args:
         config: a dataclass of a schema.
-        values: key path, such as ``"servers.qmix.settings.lr"``, to its value; a mapping continues
-            top of what is there, and an empty one clears it.
+        values: by key path, such as ``"servers.qmix.settings.lr"``; a mapping is merged into the
+            one that is there, and an empty mapping clears it.
     """
     if not values:
         return config, []
@@ -230,7 +241,7 @@ def set_values(config: T, values: Mapping[str, Any]) -> tuple[T, list[str]]:
 
 
 def _line(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
-    """Returns the line of a key, for an item of a list that of the list; 0 if there is none."""
+    """Returns the line of a key, or of the list in which an item stands; 0 if it has none."""
     parents = (tuple(map(str, path[:length])) for length in range(len(path), 0, -1))
     return next((lines[parent] for parent in parents if parent in lines), 0)
 
@@ -238,9 +249,9 @@ def _line(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
 def to_yaml(config: Any) -> str:
     """Returns every setting of an experiment, sweep or league, defaults and base included.
 
-    Tokens are masked, since the text is kept: what the environment's MUXRL_TOKEN says is read from
-    there again. Else the mask is OmegaConf's "to be filled in", so that a launch from this text
-    says so instead of listening with a token that everybody knows.
+    The text is kept, so tokens are masked. A token that equals the environment's MUXRL_TOKEN
+    becomes a reference to that variable. Any other becomes OmegaConf's "to be filled in", so that
+    a launch from this text reports it instead of listening with a token that everybody knows.
     """
     masked = asdict(config)
     for path, token in secrets(masked, type(config)).items():
@@ -250,10 +261,12 @@ def to_yaml(config: Any) -> str:
 
 
 def load_written(file: Path, schema: type[T]) -> T:
-    """Reads what `to_yaml` wrote, for its results; masked tokens come back as none.
+    """Reads a file that `to_yaml` wrote; masked tokens are empty.
+
+    For whoever reads results, and starts nothing.
 
     Raises:
-        ConfigError: it cannot be read, or is of another version of muxrl.
+        ConfigError: the file cannot be read, or another version of muxrl wrote it.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -263,15 +276,15 @@ def load_written(file: Path, schema: type[T]) -> T:
 
 
 def read_written(text: str, schema: type[T], source: str = "") -> T:
-    """Returns what `to_yaml` made a text of; masked tokens come back as none.
+    """Reads a text that `to_yaml` wrote; masked tokens are empty.
 
     Args:
         text: all of it.
-        schema: what it was made of.
-        source: where it came from, for the message.
+        schema: the dataclass that was written.
+        source: where the text came from, for the message.
 
     Raises:
-        ConfigError: it is not YAML, or of another version of muxrl.
+        ConfigError: the text is not YAML, or another version of muxrl wrote it.
     """
     try:
         tree: Any = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
@@ -288,7 +301,7 @@ def read_written(text: str, schema: type[T], source: str = "") -> T:
 
 
 def secrets(tree: Tree, schema: type) -> dict[KeyPath, str]:
-    """Returns what an experiment, sweep or league says that is never written down."""
+    """Returns by path the values of an experiment, sweep or league that are never written down."""
     stated = leaves(tree)
     return {path: value for path, value in stated if value and use_of(schema, path).is_secret}
 

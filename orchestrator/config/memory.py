@@ -1,8 +1,9 @@
-"""How much memory the replays of an experiment take once they are full, beside what is free.
+"""Compares the memory that an experiment's full replays will take with the memory that is free.
 
 A replay fills for minutes or days before the machine runs out of memory, and the system then kills
-a server. Its size follows from settings and spaces, so it can be said before anything starts; for
-replays of whole episodes per env step of their length, which only the run will show.
+a server. The size of a full replay follows from settings and spaces, so it is known before anything
+starts. Of a replay of whole episodes only the size per env step is known; how long episodes are,
+the run will show.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from muxrl.servers.lookup import find
 from muxrl.servers.trainers.budget import ReplaySize
 
 _SHOWN_LENGTH = 100
-"""Env steps of an episode for which a size is shown where their length is not known yet."""
+"""Length of an episode (env steps) that is assumed for shown sizes while it is not known."""
 _CGROUP = Path("/sys/fs/cgroup")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -29,7 +30,7 @@ class _Replay(NamedTuple):
 
 
 def find_replays(experiment: Experiment) -> list[_Replay]:
-    """Returns the replays of the servers that learn from one."""
+    """Returns the size of the replay of each server that has one."""
     found = []
     for server_id, plan in experiment.learning.items():
         size = find(plan.algorithm).find_replay_size(plan)
@@ -39,7 +40,7 @@ def find_replays(experiment: Experiment) -> list[_Replay]:
 
 
 def describe_replays(experiment: Experiment) -> Iterator[str]:
-    """Yields for each replay what it holds and takes, and then what is free."""
+    """Yields a sentence on the size of each replay, and one on the memory that is free."""
     replays = find_replays(experiment)
     for server_id, size in replays:
         length = f" if these have {_SHOWN_LENGTH} env steps each" if size.per_env_step else ""
@@ -58,13 +59,13 @@ def describe_replays(experiment: Experiment) -> Iterator[str]:
 
 
 def find_overflow(experiment: Experiment, episode_length: float | None = None) -> Iterator[str]:
-    """Yields a sentence if the replays do not fit into what is free on this machine.
+    """Yields a sentence if the replays do not fit into the free memory of this machine.
 
-    Nothing is said of a cluster, whose servers are on machines that are not known here.
+    Yields nothing for a run on a cluster, since its machines are not known here.
 
     Args:
         experiment: resolved.
-        episode_length: in env steps, mean; None: it is not known yet.
+        episode_length: the mean, in env steps; None: not known yet.
     """
     replays = find_replays(experiment)
     if experiment.config.address or not replays:
@@ -90,7 +91,7 @@ def find_overflow(experiment: Experiment, episode_length: float | None = None) -
 
 
 def free_bytes() -> int:
-    """Returns what can be used without swapping: of the machine, or of the container's limit."""
+    """Returns the bytes that are free without swapping, within the container's limit."""
     free: int = psutil.virtual_memory().available
     try:
         limit = (_CGROUP / "memory.max").read_text().strip()
@@ -101,7 +102,7 @@ def free_bytes() -> int:
 
 
 def shown(num_bytes: float) -> str:
-    """Returns a number of bytes for people: "1.5 GiB"."""
+    """Returns a number of bytes as text for people, such as "1.5 GiB"."""
     for unit in _UNITS[:-1]:
         if num_bytes < 1024:
             return f"{num_bytes:.3g} {unit}" if num_bytes < 1000 else f"{num_bytes:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""A YAML file as a tree, its keys' lines, and trees on top of each other."""
+"""Reads a YAML file as a tree with the lines of its keys, and merges trees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from muxrl.orchestrator.errors import ConfigError
 
 KeyPath = tuple[Any, ...]
-"""Keys from the top down; those of lists are integers."""
+"""Keys from the top down; the items of a list have integers."""
 Tree = dict[str, Any]
 
 
@@ -24,7 +24,7 @@ def read_yaml(file: Path) -> tuple[Tree, dict[KeyPath, int]]:
     """Returns a file's tree, interpolations untouched, and the line of each of its keys.
 
     Raises:
-        ConfigError: it cannot be read as text, is not YAML, or holds no mapping.
+        ConfigError: the file cannot be read as text, is not YAML, or holds no mapping.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -46,7 +46,7 @@ def read_yaml(file: Path) -> tuple[Tree, dict[KeyPath, int]]:
 
 
 def _compose(text: str) -> yaml.Node | None:
-    """By libyaml, which is fast; what it refuses the other parser says in more words."""
+    """Parses with libyaml, which is fast; the slow parser explains errors in more words."""
     try:
         return yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError:
@@ -80,7 +80,7 @@ def grammar_problem(error: OmegaConfBaseException) -> str:
 
 
 def first_line(error: BaseException | None) -> str:
-    """Returns the first line of an error's text, its class where it has none."""
+    """Returns the first line of an error's text, or its class's name if it has no text."""
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__
 
@@ -93,12 +93,12 @@ def dotted(path: KeyPath) -> str:
 def leaves(
     tree: Any, prefix: KeyPath = (), *, in_lists: bool = False
 ) -> Iterator[tuple[KeyPath, Any]]:
-    """Yields path and value of each leaf of a tree; an empty mapping is one.
+    """Yields path and value of each leaf of a tree; an empty mapping is a leaf.
 
     Args:
         tree: mappings of mappings.
-        prefix: before each path.
-        in_lists: whether the items of lists are leaves, not the lists.
+        prefix: is put before each path.
+        in_lists: whether the items of lists are leaves, rather than whole lists.
     """
     items: list[tuple[Any, Any]] = []
     if isinstance(tree, Mapping):
@@ -112,25 +112,26 @@ def leaves(
 
 
 def flat(config: Any) -> dict[str, Any]:
-    """Returns the values of a tree, or of a dataclass, by dotted key; an empty mapping has none."""
+    """Returns the values of a tree or dataclass by dotted key, without empty mappings."""
     tree = asdict(config) if is_dataclass(config) and not isinstance(config, type) else config
     return {dotted(p): v for p, v in leaves(tree) if not isinstance(v, Mapping)}
 
 
 def diff(ours: Any, theirs: Any) -> list[str]:
-    """Returns the dotted keys in which two trees or dataclasses differ; what is null is absent."""
+    """Returns the dotted keys in which two trees or dataclasses differ; null equals absent."""
     one, other = flat(ours), flat(theirs)
     return [key for key in {**one, **other} if one.get(key) != other.get(key)]
 
 
 def merged(base: Tree, tree: Tree, *, clears: bool = True) -> Tree:
-    """Returns a tree with another one on top.
+    """Returns a tree with another tree merged on top of it.
 
-    Where the base refers to a mapping of its own, that mapping is changed there alone.
+    If a key of the base is an interpolation that leads to a mapping, only the copy of the mapping
+    under this key is changed.
 
     Args:
         base, tree: mappings of mappings.
-        clears: whether an empty mapping clears what is there.
+        clears: whether an empty mapping clears the mapping below it.
     """
 
     def put(below: Any, above: Any, path: KeyPath) -> Any:
@@ -148,7 +149,7 @@ def merged(base: Tree, tree: Tree, *, clears: bool = True) -> Tree:
 
 
 def resolved(root: Any, path: KeyPath) -> Any:
-    """Returns what stands at a path of OmegaConf's config, as plain data.
+    """Returns the value at a path of an OmegaConf config, as plain data.
 
     Raises:
         OmegaConfBaseException, ValueError, TypeError: an interpolation leads nowhere.

@@ -1,7 +1,7 @@
-"""Values that go on top of a file: ``key.path=value`` items, or a mapping of key paths to values.
+"""Values that replace those of a file: ``key.path=value`` items, or values by key path.
 
-An empty mapping clears what is there, as that of a file clears what its base has:
-``servers.ppo.settings={}`` puts the algorithm's own settings back, and ``{"stop": {}}`` the
+An empty mapping clears the mapping below it, just as an empty mapping in a file clears that of its
+base: ``servers.ppo.settings={}`` restores the algorithm's own settings, and ``{"stop": {}}`` the
 defaults of a section.
 """
 
@@ -27,10 +27,10 @@ nested: ``{"stop": {"env_steps": 9000}}``. Later ones win."""
 
 
 def override_value(overrides: Overrides, key: str, default: Any) -> Any:
-    """Returns what the overrides give for a key of the top, the last one's; else the default.
+    """Returns the value that the last override of a top-level key gives, or the default.
 
     Raises:
-        TypeError: they are one text.
+        TypeError: the overrides are one text.
     """
     for _, tree in parsed(overrides):
         if isinstance(tree, dict):
@@ -39,7 +39,7 @@ def override_value(overrides: Overrides, key: str, default: Any) -> Any:
 
 
 def sets(override: Tree | str, path: KeyPath) -> bool:
-    """Returns whether an override, as `parsed` yields it, gives a key, or some below or above."""
+    """Returns whether an override, as `parsed` yields it, gives a key, or one below or above it."""
     if isinstance(override, str):
         return False
     keys = [given for given, _ in leaves(override)]
@@ -47,7 +47,7 @@ def sets(override: Tree | str, path: KeyPath) -> bool:
 
 
 def nested(keys: Sequence[str], value: Any) -> Tree:
-    """Returns a value as a tree, below its keys from the top down."""
+    """Returns a tree that has the value at this path of keys."""
     value = plain(value, tuple(keys))
     for key in reversed(keys):
         value = {key: value}
@@ -55,18 +55,18 @@ def nested(keys: Sequence[str], value: Any) -> Tree:
 
 
 def plain(value: Any, path: KeyPath = ()) -> Any:
-    """Returns a copy that YAML can hold: what Python gives in place of a file.
+    """Returns a copy of Python values that YAML can hold.
 
-    Dataclasses become mappings, classes and functions the names by which they are imported, paths
-    text, arrays and numbers of NumPy those of Python.
+    Dataclasses become mappings; classes and functions become the names by which they are imported;
+    paths become text; NumPy's arrays and numbers become lists and Python's numbers.
 
     Args:
         value: a config, or a part of one.
         path: where it stands, for the message.
 
     Raises:
-        ConfigError: a class or function that no other process can import, or an object; or a whole
-            config that is no mapping.
+        ConfigError: a class or function cannot be imported by another process, an object is none of
+            the above, or a whole config is no mapping.
     """
     if not path and not (isinstance(value, Mapping) or dataclasses.is_dataclass(value)):
         raise ConfigError([f"a config is a file's name, a mapping or a dataclass, not {value!r}"])
@@ -91,7 +91,7 @@ def plain(value: Any, path: KeyPath = ()) -> Any:
 
 
 def parsed(overrides: Overrides) -> Iterator[tuple[str, Tree | str]]:
-    """Yields each override as the user wrote it, and as a tree, or what is wrong with it."""
+    """Yields each override as the user wrote it, with its tree, or what is wrong with it."""
     if isinstance(overrides, str):
         raise TypeError(
             f"overrides are {overrides!r}, one text; expected a list of 'key.path=value', or a "

@@ -1,4 +1,4 @@
-"""What `simulation.parameters` may say: numbers, schedules, lessons, and what is drawn."""
+"""Checks `simulation.parameters`: numbers, schedules, lessons, and ranges to draw from."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _NEXT_WHEN = ("metric", "of", "at_least", "at_most", "episodes")
 
 
 def is_schedule(given: Any) -> bool:
-    """Whether it is a list: of a parameter, its schedule over env steps."""
+    """Whether a parameter's value is a list, which is a schedule over env steps."""
     return isinstance(given, Sequence) and not isinstance(given, str)
 
 
 def has_lessons(given: Any) -> bool:
-    """Whether it is a row of lessons."""
+    """Whether a parameter's value is a row of lessons."""
     return isinstance(given, Mapping) and "lessons" in given
 
 
 def at_the_end(given: Any) -> Any:
-    """Returns what a parameter comes to: a schedule's last value, the last lesson; else itself."""
+    """Returns a parameter's final value: a schedule's last value, the last lesson, or itself."""
     if is_schedule(given):
         return given[-1][1]
     return given["lessons"][-1] if has_lessons(given) else given
 
 
 def of_evaluations(config: ExperimentConfig) -> dict[str, Any]:
-    """Returns what evaluation episodes are given, for `muxrl.client.episode_parameters.draw`."""
+    """Returns the parameters of evaluation episodes, for `muxrl.client.episode_parameters.draw`."""
     ends = {name: at_the_end(given) for name, given in config.simulation.parameters.items()}
     return ends | config.evaluation.parameters
 
@@ -74,7 +74,7 @@ def find_problems(config: ExperimentConfig) -> Iterator[str]:
 def _or_quotes(
     find: Callable[..., Iterator[str]], key: str, given: Any, *others: Any
 ) -> Iterable[str]:
-    """Returns what `find` finds wrong with a value; that are its quotes, if they are all."""
+    """Returns the problems that `find` yields; if only quotes are wrong, one on the quotes."""
     problems, (bare, quotes) = list(find(key, given, *others)), without_quotes(given)
     if problems and quotes and not list(find(key, bare, *others)):
         return [f"{key}: {quotes}"]

@@ -1,4 +1,4 @@
-"""A tree becomes an object of the class that declares its keys, or a sentence for each mistake."""
+"""Turns a tree into an object of the class that declares its keys; says what is wrong in it."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ from muxrl.servers.trainers.brought_settings import where_it_went
 T = TypeVar("T")
 
 _LEFT_OUT = object()
-"""In place of a value about which something has been said."""
+"""Stands in place of a value whose mistake has been noted."""
 _RAISED = re.compile(r"^\w+ raised while resolving interpolation: ")
-"""What OmegaConf puts before the reason of a resolver such as `oc.env`."""
+"""The text that OmegaConf puts before the reason of a resolver such as `oc.env`."""
 
 
 class Reading(Generic[T]):
-    """What a tree says, read as a class declares it.
+    """Reads a tree as a class declares it.
 
     Attributes:
         config: an object of the class; keys with mistakes have their defaults.
-        mismatches: the sentence of each mistake by its path, in the order of the tree.
+        mismatches: a sentence for each mistake, by path, in the order of the tree.
 
     Args:
         tree: mappings of mappings, with interpolations.
@@ -67,7 +67,7 @@ class Reading(Generic[T]):
         self.config: T = self._keys(tree, schema, ())
         if not self._has_interpolations:
             return
-        try:  # with the defaults, to which they may lead
+        try:  # interpolations may refer to defaults
             defaults = asdict(cast(Any, self.config))
             self._root = OmegaConf.create(merged(defaults, tree, clears=False))
         except OmegaConfBaseException as error:
@@ -81,7 +81,10 @@ class Reading(Generic[T]):
         return _LEFT_OUT
 
     def _closed(self, value: Any, path: KeyPath) -> Any:
-        """Returns a value without interpolations; `_LEFT_OUT` if one leads nowhere, or is open."""
+        """Returns a value with its interpolations resolved.
+
+        `_LEFT_OUT` if one leads nowhere, or a value is left open (``???``).
+        """
         found: Any = value
         for at, leaf in leaves(value, path, in_lists=True):
             if leaf == "???":
@@ -101,7 +104,7 @@ class Reading(Generic[T]):
         return found
 
     def _read(self, value: Any, kind: Any, path: KeyPath) -> Any:
-        """Returns the value as its type has it; `_LEFT_OUT` after a mistake."""
+        """Returns the value converted to its declared type; `_LEFT_OUT` after a mistake."""
         if not isinstance(value, Mapping):
             value = self._closed(value, path)
         inner = of_mapping(kind)
@@ -147,11 +150,11 @@ class Reading(Generic[T]):
 
 
 _OPTIONS = ("run_dir", "resume", "no_progress")
-"""Of `muxrl launch`, which look like keys."""
+"""Options of `muxrl launch` that look like keys."""
 
 
 def _belongs(parent: KeyPath, key: str, schema: type, root: type, algorithm: str) -> str:
-    """Returns what an unknown key may have been meant as, as the end of a sentence."""
+    """Returns what an unknown key was perhaps meant to be, as the end of a sentence."""
     if elsewhere := [dotted(path) for path, _ in keys_of(root) if path[-1] == key]:
         return f"; it belongs at {' or '.join(elsewhere)}"
     if key in _OPTIONS:
@@ -170,8 +173,8 @@ def _belongs(parent: KeyPath, key: str, schema: type, root: type, algorithm: str
 
 
 def _settings(parent: KeyPath, key: str, algorithm: str) -> str:
-    """Returns where a server's key belongs, of whichever library it is; "": nobody knows."""
-    # Of what is generated from the declarations: those of libraries would import them.
+    """Returns where a setting belongs that was given as a server's key; "" if it is unknown."""
+    # From the generated schema: the declarations of libraries' settings would import the libraries.
     generated = resources.files("muxrl.experiments") / "schemas" / "experiment.json"
     declared = json.loads(generated.read_text(encoding="utf-8"))["definitions"]
     name, at = algorithm.upper(), dotted((*parent, "settings"))

@@ -1,8 +1,8 @@
-"""From a config with patterns to the plan that each server process is started with.
+"""Turns a config with patterns into the plan that each server process is started with.
 
-An agent belongs to exactly one server, and its server's plan says how it acts there (see
-`muxrl.orchestrator.config.server_plan`). A server's seed is made of the experiment's seed and the
-server's id, so that it stays the same when other servers are added, removed or moved.
+An agent belongs to exactly one server, whose plan says how the agent acts (see
+`muxrl.orchestrator.config.server_plan`). A server's seed follows from the experiment's seed and the
+server's id, so it stays the same when other servers are added, removed or moved.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def prepare(
 
     Args:
         config, needs_stop: see `resolve`.
-        plays_episode: whether the probe plays a whole one; see `probe`.
+        plays_episode: whether the probe plays a whole episode; see `probe`.
 
     Raises:
-        ConfigError: with all problems of the config; else of its simulation if that cannot be made,
-            or of both together.
+        ConfigError: with all problems of the config; or, if it has none, with those of its
+            simulation; or with those of both together.
     """
     if problems := find_problems(config, needs_stop=needs_stop):
         raise ConfigError(problems)
@@ -65,7 +65,7 @@ def resolve(
     Raises:
         ConfigError: with all problems.
     """
-    # Here, not above: who only reads a config needs nothing of servers.
+    # Not imported above: whoever only reads a config needs no code of servers.
     from muxrl.orchestrator.config.server_plan import ServerResolver
     from muxrl.orchestrator.config.warnings import warned
 
@@ -90,7 +90,7 @@ def resolve(
             "stop.iterations: is given, but no server learns, so that there are no iterations; "
             "leave it out"
         )
-    if not problems:  # it builds networks, of settings that are right
+    if not problems:  # it builds networks, for which settings must be right
         problems += local_inference_problems(experiment)
     if problems:
         raise ConfigError(problems)
@@ -110,7 +110,7 @@ def _source_problems(
         return
     theirs = experiment.servers.get(source)
     if theirs is None:
-        return  # that has been refused
+        return  # its plan has been refused
     if source in experiment.fixed_servers:
         yield f"{kind}: server {source!r} does not learn; name one that does"
         return
@@ -149,9 +149,9 @@ def _respawn_problems(experiment: Experiment) -> Iterator[str]:
 def _with_checkpoints(
     config: ExperimentConfig, plans: Mapping[str, ServerPlan]
 ) -> ExperimentConfig:
-    """Returns the config with absolute paths of checkpoints, and of what a link leads to now.
+    """Returns the config with absolute paths of checkpoints, and with links resolved.
 
-    So that what is written down leads to the same weights later, and from another folder.
+    So a written config leads to the same weights later, and from another folder.
     """
     servers = dict(config.servers)
     for server_id, plan in plans.items():
@@ -173,7 +173,7 @@ def _as_found(given: Any, found: Any) -> Any:
 
 
 def local_inference_problems(experiment: Experiment) -> Iterator[str]:
-    """Yields the sentence of each client that would be refused local inference."""
+    """Yields a sentence for each server that cannot give its networks to simulations."""
     from muxrl.servers.trainers.local_inference import find_local_problem
 
     simulation = experiment.config.simulation

@@ -1,4 +1,4 @@
-"""The keys of an experiment's YAML. Servers have their own part in `muxrl.servers.config`."""
+"""The keys of an experiment's YAML. The keys of a server are in `muxrl.servers.config`."""
 
 from __future__ import annotations
 
@@ -157,9 +157,9 @@ class EvaluationConfig:
 
 
 TOTAL = "total"
-"""In place of a server: all agents together."""
+"""Stands in place of a server, and means all agents together."""
 RETURN = "return"
-"""In place of a metric's name."""
+"""Stands in place of a metric's name, and means the return."""
 
 
 @dataclass

@@ -1,11 +1,11 @@
-"""One server's plan: every agent, group and policy by name, every setting; and what is wrong.
+"""Makes one server's plan, with every agent, group, policy and setting, and says what is wrong.
 
 - The order of a group's members is the order of their rows in the team's arrays.
-- Without `policies`, a server has one policy "default" if all of its agents (teams) look alike to
-  a network, else one for each, named after it. How agents form teams, who looks alike, and whether
-  these may share a policy at all, is for the algorithm's `Seating` to say.
+- Without `policies`, a server has one policy "default" if all of its agents (or teams) look alike
+  to a network. Otherwise it has one policy for each, named after it. The algorithm's `Seating`
+  decides how agents form teams, which of them look alike, and whether they may share a policy.
 
-Resolving imports torch, by the algorithms' classes.
+Resolving imports torch, through the algorithms' classes.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ DEFAULT_POLICY = "default"
 
 
 def default_settings(plan: ServerPlan) -> dict[str, Any]:
-    """Returns, as plain data, a config's ``settings`` and ``model`` that holds where it gives
-    none."""
+    """Returns, as plain data, the defaults of a server's ``settings`` and ``model``."""
     algorithm = find(plan.algorithm)
     found = {"settings": algorithm.settings()}
     if algorithm.kinds() and algorithm.learns and not plan.rl_module:
@@ -73,12 +72,12 @@ class ServerResolver:
         self.agents_of, self.agents = agents_of, agents_of[server_id]
 
     def plan(self) -> ServerPlan | None:
-        """Returns the plan, None if there is no way to make one."""
+        """Returns the plan; None if none can be made."""
         config = self.config
         try:
             algorithm = find(config.algorithm).configured(config)
         except ValueError as error:
-            # Of its settings it is said already, with a way out; not that torch is not installed.
+            # Wrong settings have been reported already, with a remedy; a missing torch has not.
             if not any(
                 stated.startswith(f"server {self.server_id!r}: ") for stated in self.problems
             ):
@@ -94,14 +93,14 @@ class ServerResolver:
         groups = self._groups(algorithm)
         if algorithm.learns and algorithm.seating.forms_teams and config.late_members == "refuse":
             self._refuse_late_members(groups)
-        # Without policies, and with the state whether it is needed or not.
+        # It has no policies yet, but the global state even if the algorithm reads none.
         draft = self._draft(algorithm, groups)
         policies = self._policies(algorithm, draft)
         agents: dict[str, AgentPlan] = {}
         for agent_id, agent in draft.agents.items():
             team = agent.group if algorithm.seating.forms_teams else None
             policy_id = policies.get(team or agent_id)
-            if policy_id is not None:  # else that has been refused already
+            if policy_id is not None:  # else the policies have been refused already
                 agents[agent_id] = replace(agent, policy_id=policy_id)
         sees_state = algorithm.learns and algorithm.asks_for_state
         if sees_state and config.use_global_state and self.facts.state_problem:
@@ -146,7 +145,7 @@ class ServerResolver:
         return path
 
     def _scaling(self, algorithm: Algorithm, agents: Mapping[str, AgentPlan]) -> Scaling:
-        """Returns what is scaled; "none" if nothing is, as older checkpoints say."""
+        """Returns which observations to scale; "none", as in older checkpoints, if none are."""
         given = self.config.scale_observations
         if not algorithm.learns:
             if given == "bounded":
@@ -168,7 +167,7 @@ class ServerResolver:
 
     def _check_normalization(self, algorithm: Algorithm, plan: ServerPlan) -> None:
         if not algorithm.learns:
-            return  # it refuses them by itself
+            return  # fixed policies refuse these keys themselves
         if plan.normalize_rewards and algorithm.learns_from != "newest":
             able = (one.name for one in own_algorithms() if one.learns_from == "newest")
             self._refuse(
@@ -207,13 +206,13 @@ class ServerResolver:
             "keeps_untrained": algorithm.learns and compares_untrained(experiment),
             "shadow": shadows(experiment).get(self.server_id, ""),
         }
-        # All else has the same name in both.
+        # All other fields have the same name in config and plan.
         named = {f.name for f in fields(ServerPlan)}
         alike = {f.name: getattr(config, f.name) for f in fields(config) if f.name in named}
         return ServerPlan(**copy.deepcopy(alike) | resolved)
 
     def _bounded(self, actions: Space, agent_id: str) -> Space:
-        """Returns an action space with the config's `action_bounds` where it lacks its own."""
+        """Returns an action space with the config's `action_bounds` wherever it lacks a bound."""
         given = self.config.action_bounds
         if not given or not isinstance(actions, Box):
             return actions
@@ -222,7 +221,7 @@ class ServerResolver:
             return actions
         low, high = bounds(actions)
         first, last = -math.inf, math.inf
-        if np.dtype(actions.dtype).kind == "i":  # Gymnasium's have bounds: those of their type
+        if np.dtype(actions.dtype).kind == "i":  # Gymnasium bounds them by their type
             first, last = float(np.iinfo(actions.dtype).min), float(np.iinfo(actions.dtype).max)
         low = np.where(low <= first, given[0], low)
         high = np.where(high >= last, given[1], high)
@@ -247,7 +246,7 @@ class ServerResolver:
                 )
 
     def _groups(self, algorithm: Algorithm) -> dict[str, tuple[str, ...]]:
-        """Returns the groups by name, none for an algorithm that has no use for them."""
+        """Returns each group's members, by name; {} if the algorithm has no use for groups."""
         if not algorithm.seating.is_joint:
             if self.config.groups:
                 self._refuse(
@@ -298,7 +297,7 @@ class ServerResolver:
         )
 
     def _policies(self, algorithm: Algorithm, draft: ServerPlan) -> dict[str, str]:
-        """Returns the policy of every unit, a unit being a team or an agent in none."""
+        """Returns the policy of every unit: of each team, and of each agent that is in no team."""
         seating = algorithm.seating
         teams = draft.groups if seating.forms_teams else {}
         units = list(teams) or self.agents

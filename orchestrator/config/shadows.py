@@ -1,8 +1,8 @@
-"""Shadow learners: servers that learn from the steps of another one's agents, and act nowhere.
+"""Shadow learners: servers that learn from the steps of another server's agents, and do not act.
 
-Two learners then learn from one stream of one simulation. At a resume a shadow may be promoted
-(``servers.OTHER.replace_by=NAME``): it acts for those agents, and the other one is not started any
-more.
+Two learners then learn from the same stream of one simulation. When a run is resumed, a shadow may
+be promoted (``servers.OTHER.replace_by=NAME``): it acts for those agents, and the other server is
+not started any more.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from muxrl.servers.lookup import find, own_algorithms
 
 
 def acting(config: ExperimentConfig) -> dict[str, str]:
-    """Returns for each server that acts the one whose config names its agents: itself, unless it
-    is a promoted shadow."""
+    """Returns for each server that acts the server whose config names its agents.
+
+    This is the server itself unless it is a promoted shadow.
+    """
     servers, found = config.servers, {}
     for first in servers:
         server_id = first
-        for _ in servers:  # one that was promoted may be replaced, too
+        for _ in servers:  # a promoted shadow may be replaced, too
             server_id = servers[server_id].replace_by or server_id
             server_id = server_id if server_id in servers else first
         if not servers[first].shadow:
@@ -32,7 +34,7 @@ def acting(config: ExperimentConfig) -> dict[str, str]:
 
 
 def acting_instead(config: ExperimentConfig, server_id: str) -> str:
-    """Returns the shadow that acts in the place of a server now; "" if none has replaced it."""
+    """Returns the shadow that acts in place of a server now; "" if none has replaced it."""
     server = config.servers.get(server_id)
     if server is None or not server.replace_by:
         return ""
@@ -41,7 +43,7 @@ def acting_instead(config: ExperimentConfig, server_id: str) -> str:
 
 
 def shadows(config: ExperimentConfig) -> dict[str, str]:
-    """Returns for each server that acts nowhere the one that acts for its agents now."""
+    """Returns for each shadow the server that acts for its agents now."""
     by_first = {first: server_id for server_id, first in acting(config).items()}
     return {
         s: by_first[server.shadow]
@@ -51,7 +53,7 @@ def shadows(config: ExperimentConfig) -> dict[str, str]:
 
 
 def find_problems(config: ExperimentConfig) -> Iterator[str]:
-    """Yields a sentence for each thing that is wrong about shadows, before anything is made."""
+    """Yields a sentence for each mistake about shadows that the config alone shows."""
     servers = config.servers
     first_of = {s for s, server in servers.items() if not server.shadow}
     for server_id, server in servers.items():
@@ -70,7 +72,7 @@ def find_problems(config: ExperimentConfig) -> Iterator[str]:
         if server.replace_by:
             names = list(servers)
             own = [s for s in names if servers[s].shadow == (server.shadow or server_id)]
-            if server.shadow:  # in turn: no two replace each other
+            if server.shadow:  # only by a later one, so that no two replace each other
                 own = own[own.index(server_id) + 1 :]
             if server.replace_by not in own:
                 yield (
@@ -82,15 +84,15 @@ def find_problems(config: ExperimentConfig) -> Iterator[str]:
 def find_learning_problems(
     config: ExperimentConfig, plans: Mapping[str, ServerPlan]
 ) -> Iterator[str]:
-    """Yields a sentence for each shadow that cannot learn from what others chose.
+    """Yields a sentence for each shadow that cannot learn from actions that others chose.
 
     Args:
         config: the experiment.
-        plans: of its servers, as far as there are any.
+        plans: of its servers; None for a server whose plan could not be made.
     """
     for server_id, other_id in shadows(config).items():
         shadow, other = plans.get(server_id), plans.get(other_id)
-        if shadow is None or other is None:  # of which other things are wrong
+        if shadow is None or other is None:  # its mistakes have been reported
             continue
         learner = find(shadow.algorithm)
         able = [one.name for one in own_algorithms() if one.learns_from == "replay"]

@@ -1,7 +1,7 @@
-"""What POOL's `draw: nash` and `alpha_rank` come to: weights, from a table of games.
+"""Turns POOL's `draw: nash` and `alpha_rank` into weights, from a table of games.
 
-The games are those of ``muxrl compare --head-to-head``. Weights are worked out before a run begins,
-and are in its config: it goes on with them, whatever becomes of the table.
+``muxrl compare --head-to-head`` writes the table. Weights are computed before a run begins and
+written into its config, so a resumed run keeps them even if the table has changed.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from muxrl.servers.setting_values import AlgorithmProblem
 def solved(
     config: ExperimentConfig, agents_of: Mapping[str, Sequence[str]], problems: list[str]
 ) -> ExperimentConfig:
-    """Returns the config with a weight for each member of a pool that is drawn as a solution.
+    """Returns the config with a weight for each member of pools that draw by a solution of games.
 
-    Those that have one keep it. The others' are of the solution, in sum as many as they are; who is
-    never played there is left out.
+    A member with a given weight keeps it. The weights of the others come from the solution, and add
+    up to the number of these members; a member that the solution never plays is left out.
 
     Args:
         config: the experiment.
         agents_of: each server's agents.
-        problems: a sentence is added for each pool whose games tell no weights.
+        problems: receives a sentence for each pool whose games give no weights.
     """
     from muxrl.servers.fixed_policies.entry import PoolAlgorithm
 
@@ -46,7 +46,7 @@ def solved(
         try:
             whole = PoolAlgorithm(server.settings).given
         except AlgorithmProblem:
-            continue  # that has been refused
+            continue  # its settings have been refused
         games, given = Path(whole["games"]).expanduser().absolute(), server.settings["members"]
         asked = {e: one for e, one in whole["members"].items() if "weight" not in given[e]}
         simulation = {"env": config.simulation.env, "kwargs": config.simulation.kwargs}
@@ -115,7 +115,7 @@ def _weights(
 
 
 def _is(member: Mapping[str, Any], player: Mapping[str, Any], games: Path) -> bool:
-    """Whether a member acts as a player did: by equal settings, of the same checkpoint."""
+    """Whether a member is the player of a table: with equal settings and the same checkpoint."""
     from muxrl.servers.fixed_policies.entry import find_fixed
 
     fixed = find_fixed(player["algorithm"])

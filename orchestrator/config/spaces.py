@@ -1,4 +1,4 @@
-"""An agent's spaces in a config, in their plain form: ``{type: box, shape: [4]}``."""
+"""Reads an agent's spaces from their plain form in a config: ``{type: box, shape: [4]}``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_space(tree: Any) -> plain.Space:
     """Returns the space that a mapping describes.
 
     Raises:
-        ValueError: no such kind of space, an unknown or missing key, a value that makes no space.
+        ValueError: the kind of space is unknown, a key is unknown or missing, or a value is wrong.
     """
     for sentence in _misspelt(tree):
         raise ValueError(sentence)
@@ -41,7 +41,7 @@ def read_space(tree: Any) -> plain.Space:
 
 
 def find_space_problem(tree: Any) -> str:
-    """Returns what is wrong with a mapping that describes a space; "" for nothing, or none."""
+    """Returns what is wrong with a mapping that describes a space; "" if it is right or empty."""
     try:
         if tree:
             read_space(tree)
@@ -51,7 +51,7 @@ def find_space_problem(tree: Any) -> str:
 
 
 def _misspelt(tree: Any, where: str = "") -> Iterator[str]:
-    """Yields a sentence for each kind and key that no space has; msgspec ignores such keys."""
+    """Yields a sentence for each unknown kind and key of a space; msgspec ignores such keys."""
     at = f"{where}: " if where else ""
     if not isinstance(tree, Mapping):
         yield f"{at}must be a mapping such as {{type: discrete, n: 2}}, got {tree!r}"

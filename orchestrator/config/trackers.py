@@ -1,4 +1,4 @@
-"""Which trackers a config can name, and what each of them needs to be installed."""
+"""The trackers that a config can name, and the packages that each of them needs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ EXAMPLE = "package.module:Tracker"
 
 @dataclass(frozen=True)
 class _Known:
-    """A tracker that comes with muxrl; its class is imported where it is used."""
+    """A tracker that comes with muxrl; its class is imported only where it is used."""
 
     path: str
     module: str = ""
-    """What has to be installed; "": nothing."""
+    """The package that has to be installed; "": none."""
     extra: str = ""
-    """Of muxrl, that installs it."""
+    """The extra of muxrl that installs it."""
     is_local: bool = False
-    """Whether it writes files alone, and quickly: then it needs no process of its own."""
+    """Whether it only writes files, and quickly, so that it needs no process of its own."""
 
 
 TRACKERS = {
@@ -32,7 +32,7 @@ TRACKERS = {
     "wandb": _Known("muxrl.orchestrator.trackers.wandb:WeightsAndBiases", "wandb", "wandb"),
     "mlflow": _Known("muxrl.orchestrator.trackers.mlflow:MLflow", "mlflow", "mlflow"),
 }
-"""By the name that a config has for it."""
+"""By the name in a config: the trackers that come with muxrl."""
 
 
 def is_local(name: str) -> bool:
@@ -41,14 +41,14 @@ def is_local(name: str) -> bool:
 
 
 def find_problems(names: Sequence[str]) -> Iterator[str]:
-    """Yields a sentence for each name that is no tracker, or one that is not installed."""
+    """Yields a sentence for each name that is no tracker, or whose package is not installed."""
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
             yield f"{name!r} is named {names.count(name)} times; it gets each row once"
         known = TRACKERS.get(name)
         if known is not None and known.module:
             spec = find_spec(known.module)
-            if spec is None or spec.origin is None:  # a mere folder wandb/, of its offline runs
+            if spec is None or spec.origin is None:  # a mere folder wandb/ of offline runs
                 yield (
                     f"{name!r} needs {known.module}, not installed here; it comes with: "
                     f"pip install 'muxrl[{known.extra}]'"

@@ -1,8 +1,9 @@
-"""What is right in a config and hardly meant: what its budget, its simulations or the machine's
-memory cannot give, teams of one, settings without effect.
+"""Warns of what is allowed in a config but hardly meant.
 
-What an algorithm needs it declares itself (`muxrl.servers.trainers.budget`). Only
-`stop.env_steps` is a budget that is known beforehand. Of memory see `memory`.
+Such are plans for which the budget, the simulations or the machine's memory do not suffice, teams
+of one, and settings without effect. Each algorithm declares what it needs (see
+`muxrl.servers.trainers.budget`). Only `stop.env_steps` is a budget that is known beforehand. For
+memory see `memory`.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ from muxrl.servers.trainers.algorithm import Algorithm
 from muxrl.servers.trainers.budget import Milestone, Schedule
 
 _LONG_EPISODE = 100
-"""Env steps. How long the episodes of an external simulation are nobody knows beforehand; where
-only longer ones than this would be too few, nothing is said."""
+"""Env steps. Nobody knows beforehand how long the episodes of an external simulation are. There is
+no warning if the budget is enough for episodes of this length."""
 
 _MANY = 0.1
-"""Part of a batch's actions that may lag without a word; the mean lag is at most that."""
+"""Share of a batch's actions that may lag without a warning; the mean lag is at most this."""
 
 
 class _Learner(NamedTuple):
-    """A server that learns."""
+    """A server that learns, as warnings look at it."""
 
     who: str
     algorithm: Algorithm
     plan: ServerPlan
     num_sharing: int
-    """Teams, or agents that are in none, that share a policy, at most."""
+    """The largest number of units that share a policy; a unit is a team, or an agent in no team."""
 
     @property
     def milestones(self) -> Iterator[Milestone]:
@@ -55,16 +56,16 @@ class _Learner(NamedTuple):
         return f"{self.who}: {milestone.what} needs {num} ({', '.join(values)})"
 
     def num_env_steps(self, milestone: Milestone) -> int:
-        """Returns how many the simulation has to play; in each of them every team acts, at best."""
+        """Returns the env steps that the simulation has to play, if all units act in each."""
         return max(milestone.env_steps, -(-milestone.team_steps // self.num_sharing))
 
     def num_episodes(self, milestone: Milestone) -> int:
-        """Returns how many the simulation has to play; each is one for every team."""
+        """Returns the episodes that the simulation has to play; each counts once for every unit."""
         return -(-milestone.episodes // self.num_sharing)
 
 
 def warned(experiment: Experiment) -> Experiment:
-    """Returns the experiment with its warnings, for those who show and record them."""
+    """Returns the experiment with its warnings, to be shown and recorded."""
     return replace(
         experiment,
         warnings=tuple(find_warnings(experiment)),
@@ -78,7 +79,7 @@ def warned(experiment: Experiment) -> Experiment:
 
 
 def find_warnings(experiment: Experiment) -> Iterator[str]:
-    """Yields a sentence for each thing that whoever believes the results has to know before."""
+    """Yields a sentence for each thing to know before one believes the results."""
     yield from (f"simulation.env: {note}" for note in experiment.facts.notes)
     yield from _find_absent_metrics(experiment)
     yield from _find_teams_of_one(experiment)
@@ -107,7 +108,7 @@ def find_warnings(experiment: Experiment) -> Iterator[str]:
                 )
         for schedule in learner.algorithm.find_schedules(learner.plan):
             if learner.plan.shadow and schedule.setting == "epsilon":
-                continue  # it explores nothing
+                continue  # a shadow does not explore
             if text := _cut_short(schedule, budget):
                 yield f"{learner.who}: {text}"
 
@@ -146,11 +147,11 @@ def _find_idle_intervals(config: ExperimentConfig, budget: int) -> Iterator[str]
 
 
 def find_late(experiment: Experiment, episode_length: float) -> Iterator[str]:
-    """Yields a sentence for each thing for which there will be too few episodes, or no memory.
+    """Yields a sentence for each thing for which episodes or memory will not suffice.
 
     Args:
         experiment: of a run that has begun.
-        episode_length: its mean so far, in env steps.
+        episode_length: the run's mean so far, in env steps.
     """
     yield from find_overflow(experiment, episode_length)
     budget = experiment.config.stop.env_steps
@@ -167,7 +168,7 @@ def find_late(experiment: Experiment, episode_length: float) -> Iterator[str]:
 
 
 def _find_teams_of_one(experiment: Experiment) -> Iterator[str]:
-    """Yields a sentence for each server whose algorithm is for teams, and that has none."""
+    """Yields a sentence for each server that has an algorithm for teams, but no groups."""
     for server_id, plan in experiment.learning.items():
         algorithm, server = find(plan.algorithm), experiment.config.servers[server_id]
         if server.groups or len(plan.agents) == 1 or not algorithm.seating.needs_groups:
@@ -203,7 +204,7 @@ def _find_idle_serving(experiment: Experiment) -> Iterator[str]:
 
 
 def _find_idle_keys(config: ExperimentConfig) -> Iterator[str]:
-    """Yields a sentence on what is given for simulations that muxrl makes, where it makes none."""
+    """Yields a sentence on keys that have no effect on an external simulation."""
     alone = () if config.simulation.command else ("num_processes",)
     parts = {
         "simulation": (config.simulation, (*alone, "num_envs_per_process")),
@@ -224,12 +225,14 @@ def _find_idle_keys(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _find_lag(experiment: Experiment) -> Iterator[str]:
-    """Yields a sentence for each on-policy server whose batches have many actions that are older
-    than its weights: with `while_learning: wait`, at most one of each open episode."""
+    """Yields a sentence for each on-policy server with many lagging actions in its batches.
+
+    With `while_learning: wait`, at most one action of each open episode lags in a batch.
+    """
     simulation = experiment.config.simulation
     num = simulation.num_processes * simulation.num_envs_per_process
     if experiment.is_external:
-        return  # how many episodes are open is for others to say
+        return  # nobody here knows how many episodes are open
     for learner in _learners(experiment):
         if learner.algorithm.learns_from != "newest" or learner.plan.while_learning != "wait":
             continue

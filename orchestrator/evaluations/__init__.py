@@ -1,1 +1,1 @@
-"""``muxrl evaluate``: the policies of a finished run, played again."""
+"""``muxrl evaluate``: plays episodes with the policies of a finished run."""

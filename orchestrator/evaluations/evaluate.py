@@ -1,13 +1,13 @@
-"""A finished run, evaluated again: its servers frozen, on episodes that train nothing.
+"""Evaluates a finished run again, with frozen servers, on episodes that train nothing.
 
 ::
 
     result = evaluate_run(Path("runs/chase-20261121-101500"), num_episodes=200)
     result.servers["qmix"].returns.mean
 
-Every server of the run is served again from its checkpoint, by an algorithm that cannot learn, and
-all of them play the episodes of the given seeds together. Weights stay the same bit by bit, and the
-same call gives the same returns if the simulation is deterministic for a seed.
+An algorithm that cannot learn serves each server's agents from its checkpoint, and all of them play
+the episodes of the given seeds together. Weights stay the same bit by bit, and the same call gives
+the same returns if the simulation is deterministic for a seed.
 """
 
 from __future__ import annotations
@@ -81,29 +81,28 @@ def evaluate_run(
     """Plays episodes with the policies of a run.
 
     Args:
-        run: its directory.
-        num_episodes: how many.
-        seed: of the first episode's reset; the next ones count on. None: the run's own
-            evaluation's, so that its final evaluation met the same episodes.
+        run: the run's directory.
+        num_episodes: to play.
+        seed: of the first episode's reset; each next episode has the next seed. None: the seed of
+            the run's own evaluations, so that its final evaluation met the same episodes.
         should_explore: whether stochastic policies are sampled as in training, or take their
-            likeliest action; None: as in the run's own evaluations. Value-based ones are greedy
+            likeliest action; None: as in the run's own evaluations. Value-based policies are greedy
             in any case.
         checkpoint: name of the folder under the run's ``checkpoints``.
-        replace: server to what plays its agents instead: "random", a function as
-            "package.module:name" (see SCRIPTED), or the folder of another
-            checkpoint that fits them.
-        parameters: of `simulation.parameters`, those that are to be others than in the run's own
-            evaluations.
+        replace: by server: what plays its agents instead: "random", a function as
+            "package.module:name" (see SCRIPTED), or the folder of another checkpoint that fits
+            them.
+        parameters: values of `simulation.parameters` that differ from the run's own evaluations.
         should_write: whether the result is written to the run's ``evaluations``.
-        record: a new file for what each agent saw, did and earned, ``.parquet`` or else JSON, an
-            object a line; see `muxrl.orchestrator.records.played`.
+        record: a new file for what each agent saw, did and earned: ``.parquet``, or any other name
+            for JSON with an object a line; see `muxrl.orchestrator.records.played`.
         video: a new folder for an animated picture of each episode; see `filming.Filmed`.
 
     Raises:
-        CannotEvaluate: there is no such run or checkpoint, its simulation is external, or
-            it is to be filmed and gives no pictures.
-        FileExistsError: of `record` or `video`.
-        ConfigError: its config does not fit this muxrl, the simulation, or the checkpoints.
+        CannotEvaluate: there is no such run or checkpoint, the run's simulation is external, or it
+            cannot be filmed.
+        FileExistsError: `record` or `video` exists.
+        ConfigError: the run's config does not fit this muxrl, the simulation, or the checkpoints.
         ServerProblem: a server could not be started.
         SimulationFailed: the simulation raised.
         OSError: the result could not be written.
@@ -127,7 +126,7 @@ def evaluate_run(
         config,
         simulation=dataclasses.replace(config.simulation, inference_mode="remote"),
         evaluation=dataclasses.replace(config.evaluation, parameters=fixed),
-        seed=first_seed,  # of actions that are drawn, too
+        seed=first_seed,  # also seeds the draws of actions
         servers={server_id: player.server for server_id, player in players.items()},
     )
     experiment = seated(prepared(frozen, folder), players)
@@ -150,7 +149,10 @@ def evaluate_run(
 
 
 def _recorder(record: Path | None, stack: contextlib.ExitStack) -> Callable[[Around], Around]:
-    """Returns what has a simulation recorded in a new file, which the stack closes."""
+    """Returns a function that wraps a simulation to record it in a new file.
+
+    The stack closes the file.
+    """
     if record is None:
         return lambda simulation: simulation
     if record.suffix == ".parquet":
@@ -176,7 +178,7 @@ def _play(
     video = None if video is None else video.absolute()
     doing("starting servers")
     with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.chdir("."))  # which the environment may leave
+        stack.enter_context(contextlib.chdir("."))  # the environment may change the folder
         served = stack.enter_context(serve_experiment(experiment))
         doing("evaluation")
         simulations: list[Around] = []
@@ -235,7 +237,7 @@ def _result(
 
 
 def _metrics(values: Metrics, experiment: Experiment) -> dict[str, Returns]:
-    """Returns the statistics of each metric, of whole episodes and of each server's agents."""
+    """Returns the statistics of each metric: of whole episodes, and of each server's agents."""
     found = {}
     for name, by_agent in values.items():
         is_asked = name in (*experiment.config.simulation.metrics, TRUNCATED)
@@ -248,16 +250,16 @@ def _metrics(values: Metrics, experiment: Experiment) -> dict[str, Returns]:
 
 
 def _algorithm(plan: ServerPlan, server: ServerConfig, checkpoint: str) -> str:
-    """Returns what trained the policies of a server, or is fixed."""
+    """Returns the algorithm that trained a server's policies, or the fixed one that played."""
     if checkpoint and server.algorithm == OWN_PROCESS:
-        return algorithm_label(OWN_PROCESS, server.command)  # whose files are its own
+        return algorithm_label(OWN_PROCESS, server.command)  # only that process reads its files
     return Checkpoint.open(Path(checkpoint)).algorithm if checkpoint else plan.algorithm
 
 
 def _shown(path: Path, folder: RunDirectory) -> str:
-    """Returns a checkpoint's path by its env steps, relative to the run's if it is in there.
+    """Returns a checkpoint's resolved path, relative to the run if it is inside the run.
 
-    A run can be moved, and continue: then another one is the last.
+    The run can be moved later, and if it continues, another checkpoint is the last.
     """
     root, path = folder.path.resolve(), path.resolve()
     return str(path.relative_to(root) if path.is_relative_to(root) else path)

@@ -1,4 +1,4 @@
-"""Results of evaluation episodes, with intervals; and how they are printed."""
+"""Results of evaluation episodes, with intervals, and their tables in the terminal."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Returns:
 
     @property
     def estimate(self) -> Estimate:
-        """The mean with its interval, as `total` is."""
+        """The mean with its interval, in the form of `total`."""
         ends = (math.nan if end is None else end for end in (self.low, self.high))
         return Estimate(self.mean, *ends)
 
@@ -62,10 +62,10 @@ class EvaluatedServer:
     """How one server played.
 
     Attributes:
-        algorithm: that trained its policies, or the fixed one that played.
+        algorithm: that trained the server's policies, or the fixed one that played.
         rule: "greedy" or "sampled" for trained policies, "fixed" for others.
-        checkpoint: folder of the policies, "" where there is none.
-        returns: of its agents.
+        checkpoint: folder of the policies; "": there is none.
+        returns: of the server's agents.
     """
 
     algorithm: str
@@ -81,20 +81,20 @@ class EvaluationResult:
     Attributes:
         run: name of the run.
         assignment: which algorithm served which agents, replacements included.
-        seeds: one for each episode, with which the simulation was reset.
-        num_steps: env steps of each episode.
-        episode_returns: each agent's, of raw rewards.
-        servers: by server id.
-        agents: by agent.
-        groups: teams of more than one agent, by "server/group".
-        roles: by role, where agents are numbered: "prey" for "prey_0" and "prey_1".
-        everybody: all agents together.
-        replaced: server to what played its agents instead.
-        path: of the file that was written, None if none was.
-        episode_metrics: what the simulation said of each episode.
-        num_truncated: episodes that had not ended after `evaluation.max_episode_steps`.
-        metrics: their statistics, by metric where they are of whole episodes, and by
-            "metric/server", the mean over the server's agents.
+        seeds: by episode: the seed with which the simulation was reset.
+        num_steps: by episode: its env steps.
+        episode_returns: by agent and episode: the sum of raw rewards.
+        servers: by server id: its results.
+        agents: by agent: its returns.
+        groups: by "server/group": returns of teams with more than one agent.
+        roles: by role: returns of numbered agents, "prey" for "prey_0" and "prey_1".
+        everybody: returns of all agents together.
+        replaced: by server: what played its agents instead.
+        path: of the written file; None: none was written.
+        episode_metrics: the simulation's metrics of each episode.
+        num_truncated: number of episodes that had not ended after `evaluation.max_episode_steps`.
+        metrics: statistics of these metrics: by metric for whole episodes, and by "metric/server"
+            for the mean over the server's agents.
     """
 
     run: str
@@ -114,7 +114,7 @@ class EvaluationResult:
     num_truncated: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The same for JSON, without `path`."""
+        """Returns the result as plain data for JSON, without `path`."""
         fields = asdict(self)
         del fields["path"]
         return fields
@@ -127,12 +127,12 @@ def returns_of(
 
     Args:
         episode_returns: of each agent in each episode.
-        agents: which of them.
-        is_metric: whether it is a metric; one that is 0 or 1 in every episode is a proportion, as
-            returns are of which some are 0 and the others 1.
+        agents: to include.
+        is_metric: whether the values are a metric. A metric that is 0 or 1 in every episode is a
+            proportion; returns are one only if both 0 and 1 occur.
 
     Raises:
-        ValueError: none of them was in any episode.
+        ValueError: none of the agents was in any episode.
     """
     means, totals = (
         returns_by_episode(episode_returns, agents, is_sum=is_sum) for is_sum in (False, True)
@@ -155,9 +155,10 @@ def returns_of(
 
 
 def roles_by_name(agents: Sequence[str]) -> dict[str, list[str]]:
-    """Returns agents by role: the name before a number; {} if there is one role, or one each.
+    """Returns agents by role, which is the name before a number.
 
-    Only the simulation knows the roles, so they are read from the agents' names.
+    Only the simulation knows the roles, so they are guessed from the agents' names. {} if there is
+    only one role, or if each agent would be its own role.
     """
     roles: dict[str, list[str]] = {}
     for agent in agents:
@@ -166,8 +167,10 @@ def roles_by_name(agents: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _row(who: str, returns: Returns, rule: str = "", *, is_metric: bool = False) -> Row:
-    """Who played, and by which rule; a metric has no total: what all agents report alike is no
-    sum."""
+    """Returns a row of the table.
+
+    A metric has no total: all agents may report the same number, which makes no sum.
+    """
     total = None if is_metric or len(returns.agents) == 1 else returns.total
     return {
         "who": who,
@@ -209,7 +212,7 @@ def _sections(result: EvaluationResult) -> Iterator[tuple[str, list[Row]]]:
     )
     shown = {server.returns.agents for server in result.servers.values()}
     for title, found in (("teams", result.groups), ("roles", result.roles)):
-        # Those with the same agents as a server or a team have the same numbers.
+        # A team or role with the same agents as a server or team has the same numbers.
         new = {name: returns for name, returns in found.items() if returns.agents not in shown}
         shown |= {returns.agents for returns in new.values()}
         yield title, [_row(name, returns) for name, returns in new.items()]

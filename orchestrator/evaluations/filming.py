@@ -1,6 +1,6 @@
-"""Animated pictures of episodes, as they are played or of a record that is played again.
+"""Makes animated pictures of episodes, as they are played or from a recorded episode.
 
-Again are the seed, the parameters and the actions of the record, in a new environment.
+A recorded episode is played again in a new environment, with its seed, parameters and actions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Filmed(Around):
     """Makes an animated GIF of each episode, ``episode-SEED.gif``, ten steps a second.
 
     Args:
-        simulation: what is played; its environment was made with ``render_mode="rgb_array"``.
+        simulation: to film; its environment was made with ``render_mode="rgb_array"``.
         folder: where the pictures go.
 
     Raises:
@@ -42,7 +42,7 @@ class Filmed(Around):
         super().__init__(simulation)
         self._folder = folder
         self._name = ""
-        simulation.reset(0)  # many environments have nothing to show before
+        simulation.reset(0)  # many environments cannot render before a reset
         self._frames = [self._picture()]
 
     def reset(
@@ -68,7 +68,7 @@ class Filmed(Around):
                 f"the environment cannot be filmed: with render_mode={_RENDER_MODE!r} its render() "
                 f"gave {got}, not an array of [height, width, 3]"
             )
-        return np.array(picture, np.uint8)  # many draw each step into the same array
+        return np.array(picture, np.uint8)  # many environments draw each step into the same array
 
     def _save(self) -> None:
         from PIL import Image
@@ -84,7 +84,7 @@ def filmed_copy(make: Callable[..., Simulation], video: Path) -> Filmed:
     """Makes an environment that is filmed.
 
     Raises:
-        CannotEvaluate: it cannot be.
+        CannotEvaluate: the environment cannot be filmed.
     """
     try:
         made = make(render_mode=_RENDER_MODE)
@@ -94,7 +94,7 @@ def filmed_copy(make: Callable[..., Simulation], video: Path) -> Filmed:
 
 
 def recorded_files(run: Path) -> list[Path]:
-    """Returns the files of the episodes that a run has recorded, the newest one last.
+    """Returns the files of the episodes that a run has recorded, the newest last.
 
     Raises:
         CannotEvaluate: there are none.
@@ -108,10 +108,10 @@ def recorded_files(run: Path) -> list[Path]:
 
 
 def find_episode(files: list[Path], seed: int | None) -> tuple[list[Row], dict[str, float]]:
-    """Returns the rows and parameters of the episode with that seed; None: of the newest.
+    """Returns the rows and parameters of the episode with a seed; None: of the newest episode.
 
     Raises:
-        CannotEvaluate: there is none, or its file cannot be read.
+        CannotEvaluate: there is no such episode, or its file cannot be read.
     """
     of_seed = [path for path in files if seed is None or path.stem == str(seed)]
     if not of_seed:
@@ -126,16 +126,16 @@ def film(run: Path, rows: list[Row], parameters: Mapping[str, float], folder: Pa
     """Plays an episode again, and makes a picture of it.
 
     Args:
-        run: its directory.
+        run: the run's directory.
         rows: of the episode.
         parameters: of the episode.
-        folder: a new one for the picture.
+        folder: a new folder for the picture.
 
     Returns:
-        A sentence if the environment did not do as it had done, "" if it did.
+        "", or a sentence if observations differ from the record.
 
     Raises:
-        CannotEvaluate: it gives no pictures.
+        CannotEvaluate: the environment cannot be filmed.
     """
     config = open_run(run)[1].simulation
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A finished run, opened to be played again, and what serves its agents then: none of it learns."""
+"""Opens a finished run to be played again, by servers that do not learn."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from muxrl.servers.lookup import find
 from muxrl.servers.setting_values import AlgorithmProblem
 
 RANDOM = "random"
-"""Stands, in `replace`, for uniformly random actions."""
+"""Stands for uniformly random actions in `replace`."""
 _SCRIPT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*").fullmatch
 
 
@@ -38,7 +38,7 @@ def open_run(run: Path) -> tuple[RunDirectory, ExperimentConfig]:
     """Opens a run whose simulation muxrl makes.
 
     Raises:
-        CannotEvaluate: it is none, never began, or its simulation is external.
+        CannotEvaluate: there is no such run, it never began, or its simulation is external.
     """
     try:
         folder = RunDirectory.open(run)
@@ -57,16 +57,17 @@ def open_run(run: Path) -> tuple[RunDirectory, ExperimentConfig]:
 
 
 def _folders(folder: RunDirectory) -> list[str]:
-    """Returns where the run was launched, which may have the simulation's module."""
+    """Returns the folders where the run was launched, which may have the simulation's module."""
     status = read_status(folder)
     return list(status.folders) if status else []
 
 
 def prepared(frozen: ExperimentConfig, folder: RunDirectory) -> Experiment:
-    """Resolves the experiment; modules are found where the run was launched, too.
+    """Resolves the experiment of a run that was opened.
 
     Raises:
-        ConfigError: as `prepare`; of a module that is absent it says where it was looked for.
+        ConfigError: as for `prepare`; if a module is missing, it also says where the run was
+            launched.
     """
     folders = _folders(folder)
     try:
@@ -99,24 +100,24 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 @dataclass(frozen=True)
 class Player:
-    """What acts for some agents, and does not learn."""
+    """A server that acts for some agents, and does not learn."""
 
-    server: ServerConfig = field(hash=False)  # compared; it holds dicts
-    """What it is served by."""
+    server: ServerConfig = field(hash=False)  # holds dicts; players are still compared by it
+    """The server's config."""
     label: str = ""
-    """In tables."""
+    """Name of the player in tables."""
     home: str = ""
-    """The role that it was trained or written for, whose agents the server has."""
+    """The role for which it was trained or written, whose agents the server has."""
     run: Path | None = None
-    """Whose policies they are, None if they were not trained; tells players of one label apart."""
+    """The run that trained the policies, or None; tells players with the same label apart."""
     resume_from: str = ""
-    """Checkpoint with which a process of its own continues."""
+    """Checkpoint from which a user's own process continues."""
     should_explore: bool = False
-    """Whether such a process is to draw its actions."""
+    """Whether a user's own process draws its actions."""
 
 
 def seated(experiment: Experiment, players: Mapping[str, Player]) -> Experiment:
-    """Returns an experiment with these of its servers alone, as players are served."""
+    """Returns an experiment that has only the servers of these players."""
     servers = {}
     for server_id, player in players.items():
         plan = experiment.servers[server_id]
@@ -126,22 +127,21 @@ def seated(experiment: Experiment, players: Mapping[str, Player]) -> Experiment:
 
 @dataclass(frozen=True)
 class FrozenRun:
-    """The policies of a run as a checkpoint has them: none of them learns."""
+    """The policies of a run at a checkpoint, none of which learns."""
 
     folder: RunDirectory
     config: ExperimentConfig
     should_explore: bool
-    """Whether stochastic policies are sampled; value-based ones are greedy in any case."""
+    """Whether stochastic policies are sampled; value-based policies are greedy in any case."""
     checkpoint: str = LAST
-    """Name of the folder under the run's ``checkpoints``; a pool has the members that it had then.
-    """
+    """Name of the folder under the run's ``checkpoints``; a pool has its members of that time."""
 
     def player(self, server_id: str, agents: Sequence[str]) -> Player:
-        """Returns what plays agents of a server as the run had them.
+        """Returns the player for agents of a server, as they were in the run.
 
         Args:
-            server_id: whose.
-            agents: those of its agents that are served, by name or pattern.
+            server_id: of the server.
+            agents: the server's agents that are played, by name or pattern.
 
         Raises:
             CannotEvaluate: there is no such checkpoint, or a team has members besides `agents`.
@@ -158,10 +158,10 @@ class FrozenRun:
         return Player(from_checkpoint(server, path, agents, should_explore=explores))
 
     def players(self, replaced: Mapping[str, str]) -> dict[str, Player]:
-        """Returns who plays in the place of each server that acts.
+        """Returns the player for each server that acts.
 
         Args:
-            replaced: by server, what acts instead; see `evaluate_run`.
+            replaced: by server: what acts instead; see `evaluate_run`.
 
         Raises:
             CannotEvaluate: with a sentence for each server that has no such checkpoint.
@@ -185,12 +185,12 @@ class FrozenRun:
         return players
 
     def settings_of(self, server: ServerConfig) -> dict[str, Any]:
-        """Returns a fixed server's settings; what the run brings to a pool is of checkpoints."""
+        """Returns a fixed server's settings; a pool's live members are replaced by checkpoints."""
         if server.algorithm.upper() != POOL:
             return server.settings
         checkpoints = CheckpointFolder(self.folder.checkpoints)
         found = checkpoints.snapshots(self.config.checkpoint.keep_every_env_steps)
-        moment = (checkpoints.path / self.checkpoint).resolve().name  # its env steps
+        moment = (checkpoints.path / self.checkpoint).resolve().name  # named by its env steps
         kept = [str(n) for n in found if not moment.isdecimal() or n <= int(moment)]
         members: dict[str, Any] = {}
         for entry, member in server.settings["members"].items():
@@ -220,7 +220,7 @@ class FrozenRun:
         return path
 
     def _agents_of(self, server_id: str) -> Sequence[str]:
-        """Returns the agents that a server had, none if the run has not written them."""
+        """Returns the agents that a server had; () if the run has not written them."""
         try:
             return list(self.folder.read_plan().servers[server_id].agents)
         except (NotARunDirectory, KeyError):
@@ -230,7 +230,7 @@ class FrozenRun:
 def _other(
     server: ServerConfig, instead: str, agents: Sequence[str], should_explore: bool
 ) -> Player:
-    """Returns what plays in the place of a server; see `evaluate_run`."""
+    """Returns the player that replaces a server; see `evaluate_run`."""
     if instead == RANDOM:
         return Player(random_server(server, agents))
     if not _SCRIPT(instead) or Path(instead).exists():
@@ -247,12 +247,12 @@ def _other(
 
 
 def random_server(server: ServerConfig, agents: Sequence[str]) -> ServerConfig:
-    """Returns uniformly random actions for agents, within the bounds that a server gives them."""
+    """Returns a server of uniformly random actions within the `action_bounds` of another server."""
     return ServerConfig("RANDOM", list(agents), action_bounds=server.action_bounds)
 
 
 def _can_import(path: Path) -> bool:
-    """Returns whether the class of a process of its own can act here, too."""
+    """Returns whether the trainer class of a user's own process can be imported here."""
     about = Checkpoint.open(path).about
     try:
         find(about.get("trainer") or "")
@@ -272,11 +272,11 @@ def from_checkpoint(
     """Returns a server that plays from a checkpoint, with the checkpoint's policies and teams.
 
     Args:
-        server: whose place it takes.
+        server: that is replaced.
         path: of the checkpoint.
-        agents: that it acts for, by name or pattern.
+        agents: to act for, by name or pattern.
         should_explore: see `FrozenRun`.
-        is_its_own: whether the checkpoint is the server's, which has its bounds and its label.
+        is_its_own: whether the checkpoint is the server's own, so that its bounds and label stay.
 
     Raises:
         CannotEvaluate: one of the teams has members besides `agents`.
@@ -288,7 +288,7 @@ def from_checkpoint(
     mine = match(agents, list(noted))[0]
     teams = _teams_of(about, mine)
     policies: dict[str, list[str]] = {}
-    if len({agent["policy"] for agent in noted.values()}) > 1:  # else the only one acts for all
+    if len({agent["policy"] for agent in noted.values()}) > 1:  # else the only policy acts for all
         policies = policies_of(about, mine, teams if learned.seating.forms_teams else {})
     own = server.action_bounds
     return ServerConfig(
@@ -304,13 +304,13 @@ def from_checkpoint(
         },
         use_global_state=server.use_global_state,
         late_members=server.late_members,
-        resources=replace(server.resources, num_gpus=0.0),  # none may be here
+        resources=replace(server.resources, num_gpus=0.0),  # this machine may have none
         limits=server.limits,
     )
 
 
 def _bounds_of(noted: Mapping[str, Any], otherwise: list[float]) -> list[float]:
-    """Returns `action_bounds` with which agents act in a checkpoint's spaces."""
+    """Returns the `action_bounds` that give agents the action spaces of a checkpoint."""
     spaces = [msgspec.convert(agent["action_space"], Space) for agent in noted.values()]
     boxes = [space for space in spaces if isinstance(space, Box)]
     lows, highs = set[float](), set[float]()
@@ -325,7 +325,7 @@ def _bounds_of(noted: Mapping[str, Any], otherwise: list[float]) -> list[float]:
 
 
 def _teams_of(about: Mapping[str, Any], agents: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the teams of some agents on a server that may have had more of them."""
+    """Returns the teams of some agents of a checkpoint, which may have more agents."""
     teams: dict[str, list[str]] = {}
     for team, members in about["groups"].items():
         inside = [member for member in members if member in agents]
@@ -334,7 +334,7 @@ def _teams_of(about: Mapping[str, Any], agents: Sequence[str]) -> dict[str, list
                 f"its team {team!r} is {', '.join(members)}, of which only {', '.join(inside)} "
                 "would play; a team's policy cannot be divided"
             )
-        if inside and list(members) != [team]:  # a team of one, named after it, is made anyway
+        if inside and list(members) != [team]:  # a team of one agent with its name is made anyway
             teams[team] = list(members)
     return teams
 
@@ -342,12 +342,12 @@ def _teams_of(about: Mapping[str, Any], agents: Sequence[str]) -> dict[str, list
 def policies_of(
     about: Mapping[str, Any], agents: Sequence[str], teams: Mapping[str, Sequence[str]]
 ) -> dict[str, list[str]]:
-    """Returns which of these agents, or of their teams, a checkpoint's policies act for.
+    """Returns by policy of a checkpoint the agents or teams that it acts for.
 
     Args:
         about: the checkpoint's note, with its ``agents``.
-        agents: some of these.
-        teams: by name, their members; none where a policy acts for one agent.
+        agents: the agents to include.
+        teams: by name: the members; empty if a policy acts for single agents.
     """
     team_of = {member: team for team, members in teams.items() for member in members}
     policies: dict[str, list[str]] = {}
@@ -360,18 +360,18 @@ def policies_of(
 
 
 def on_free_port(server: ServerConfig) -> ServerConfig:
-    """Returns a server with fixed policies as muxrl serves it again, for itself alone.
+    """Returns a server's config changed to listen on a free port of the loopback address.
 
-    The run's own port may be taken by the next run, and no one else should connect.
+    The run's port may be taken by another run, and no one else should connect.
     """
     return replace(server, host="127.0.0.1", port=0, token="", shadow="")
 
 
 def label_of(server: ServerConfig) -> str:
-    """Returns what stands for a server in assignments: the algorithm that trained its policies.
+    """Returns a server's label in assignments, by default the algorithm that trained its policies.
 
     Raises:
-        AlgorithmProblem: its checkpoint cannot be read.
+        AlgorithmProblem: the server's checkpoint cannot be read.
     """
     if server.label or server.algorithm.upper() != "FROZEN":
         return server.label or algorithm_label(server.algorithm, server.command)

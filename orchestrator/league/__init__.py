@@ -1,6 +1,7 @@
 """Leagues: members that train in rounds against an archive of their own past.
 
-A round is a sweep (`rounds`): a trial for each member that trains, whose other roles a POOL of the
-archive plays. After it all members ever archived meet (`games`), and are rated (`report`). What a
-round needs stands in the rounds before it, so that nothing else has to be kept (`runner`).
+A round is a sweep (`rounds`) with a trial for each member that trains, in which POOLs of the
+archive play the other roles. After a round all members that were ever archived meet (`games`) and
+are rated (`report`). A round needs only the files of earlier rounds, so nothing else is kept
+(`runner`).
 """

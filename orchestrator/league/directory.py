@@ -1,11 +1,11 @@
-"""The folder that holds all there is to know of a league.
+"""The folder of a league with all that is known of it.
 
 ::
 
     <name>-YYYYmmdd-HHMMSS/
     ├── league.yaml       the league as it was resolved
-    ├── rounds/01/        a sweep's directory: its sweep.yaml says who trained with what
-    │   └── games.json    the games after it; written when all are played
+    ├── rounds/01/        a sweep's directory: its sweep.yaml has the members' settings
+    │   └── games.json    the games after the round; written when all are played
     ├── report.html, summary.md, plots/, league.json
     └── lock             held by the process that runs the league, and says which that is
 """
@@ -27,7 +27,7 @@ from muxrl.orchestrator.sweeps.directory import SweepDirectory
 
 @dataclass(frozen=True)
 class LeagueDirectory(Folder):
-    """Where everything of one league lies. Make one with `create`, read one back with `open`."""
+    """The folder of one league. `make` makes a new one, `open` reads one back."""
 
     _INNER = ("rounds",)
     _FILES = (LEAGUE_FILE,)
@@ -35,7 +35,7 @@ class LeagueDirectory(Folder):
 
     @property
     def config_file(self) -> Path:
-        """The league as it was resolved."""
+        """The file with the league as it was resolved."""
         return self.path / LEAGUE_FILE
 
     def round(self, number: int) -> Path:
@@ -59,5 +59,5 @@ class LeagueDirectory(Folder):
         return None
 
     def write_games(self, number: int, games: dict[str, Any]) -> None:
-        """Writes them, whole."""
+        """Writes the games after a round, replacing the file as a whole."""
         write_json(self.round(number) / "games.json", games)

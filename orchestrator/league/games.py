@@ -1,9 +1,9 @@
-"""The games after each round: every member as every round has left it, and random actions, meet.
+"""Plays the games after each round, in which all archived members and random actions meet.
 
-For each role (of interchangeable ones for the first that has a member) each of its entries plays
-among the others: of two roles each entry of the other one, of more the entries of each round
-together. Games are kept, so that a round adds only those of its own entries. Ratings and payoffs
-are those of a head to head.
+Each entry of a role plays against the entries of the other roles. With two roles it meets each
+entry of the other role; with more, the entries of each round play together. Of interchangeable
+roles only the first that has a member is rated. Games are kept, so that a round adds only the games
+of its own entries. Ratings and payoffs are computed as for a head to head.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from muxrl.servers.fixed_policies.meta_game import MetaGame
 logger = logging.getLogger(__name__)
 
 Seating = Mapping[str, Entry | None]
-"""Role to who plays it; None: random actions."""
+"""By role: the entry that plays it; None: random actions."""
 
 
 def heads(league: League) -> list[str]:
@@ -46,7 +46,7 @@ def heads(league: League) -> list[str]:
 
 
 def seatings(league: League, entries: Sequence[Entry]) -> Iterator[tuple[str, Seating]]:
-    """Yields each game: the role whose player is rated, and who plays, that role first."""
+    """Yields each game: the role whose player is rated, and the seating, with that role first."""
     for head in heads(league):
         rows = [entry for entry in entries if entry.role in league.alike(head)]
         for row in (*rows, None):
@@ -55,7 +55,7 @@ def seatings(league: League, entries: Sequence[Entry]) -> Iterator[tuple[str, Se
 
 
 def _others(league: League, head: str, entries: Sequence[Entry]) -> list[Seating]:
-    """Returns who plays the other roles: of each round its k-th players together, and random."""
+    """Returns the seatings of the other roles: each round's k-th players together, and random."""
     roles = [role for role in league.agents if role != head]
     found: dict[tuple[Entry | None, ...], Seating] = {}
     for number in dict.fromkeys(entry.round for entry in entries):
@@ -81,11 +81,11 @@ def _key(seating: Seating) -> str:
 
 
 def play_games(league: League, folder: LeagueDirectory, number: int) -> None:
-    """Plays and writes the games that a round adds; those of equal seeds are the same again.
+    """Plays the games that a round adds, and writes them; equal seeds give equal games.
 
     Raises:
         CannotCompare: a checkpoint is missing.
-        ServerProblem, SimulationFailed: as `Arena.play`.
+        ServerProblem, SimulationFailed: as for `Arena.play`.
     """
     entries = league.entries(folder, number)
     known = _played(folder, number - 1)
@@ -98,7 +98,7 @@ def play_games(league: League, folder: LeagueDirectory, number: int) -> None:
     first_seed = evaluation_seed(experiment)
     seeds = range(first_seed, first_seed + league.config.num_episodes)
     run = read_run(entries[0].run)
-    rest = {  # servers with fixed policies, which are no roles
+    rest = {  # servers with fixed policies that serve no role
         server_id: match(server.agents, list(league.facts.agents))[0]
         for server_id, server in run.config.servers.items()
         if server_id not in league.agents
@@ -127,7 +127,7 @@ def play_games(league: League, folder: LeagueDirectory, number: int) -> None:
 
 
 def _played(folder: LeagueDirectory, last: int) -> dict[str, AgentReturns]:
-    """Returns the returns of all games up to a round, by `_key`."""
+    """Returns by `_key` the returns of all games up to a round."""
     written = [folder.games(number) or {"games": ()} for number in range(1, last + 1)]
     return {str(game["seats"]): game["returns"] for one in written for game in one["games"]}
 
@@ -142,14 +142,14 @@ def solve(
     """Returns how often entries are played in a solution of the games up to a round.
 
     Args:
-        league: of two roles; who has no entries is played by random actions.
-        folder: its directory.
+        league: of two roles; random actions play a role without entries.
+        folder: the league's directory.
         last: the round.
-        kind: see `MetaGame.weights`.
-        met: role to those of its entries that count; of other roles all.
+        kind: of solution; see `MetaGame.weights`.
+        met: by role: the entries that count; of a role that is missing, all.
 
     Returns:
-        Role to label to weight, which sum to 1; or why there is no such solution.
+        By role and label: weights, which sum to 1; or a sentence why there is no such solution.
     """
     entries, played = league.entries(folder, last), _played(folder, last)
     (first, rows), (second, columns) = (
@@ -162,7 +162,7 @@ def solve(
     subjects = [Subject("role", role, tuple(agents)) for role, agents in league.agents.items()]
     payoffs = [
         [[np.nan_to_num(s.returns(game)).mean() for game in row] for row in games] for s in subjects
-    ]  # NaN: nobody of the role took part
+    ]  # NaN: no agent of the role took part
     found = MetaGame(np.array(payoffs), is_symmetric=rows == columns).weights(kind)
     if isinstance(found, str):
         return found
@@ -174,7 +174,7 @@ def solve(
 
 
 def meet(league: League, folder: LeagueDirectory, last: int) -> HeadToHead:
-    """Returns the games up to a round as a head to head, whose snapshots are rounds."""
+    """Returns the games up to a round as a head to head, in which rounds are the snapshots."""
     entries = league.entries(folder, last)
     played = _played(folder, last)
     matches = []

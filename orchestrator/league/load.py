@@ -1,4 +1,4 @@
-"""A league's YAML and overrides to `LeagueConfig`, its base experiment filled in."""
+"""Reads a league's YAML and overrides into a `LeagueConfig` with its base filled in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muxrl.orchestrator.sweeps.load import changes, load_on_base
 
 _RESUMABLE = (
     *("rounds", "max_concurrent", "address", "experiment.watch"),
-    *("opponents.draw", "opponents.last"),  # of rounds to come
+    *("opponents.draw", "opponents.last"),  # for later rounds
 )
 
 
@@ -22,8 +22,8 @@ def load_league(source: str | Path | Mapping[str, Any], overrides: Overrides = (
     """Reads a league.
 
     Args:
-        source: a YAML file, or the bare name of a packaged league; or what such a file would say.
-        overrides: on top of it, see `Overrides`.
+        source: a YAML file, the bare name of a packaged league, or the content of such a file.
+        overrides: replace values of the source; see `Overrides`.
 
     Raises:
         ConfigError: with all unknown keys, values of a wrong type and broken interpolations.
@@ -32,15 +32,15 @@ def load_league(source: str | Path | Mapping[str, Any], overrides: Overrides = (
 
 
 def load_resumed_league(file: Path, overrides: Overrides = ()) -> LeagueConfig:
-    """Reads what `to_yaml` wrote, to continue the league.
+    """Reads the file that `to_yaml` wrote, to continue the league.
 
     Args:
-        file: of the league's directory.
-        overrides: more rounds, and what does not change those that it has; masked tokens are
-            given here.
+        file: in the league's directory.
+        overrides: more rounds, and keys that do not change the earlier rounds; masked tokens have
+            to be given here.
 
     Raises:
-        ConfigError: it cannot be read, or an override would change what was played.
+        ConfigError: the file cannot be read, or an override would change played rounds.
     """
     before = load_written(file, LeagueConfig)
     config = load_structured(file, LeagueConfig(), overrides, str(file))

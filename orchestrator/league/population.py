@@ -1,7 +1,7 @@
-"""Who is in a league: its members as templates of servers, and the archive of their past.
+"""The members of a league, as templates of servers, and the archive of their past.
 
-Everything is read from what the rounds have left on disk, so that a league which is resumed knows
-what one that continues does.
+The archive is read from the files of the rounds, so that a resumed league knows the same as one
+that was not interrupted.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from muxrl.servers.lookup import find
 from muxrl.servers.setting_values import AlgorithmProblem
 
 POOL_PREFIX = "pool-"
-"""Of the names of templates that are no members."""
+"""Prefix of the names of templates that are no members."""
 _EXPLORED = ("choice", "uniform", "loguniform")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A member as a round has left it; `run` is its run's directory."""
+    """A member after a round; `run` is the directory of its run in that round."""
 
     member: str
     round: int
@@ -49,25 +49,25 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """Its name among all that meet."""
+        """The entry's name in games and ratings."""
         return self.member + stage(self.round)
 
     @property
     def checkpoint(self) -> Path:
-        """The folder of its last checkpoint."""
+        """The folder of the member's last checkpoint in that run."""
         found = CheckpointFolder(self.run / "checkpoints").of_server(self.role)
         return (found or self.run / "checkpoints" / "last" / self.role).resolve()
 
 
 @dataclass(frozen=True)
 class League:
-    """A league in which every name is known.
+    """A league with every name looked up.
 
     Attributes:
         config: as the user wrote it.
-        agents: of each role, in the simulation's order.
+        agents: by role, in the simulation's order.
         facts: of the simulation.
-        templates: the server with which each member begins.
+        templates: by member: the server with which it begins.
     """
 
     config: LeagueConfig
@@ -76,7 +76,7 @@ class League:
     templates: dict[str, AlgorithmTemplate]
 
     def alike(self, role: str) -> list[str]:
-        """Returns the roles whose members can play a role, itself included."""
+        """Returns the roles whose members can play a role, including the role itself."""
         both = self.config.interchangeable
         return list(both) if role in both else [role]
 
@@ -90,7 +90,7 @@ class League:
         ]
 
     def entries(self, folder: LeagueDirectory, last: int) -> list[Entry]:
-        """Returns what the rounds up to one have left, earliest first."""
+        """Returns the entries of all rounds up to `last`, earliest first."""
         found = []
         for number in range(1, last + 1):
             sweep = folder.sweep(number)
@@ -110,7 +110,7 @@ def make_league(config: LeagueConfig) -> League:
     """
     simulation = config.experiment.simulation
     if simulation.env in ("", EXTERNAL):
-        make_plan(SweepConfig(config.name, experiment=config.experiment))  # which refuses it
+        make_plan(SweepConfig(config.name, experiment=config.experiment))  # raises ConfigError
     facts = probe(simulation)
     names = list(facts.agents)
     roles = config.roles or {s: c.agents for s, c in config.experiment.servers.items()}
@@ -138,7 +138,7 @@ def make_league(config: LeagueConfig) -> League:
 
 
 def _template(config: LeagueConfig, name: str, number: int) -> tuple[AlgorithmTemplate, list[str]]:
-    """Returns a member's server, and a sentence for each key that is wrong."""
+    """Returns the template of a member's server, and a sentence for each wrong key."""
     member = config.members[name]
     base = config.experiment.servers.get(member.role)
     if base is None or is_fixed(base.algorithm) or base.algorithm == OWN_PROCESS:
@@ -185,7 +185,7 @@ def _problems(league: League) -> Iterator[str]:
             yield f"{at}.meets: {pattern!r} is no member{hint}"
     for name, template in league.templates.items():
         if config.rounds > 1 and not config.members[name].is_fresh:
-            with contextlib.suppress(AlgorithmProblem):  # which the first round's plan tells
+            with contextlib.suppress(AlgorithmProblem):  # the first round's plan reports it
                 algorithm = find(template.algorithm)
                 if algorithm.name != OWN_PROCESS and not algorithm.has_weights:
                     yield (

@@ -1,4 +1,4 @@
-"""A league's report: ratings over rounds, who beats whom, who trained with what."""
+"""A league's report: ratings over rounds, payoffs, and the settings of each training."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _CAPTION = (
 def write_league_report(league: League, folder: LeagueDirectory, last: int) -> Path:
     """Writes ``report.html``, ``summary.md`` with ``plots/``, ``league.json``.
 
-    Of two roles that differ also ``payoffs.npy``.
+    For two roles that differ, also writes ``payoffs.npy``.
 
     Args:
-        league: whose.
-        folder: its directory, in which they lie.
+        league: to report on.
+        folder: the league's directory, into which the files go.
         last: the last round whose games are played.
 
     Raises:
@@ -108,7 +108,7 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
 
 
 def ratings_grid(played: HeadToHead, met: CrossPlay) -> Grid:
-    """Returns the ratings: a row for each member, a column for each round."""
+    """Returns a table of ratings with a row for each member and a column for each round."""
     curves = played.rating_curves(met)
     rows = [
         {"member": member, "round": n, "rating": rated}
@@ -142,7 +142,7 @@ def _pictures(played: HeadToHead, table: CrossPlay) -> dict[str, Picture]:
 
 
 def _trained(league: League, folder: LeagueDirectory) -> Iterator[dict[str, Any]]:
-    """Yields each member in each round: how it began, and what it has come to."""
+    """Yields for each round and member: its start, its changed settings, its status and its run."""
     known = {name: replace(begun, token="") for name, begun in league.templates.items()}
     entries = league.entries(folder, league.config.rounds)
     labels = {str(entry.checkpoint): entry.label for entry in entries}

@@ -1,8 +1,9 @@
-"""A round as a sweep: a trial for each member that trains, the archive in the other roles' POOLs.
+"""Makes a round's sweep: a trial for each member that trains, with POOLs of the archive.
 
-A member begins with its own last checkpoint, and keeps its settings, which the sweep.yaml of the
-round before says. In population-based training (Jaderberg et al. 2017, arXiv 1711.09846) the worst
-member of a role begins with the best one's checkpoint, and with its settings a step further.
+A member begins with its own last checkpoint, and keeps its settings from the sweep.yaml of the
+round before. In population-based training (Jaderberg et al. 2017, arXiv 1711.09846) the worst
+member of a role begins with the checkpoint of the best, and with the settings of the best, changed
+by a step.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ from muxrl.protocol.patterns import match
 from muxrl.servers.fixed_policies.meta_game import ALPHA_RANK, NASH
 
 _FACTORS = (0.8, 1.25)
-"""Of a step: those of Jaderberg et al. are 0.8 and 1.2, which do not undo each other."""
+"""Factors of a step down and up; 0.8 and 1.2, of Jaderberg et al., do not undo each other."""
 
 
 def make_round(league: League, folder: LeagueDirectory | None, number: int) -> SweepConfig:
-    """Returns the sweep of a round; those before it are trained, and their games played.
+    """Returns the sweep of a round; all earlier rounds are trained, and their games played.
 
     Args:
-        league: whose.
-        folder: its directory; None: nothing is there yet.
+        league: of the round.
+        folder: the league's directory; None: there is none yet.
         number: of the round, from 1.
     """
     config = league.config
@@ -93,10 +94,10 @@ def make_round(league: League, folder: LeagueDirectory | None, number: int) -> S
 def _pool(
     league: League, folder: LeagueDirectory | None, name: str, role: str, entries: Sequence[Entry]
 ) -> AlgorithmTemplate:
-    """Returns who plays a role while a member trains.
+    """Returns the POOL that plays a role while a member trains.
 
     Raises:
-        ConfigError: the games have no solution by which to draw.
+        ConfigError: the games have no solution from which to draw.
     """
     config, alike = league.config, league.alike(role)
     rule = config.opponents
@@ -118,7 +119,7 @@ def _pool(
         solved = solve(league, folder, entries[-1].round, rule.draw, met_by)
         if isinstance(solved, str):
             raise ConfigError([f"opponents.draw: {rule.draw}: {solved}"])
-        # In sum as many as entries, so that those of `also` weigh what they do otherwise.
+        # The sum is the number of entries, so that members of `also` keep their usual weight.
         archive = {entry: len(archive) * solved[role][entry.label] for entry in archive}
     drawn = {
         f"{entry.member}-{entry.round}": {
@@ -144,7 +145,7 @@ def _pool(
     templates = [league.templates[m] for m, one in config.members.items() if one.role in alike]
     pool.action_bounds = next((one.action_bounds for one in templates if one.action_bounds), [])
     for member, home in ((m, config.members[m].role) for m in met):
-        if home in alike:  # policies and teams are called as its members call them
+        if home in alike:  # policies and teams get the names of the members' ones
             template = league.templates[member]
             seats = dict(zip(league.agents[home], league.agents[role], strict=True))
             pool.policies = pool.policies or _seated(template.policies, seats)
@@ -154,7 +155,7 @@ def _pool(
 
 
 def _seated(named: Mapping[str, Sequence[str]], seats: Mapping[str, str]) -> dict[str, list[str]]:
-    """Returns policies or groups with the agents of another role; groups keep their names."""
+    """Returns policies or groups with their agents replaced by those of another role."""
 
     def seated(pattern: str) -> list[str]:
         return [seats[agent] for agent in match([pattern], list(seats))[0]] or [pattern]
@@ -163,7 +164,7 @@ def _seated(named: Mapping[str, Sequence[str]], seats: Mapping[str, str]) -> dic
 
 
 def take_over(league: League, folder: LeagueDirectory, number: int) -> tuple[str, str] | None:
-    """Returns the worst and the best member that are ranked before a round; None: nobody is."""
+    """Returns the worst and the best member ranked before a round; None: nobody takes over."""
     exploit, before = league.config.exploit, number - 1
     if not exploit.role or not before or before % exploit.every_rounds:
         return None
@@ -179,7 +180,7 @@ def take_over(league: League, folder: LeagueDirectory, number: int) -> tuple[str
 def explored(
     template: AlgorithmTemplate, parameters: Mapping[str, ParameterConfig], seed: int
 ) -> AlgorithmTemplate:
-    """Returns a server with each parameter a step further, up or down."""
+    """Returns a server with each parameter changed by a step, up or down."""
     values = flat(template)
     steps = {
         key: _step(key, parameter, values.get(key), seed) for key, parameter in parameters.items()
@@ -194,6 +195,6 @@ def _step(key: str, parameter: ParameterConfig, value: Any, seed: int) -> Any:
         if value not in values:
             return draw(key, parameter, 0, seed)
         place, step = values.index(value), 1 if is_up else -1
-        near = (place + step, place - step)  # at an end there is one way alone
+        near = (place + step, place - step)  # at an end, step the other way
         return next((values[p] for p in near if 0 <= p < len(values)), value)
     return float(min(max(value * _FACTORS[is_up], values[0]), values[1]))

@@ -1,7 +1,7 @@
-"""A league from its first round to its last, resumable at any point.
+"""Runs a league from its first round to its last, and resumes it at any point.
 
-A round trains (a sweep, which resumes its own trials), then its games are played, then the report
-is written. What is on disk says how far it is.
+In a round the members train (in a sweep, which can resume its trials), then the games are played,
+then the report is written. The files tell how far the league has come.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from muxrl.orchestrator.sweeps.schema import SweepConfig
 
 @dataclass(frozen=True)
 class LeagueResult:
-    """How a league has ended: `num_rounds` are whole, of `config.rounds`."""
+    """How a league has ended: `num_rounds` of `config.rounds` rounds are complete."""
 
     league_dir: Path
     config: LeagueConfig
@@ -66,13 +66,14 @@ def start_league(
 
     Args:
         config: the league.
-        league_dir: its directory, which must not exist yet; None makes one under `leagues_dir`.
-        console: where to write what is going on; None: nowhere.
+        league_dir: the league's directory, which must not exist yet; None makes one under
+            `leagues_dir`.
+        console: shows progress; None: nothing is shown.
 
     Raises:
-        ConfigError: with all that is wrong; nothing was started.
+        ConfigError: with all problems of the league; nothing was started.
         RunFailed: Ray did not start.
-        OSError: the directory is there already, or cannot be made.
+        OSError: the directory exists already, or cannot be made.
     """
     league, plan = check_league(config)
     path = league_dir and league_dir.resolve()
@@ -88,14 +89,14 @@ def resume_league(
     """Continues a league from the trial or games at which it ended.
 
     Args:
-        league_dir: its directory.
-        overrides: more rounds, and what does not change those that it has.
-        console: where to write what is going on; None: nowhere.
+        league_dir: the league's directory.
+        overrides: more rounds, and keys that do not change the earlier rounds.
+        console: shows progress; None: nothing is shown.
 
     Raises:
         NotALeagueDirectory: the folder is not a league's.
-        SweepIsRunning: another process runs it.
-        ConfigError, RunFailed: as `start_league`.
+        SweepIsRunning: another process runs the league.
+        ConfigError, RunFailed: as for `start_league`.
     """
     folder = LeagueDirectory.open(league_dir)
     with folder.locked():
@@ -113,7 +114,7 @@ def _run(
     num_rounds, num_reported, code = 0, 0, int(ExitCode.DONE)
     is_left = not folder.is_trained(league.config.rounds)
     with interruptible(), sweep_ray(plan) if is_left else contextlib.nullcontext():
-        claim_signals()  # which Ray has taken
+        claim_signals()  # Ray has taken them
         folder.write_owner(Process.here(ends_on_sigterm=are_signals_claimed()))
         for number in range(1, league.config.rounds + 1):
             if not folder.is_trained(number):
@@ -128,7 +129,7 @@ def _run(
                 if console is not None:
                     print_ratings(league, folder, number, console)
             num_rounds = number
-    if num_rounds > num_reported:  # the process was killed before it was written
+    if num_rounds > num_reported:  # the process was killed before it wrote the report
         write_league_report(league, folder, num_rounds)
     return LeagueResult(folder.path, league.config, num_rounds, code)
 
@@ -136,7 +137,7 @@ def _run(
 def _train(league: League, folder: LeagueDirectory, number: int, console: Console | None) -> int:
     path = folder.round(number)
     if folder.sweep(number) is None:
-        shutil.rmtree(path, ignore_errors=True)  # what a process that was killed has left
+        shutil.rmtree(path, ignore_errors=True)  # left by a process that was killed
         result = start_sweep(make_round(league, folder, number), path, console=console)
     else:
         how = {"max_concurrent": league.config.max_concurrent, "address": league.config.address}

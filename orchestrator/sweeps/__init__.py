@@ -3,7 +3,7 @@
     result = start_sweep(load_sweep("experiments/sweeps/chase.yaml"))
     result.frame()
 
-A sweep's YAML (`schema`) is written out to a table of trials (`plan`), each of them an experiment
-in which every name is known. Tune (`runner`) runs each one as a whole muxrl run (`trial`), and its
-directory (`directory`) says at any time how they stand.
+A sweep's YAML (`schema`) is expanded to a table of trials (`plan`), each of which is an experiment
+with every name looked up. Tune (`runner`) runs each trial as a whole muxrl run (`trial`), and the
+sweep's directory (`directory`) tells at any time how the trials stand.
 """

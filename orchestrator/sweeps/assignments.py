@@ -1,4 +1,4 @@
-"""Which template serves which role: products and lists of assignments, less the excluded ones."""
+"""Makes the assignments of templates to roles: products and lists, without excluded ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muxrl.protocol.patterns import match
 from muxrl.protocol.suggestions import listed, similar_or_known
 
 RoleAssignment = dict[str, str]
-"""Role to the template that serves it, all roles in their order."""
+"""By role, with all roles in their order: the template that serves it."""
 
 
 def make_role_assignments(
@@ -25,10 +25,10 @@ def make_role_assignments(
     """Returns the assignments of a sweep, each once, in the order in which they are written.
 
     Args:
-        config: as the sweep has it.
-        roles: role to its agents, by name.
+        config: the sweep's `assignments`.
+        roles: by role: the names of its agents.
         templates: names of all templates.
-        problems: a sentence is added for each thing that is wrong.
+        problems: receives a sentence for each thing that is wrong.
     """
     known = _Known(list(roles), list(templates), problems)
     found: list[RoleAssignment] = []
@@ -59,14 +59,14 @@ def make_role_assignments(
 
 
 def assignment_of(chosen: RoleAssignment, agents_of: Mapping[str, Sequence[str]]) -> str:
-    """Returns the canonical string of the roles' servers; the base's other servers are left out."""
+    """Returns the canonical string of the roles' servers, without other servers of the base."""
     labels = server_labels(chosen)
     return canonical({labels[role]: agents_of[role] for role in chosen})
 
 
 @dataclass(frozen=True)
 class _Known:
-    """The known names; adds a sentence to `problems` for each unknown one."""
+    """The known roles and templates; adds a sentence to `problems` for each unknown name."""
 
     roles: list[str]
     templates: list[str]

@@ -1,4 +1,4 @@
-"""What is wrong with a sweep in itself, before its simulation is made."""
+"""Finds mistakes in a sweep that can be seen before its simulation is made."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PBT = (
     "trial would go on with another's weights; use asha or median, or a league, whose 'exploit' "
     "is population-based training (muxrl league)"
 )
-# Keys of a template that the role, the sweep, or the trial's machine sets.
+# Keys of a template that are set by the role, the sweep, or the trial's machine.
 _GIVEN = {
     "agents": "they are the role's",
     "label": "it is the template's name",

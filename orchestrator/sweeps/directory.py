@@ -1,17 +1,17 @@
-"""The folder that holds all there is to know of a sweep, and the record of each trial.
+"""The folder of a sweep with all that is known of it, and the record of each trial.
 
 ::
 
     <name>-YYYYmmdd-HHMMSS/
     ├── sweep.yaml      the sweep as it was resolved, its base experiment included
-    ├── trials.jsonl    one line for each trial: what it is, its status, its result
-    ├── runs/           one run directory for each trial, and one more for each time it began anew
+    ├── trials.jsonl    one line for each trial: its settings, status and result
+    ├── runs/           one run directory for each trial, and one more for each new beginning
     ├── tune-.../       what Ray Tune writes: results as CSV and JSON, its own state
     └── lock            held by the process that runs the sweep, and says which that is
 
 ``trials.jsonl`` is replaced as a whole whenever a trial begins or ends, so that it can be read at
-any time and never loses what it said before. What it says of a trial that is not over is a copy:
-the trial's own run tells how far it is, and how it ended if nobody was there to write that down.
+any time and loses nothing. For a trial that is not over it is only a copy: the trial's own run
+tells how far it has come, and how it ended if its sweep was not there to write that down.
 """
 
 from __future__ import annotations
@@ -40,47 +40,48 @@ Status = Literal["waiting", "running", "done", "stopped_early", "failed", "inter
 
 _CONFIG_FILE = "sweep.yaml"
 LAST_FILE = "trial.json"
-"""In a trial's run directory: its line, the last thing that it writes; read by nobody here."""
+"""File in a trial's run directory with its line, which it writes last; that it is there tells that
+the trial has ended."""
 
 _FORMAT = 1
-"""Of a line of ``trials.jsonl``; one more where today's readers would not understand it."""
+"""Format of a line of ``trials.jsonl``; it grows if today's readers would misread a new one."""
 
 
 @dataclass
 class TrialRecord:
-    """A trial: what it is, and what is known of it so far; a line of ``trials.jsonl``."""
+    """A trial's settings and what is known of it so far; a line of ``trials.jsonl``."""
 
     id: str
-    """Names its directory: number, assignment, seed."""
+    """Names the trial's directory: number, assignment, seed."""
     assignment: str
-    """Canonical, by the templates' names; "" of a trial whose experiment was refused."""
+    """Canonical string with the templates' names; "" if the trial's experiment was refused."""
     roles: RoleAssignment
     parameters: dict[str, Any]
     seed: int
     status: Status = "waiting"
-    """"stopped_early" by the scheduler; "interrupted" with the sweep."""
+    """"stopped_early": by the scheduler; "interrupted": together with the sweep."""
     run_dir: str | None = None
     """Relative to the sweep's directory; None: the trial has not begun."""
     metric: float | None = None
-    """The newest value; of a trial that is done, that of its last evaluation."""
+    """The newest value; for a trial that is done, of its last evaluation."""
     metric_source: str = ""
     """"evaluation" or "training"."""
     env_steps: int = 0
     time_s: float = 0.0
-    """Of training."""
+    """Seconds of training."""
     cpu_s: float = 0.0
-    """Processor seconds of its servers and simulations."""
+    """Processor seconds of the trial's servers and simulations."""
     cause: str = ""
-    """Why it failed, in a sentence that names the log."""
+    """Why the trial failed, in a sentence that names the log."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to do: it ran to its end, or to where the scheduler ended it."""
+        """Whether the trial ran to its end, or until the scheduler stopped it."""
         return self.status in ("done", "stopped_early")
 
     @property
     def is_over(self) -> bool:
-        """Whether it is finished or has failed."""
+        """Whether the trial is finished or has failed."""
         return self.is_finished or self.status == "failed"
 
     def to_json(self) -> str:
@@ -89,13 +90,13 @@ class TrialRecord:
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
-    """Returns how many trials stand how, for people: "3 done, 1 stopped early"."""
+    """Returns the number of trials by status, for people: "3 done, 1 stopped early"."""
     return ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in counts.items())
 
 
 @dataclass(frozen=True)
 class SweepDirectory(Folder):
-    """Where everything of one sweep lies. Make one with `create`, read one back with `open`."""
+    """The folder of one sweep. `make` makes a new one, `open` reads one back."""
 
     _INNER = ("runs",)
     _FILES = (_CONFIG_FILE, TRIALS_FILE)
@@ -103,12 +104,12 @@ class SweepDirectory(Folder):
 
     @property
     def config_file(self) -> Path:
-        """The sweep as it was resolved."""
+        """The file with the sweep as it was resolved."""
         return self.path / _CONFIG_FILE
 
     @property
     def runs(self) -> Path:
-        """The trials' run directories."""
+        """The folder of the trials' run directories."""
         return self.path / "runs"
 
     def trials(self) -> list[TrialRecord]:
@@ -121,7 +122,7 @@ class SweepDirectory(Folder):
         try:
             lines = (self.path / TRIALS_FILE).read_text(encoding="utf-8").splitlines()
             trials = [json.loads(line) for line in lines if line.strip()]
-            for trial in trials:  # the first sweeps did not say it
+            for trial in trials:  # the oldest sweeps have no format
                 if problem := format_problem(trial.get("format", 1), _FORMAT):
                     raise OtherFormat(self.path, problem)
             records = [msgspec.convert(trial, TrialRecord) for trial in trials]
@@ -140,16 +141,16 @@ class SweepDirectory(Folder):
         write_text(self.path / TRIALS_FILE, "".join(f"{r.to_json()}\n" for r in records))
 
     def new_run(self, trial_id: str) -> Path:
-        """Returns a run directory that a trial does not have yet; later ones end in ``-2``..."""
+        """Returns the path of a new run directory for a trial; later ones end in ``-2``..."""
         return next_path(self.runs, trial_id)
 
     def run_of(self, record: TrialRecord) -> Path | None:
-        """Returns a trial's run directory, None if it has none yet."""
+        """Returns a trial's run directory; None if it has none yet."""
         return None if record.run_dir is None else self.path / record.run_dir
 
     @cached_property
     def metric(self) -> MetricConfig:
-        """The number by which its trials are compared.
+        """The number by which the sweep's trials are compared.
 
         Raises:
             ConfigError: ``sweep.yaml`` cannot be read.
@@ -157,9 +158,10 @@ class SweepDirectory(Folder):
         return load_written(self.config_file, SweepConfig).metric
 
     def current(self, record: TrialRecord) -> TrialRecord:
-        """Returns a trial as its run tells it; what is over stays as it was written.
+        """Returns a trial's record, brought up to date from its run unless the trial is over.
 
-        Whether a trial was stopped early, or has failed without a word, its sweep alone knows.
+        The record of a trial that is over stays as it was written: only the sweep knows whether a
+        trial was stopped early, or failed without leaving a trace.
 
         Raises:
             NotARunDirectory, MalformedMetrics: a file of its run is broken.

@@ -1,10 +1,10 @@
-"""What `muxrl check SWEEP` prints: the trials of a sweep, and what their budget cannot give; and
-what `muxrl sweep --dry-run` adds: how long they would take.
+"""Prints a sweep's trials with their warnings, and estimates how long they would take.
 
-For this each assignment is played, alone on the machine: a real run from its start to its report,
-with an evaluation, and for some seconds after every server that learns has made its first update.
-It cannot know how trials slow each other down, what changes later than those seconds, and whether a
-stop by return comes first.
+`muxrl check SWEEP` prints the trials and warnings; `muxrl sweep --dry-run` adds the estimate. For
+the estimate each assignment is played alone on the machine: a real run from its start to its
+report, with an evaluation, for some seconds after every server that learns has made its first
+update. The estimate does not know how trials slow each other down, what changes later in a run, and
+whether a return ends a run before its budget.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from muxrl.orchestrator.sweeps.runner import local_num_cpus, sweep_ray
 from muxrl.protocol.suggestions import listed
 
 _PATIENCE_S = 60.0
-"""An assignment in which nothing has happened after `calibration_s` is played for longer, up to
-this: on a busy machine the first step alone can take so long."""
+"""An assignment without an update after `calibration_s` is played for at most this much longer: on
+a busy machine the first step alone can take so long."""
 _SAMPLE_EPISODES = 8
-"""Of each condition of an evaluation: enough to know how long one takes, more or less."""
+"""Episodes of each condition of an evaluation; enough to know roughly how long one takes."""
 
 
 def dry_run(config: str, overrides: Sequence[str], console: Console) -> None:
-    """Prints a sweep's trials and how long they would take; runs none.
+    """Prints a sweep's trials and how long they would take, without running them.
 
     Raises:
         ConfigError: something is wrong with the sweep.
@@ -72,8 +72,7 @@ def dry_run(config: str, overrides: Sequence[str], console: Console) -> None:
 
 
 def print_plan(plan: SweepPlan, console: Console) -> None:
-    """Prints a sweep's trials, and a warning for each thing that their budget cannot give, or a
-    comparison."""
+    """Prints a sweep's trials, and warnings about their runs and about comparing them."""
     sweep = plan.config
     for sentence in (*plan.deferred, *find_comparison_problems(sweep)):
         warner(console)(sentence)
@@ -103,7 +102,7 @@ def _timing_text(timing: Timing) -> str:
 
 
 def estimate_text(timings: Sequence[Timing], num_concurrent: int) -> str:
-    """Returns how long all trials take, as far as it is known."""
+    """Returns a sentence on how long all trials take, as far as that is known."""
     total = sum(t.trial_s * t.num_trials for t in timings if t.trial_s is not None)
     num_trials = sum(t.num_trials for t in timings)
     num_unknown = sum(t.num_trials for t in timings if t.trial_s is None)
@@ -125,7 +124,7 @@ def estimate_text(timings: Sequence[Timing], num_concurrent: int) -> str:
 
 
 def concurrency(plan: SweepPlan) -> int:
-    """Returns how many trials a local Ray holds at once, by their logical CPUs."""
+    """Returns how many trials a local Ray runs at once, by their logical CPUs."""
     wanted = max(sum(cpus_wanted(one.config)) for one in plan.resolved)
     fit = int(local_num_cpus(plan) / max(wanted, 1e-9))
     most = plan.config.max_concurrent or fit
@@ -133,7 +132,7 @@ def concurrency(plan: SweepPlan) -> int:
 
 
 def duration(seconds: float) -> str:
-    """Returns a time with one or two units: 40 s, 12 min, 3 h 20 min."""
+    """Returns a time as text with one or two units: 40 s, 12 min, 3 h 20 min."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -149,33 +148,33 @@ class Timing:
     assignment: str
     num_trials: int
     start_s: float
-    """Until servers and simulations were up."""
+    """Seconds until servers and simulations were up."""
     env_steps_per_s: float
     train_s: float | None
-    """From the first env step to the stop condition at that rate; None: unknown."""
+    """Seconds from the first env step to the stop condition at this rate; None: unknown."""
     evaluation_s: float
-    """Of evaluations that training waits for, if episodes stay as long and go no faster."""
+    """Seconds of all evaluations, if episodes keep their length and speed."""
     end_s: float = 0.0
-    """Of the last checkpoint and the report."""
+    """Seconds of the last checkpoint and the report."""
     unknown: str = ""
     """Why `train_s` is unknown, in a sentence."""
     without: tuple[str, ...] = ()
-    """The servers whose learning is not in it: they made no update."""
+    """Servers that made no update, so that their learning is not in the estimate."""
 
     @property
     def trial_s(self) -> float | None:
-        """One trial from start to end."""
+        """Seconds of one trial from start to end; None: unknown."""
         if self.train_s is None:
             return None
         return self.start_s + self.train_s + self.evaluation_s + self.end_s
 
 
 def calibrate(plan: SweepPlan, process_s: float) -> Iterator[Timing]:
-    """Plays each assignment of a table in turn, on the Ray that this process is connected to.
+    """Plays each assignment of a sweep in turn, on the Ray that this process is connected to.
 
     Args:
         plan: of the sweep.
-        process_s: how long the process of a trial takes to start.
+        process_s: seconds that the process of a trial takes to start.
 
     Raises:
         RunFailed: an assignment does not run.
@@ -197,7 +196,7 @@ def _import_trial() -> None:
 
 
 def _process_s() -> float:
-    """Returns how long the process of a trial takes to start."""
+    """Returns the seconds that the process of a trial takes to start."""
     import ray
 
     began_at = time.monotonic()
@@ -214,7 +213,7 @@ def _measure(
     config = replace(
         experiment.config,
         name="calibration",
-        stop=StopConfig(time_s=2 * (time_s + _PATIENCE_S)),  # it is ended before
+        stop=StopConfig(time_s=2 * (time_s + _PATIENCE_S)),  # the run is ended before
         evaluation=replace(
             evaluation,
             interval_env_steps=sys.maxsize if sample else None,
@@ -226,7 +225,7 @@ def _measure(
     with _temporary_folder() as temporary:
         calibrated = replace(experiment, config=config)
         folder = make_folder(calibrated, temporary / "run")
-        evaluated_at: list[float] = []  # when all had played as learned
+        evaluated_at: list[float] = []  # when the episodes of all agents as learned were over
         began_at = time.monotonic()
         with contextlib.closing(
             Run(calibrated, folder, None, lambda row: evaluated_at.append(time.monotonic()))
@@ -279,7 +278,7 @@ def _train_s(
     """Plays until each server that learns has made an update, and for `time_s` from then on.
 
     Returns:
-        How long training takes, None: unknown; and the servers that made no update in time.
+        The seconds of training, None if unknown; and the servers that made no update in time.
     """
     stop = experiment.config.stop
     remaining = StopConditions(stop, experiment.fixed_servers)
@@ -299,12 +298,12 @@ def _train_s(
 
 
 def _gets_nearer(stop: StopConfig) -> bool:
-    """Whether there is a condition that training comes nearer to, once it is under way."""
+    """Whether a stop condition counts env steps or iterations, to which training gets nearer."""
     return stop.env_steps is not None or stop.iterations is not None
 
 
 def why_unknown(stop: StopConfig, tally: Tally) -> str:
-    """Returns why a run that was played for a while cannot tell when it would stop."""
+    """Returns why it is unknown when a run would stop, although it was played for a while."""
     played = f"{tally.env_steps:,} env steps in {duration(tally.time_s)}"
     if not _gets_nearer(stop):
         return f"{played}; when it would stop cannot be told, since only a return ends it"
@@ -320,17 +319,18 @@ def why_unknown(stop: StopConfig, tally: Tally) -> str:
 
 
 def _evaluation_s(experiment: Experiment, sample: int, first_s: float, others_s: float) -> float:
-    """Returns how long all evaluations of a trial take.
+    """Returns the seconds that all evaluations of a trial take.
 
     Args:
         experiment: of the trial.
-        sample: episodes of each condition that were played.
-        first_s: how long the one with all as learned took, with the making of the environments.
-        others_s: how long the others took, one for each server that learns.
+        sample: number of episodes of each condition that were played.
+        first_s: duration of the condition with all agents as learned, including the making of the
+            environments.
+        others_s: duration of all other conditions, of which each server that learns has one.
     """
     evaluation, num_learning = experiment.config.evaluation, len(experiment.learning)
     num, interval = 0, evaluation.interval_env_steps
-    if interval:  # the first one is before training
+    if interval:  # the first evaluation is before training
         num = -(-(experiment.config.stop.env_steps or interval) // interval)
     others_at_end = (1 + compares_untrained(experiment.config)) * num_learning
     num_episodes = num * evaluation.num_episodes * (1 + num_learning)

@@ -1,4 +1,4 @@
-"""A sweep's YAML and overrides to `SweepConfig`, its base experiment filled in."""
+"""Reads a sweep's YAML and overrides into a `SweepConfig`, with its base experiment filled in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muxrl.orchestrator.sweeps.schema import SweepConfig
 from muxrl.servers.declared import use_of
 
 _RESUMABLE = ("max_concurrent", "report_interval_s", "address")
-"""Keys that change how trials are run, not which."""
+"""Keys that change how trials are run, but not which trials."""
 _BUDGET = tuple(f"experiment.stop.{key}" for key in ("env_steps", "time_s", "iterations"))
 
 
@@ -33,8 +33,9 @@ def load_sweep(
     """Reads a sweep.
 
     Args:
-        source: a YAML file, or the bare name of a packaged sweep; or what such a file would say.
-        overrides: on top of it, see `Overrides`; `experiment.` leads to the experiment.
+        source: a YAML file, the bare name of a packaged sweep, or the content of such a file.
+        overrides: replace values of the source, see `Overrides`; keys of the experiment begin with
+            `experiment.`.
 
     Raises:
         ConfigError: with all unknown keys, values of a wrong type and broken interpolations, of
@@ -50,13 +51,13 @@ def load_sweep(
 
 
 def load_on_base(source: Any, kind: str, schema: Callable[..., C], overrides: Overrides) -> C:
-    """Reads a sweep or a league, whose experiment is on top of the one that it names as `base`.
+    """Reads a sweep or a league, and merges its experiment onto the one that it names as `base`.
 
     Args:
-        source: a YAML file, or the bare name of a packaged one; or what such a file would say.
+        source: a YAML file, the bare name of a packaged one, or the content of such a file.
         kind: "sweep" or "league".
-        schema: the class of its keys.
-        overrides: on top of it, see `Overrides`.
+        schema: the class that declares its keys.
+        overrides: replace values of the source; see `Overrides`.
 
     Raises:
         ConfigError: see `load_sweep`.
@@ -79,15 +80,15 @@ def load_on_base(source: Any, kind: str, schema: Callable[..., C], overrides: Ov
 
 
 def load_resumed(file: Path, overrides: Overrides = ()) -> SweepConfig:
-    """Reads what `to_yaml` wrote, to resume the sweep.
+    """Reads the file that `to_yaml` wrote, to resume the sweep.
 
     Args:
-        file: of the sweep's directory.
-        overrides: more seeds or samples, a larger budget, and what does not change the trials;
-            masked tokens are given here.
+        file: in the sweep's directory.
+        overrides: more seeds or samples, a larger budget, and keys that do not change the trials;
+            masked tokens have to be given here.
 
     Raises:
-        ConfigError: it cannot be read, or an override would change the trials that it has.
+        ConfigError: the file cannot be read, or an override would change the sweep's trials.
     """
     before = load_written(file, SweepConfig)
     config = load_structured(file, SweepConfig(), overrides, str(file))
@@ -119,7 +120,7 @@ def load_resumed(file: Path, overrides: Overrides = ()) -> SweepConfig:
 
 
 def changes(before: Any, now: Any, free: Sequence[str]) -> Iterator[str]:
-    """Yields the keys in which two configs differ, but for tokens and those that are free to."""
+    """Yields the keys in which two configs differ, except for tokens and the keys in `free`."""
     for key in diff(before, now):
         if key not in free and not use_of(type(before), key.split(".")).is_secret:
             yield key

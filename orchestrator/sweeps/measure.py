@@ -1,4 +1,4 @@
-"""A sweep's metric of a run: one number, by which trials are compared; and how far a run is."""
+"""Reads from a run how far it has come, and the metric by which a sweep compares trials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muxrl.orchestrator.sweeps.schema import MetricConfig
 
 
 class Value(NamedTuple):
-    """What a metric is worth, of "evaluation" or "training", after so many env steps."""
+    """A metric's value, its source ("evaluation" or "training"), and after how many env steps."""
 
     metric: float
     source: str
@@ -25,11 +25,11 @@ class Value(NamedTuple):
 
 
 class Metric:
-    """What a metric is worth in rows of one run.
+    """Reads a metric from the rows of one run.
 
     Args:
-        config: which metric.
-        servers: of the run, by id, with their ``agents``.
+        config: of the metric.
+        servers: by id: the run's servers, with their ``agents``.
     """
 
     def __init__(self, config: MetricConfig, servers: Mapping[str, Any]) -> None:
@@ -37,11 +37,11 @@ class Metric:
         self._agents = None if config.of == TOTAL else list(servers[config.of].agents)
 
     def value(self, evaluation: EvaluationRow | None, joint: JointRow) -> Value | None:
-        """Returns that of a run; None if no episode has it.
+        """Returns the metric of a run; None if no episode has it.
 
         Args:
-            evaluation: the newest with all agents as learned; training counts as long as there is
-                none.
+            evaluation: the newest with all agents as learned; None: there is none yet, and training
+                counts.
             joint: the newest row of the run.
         """
         if self._config.source == "evaluation" and evaluation is not None:
@@ -52,20 +52,20 @@ class Metric:
         return None if value is None else Value(value, source, env_steps)
 
     def evaluated(self, row: EvaluationRow) -> float | None:
-        """Returns that of an evaluation; None: no episode had it, or somebody was replaced."""
+        """Returns an evaluation's metric; None if no episode had it, or a server was replaced."""
         if row.replaced is not None:
             return None
         return evaluated(row, self._config.name, self._agents)
 
     def trained(self, row: JointRow) -> float | None:
-        """Returns that of recent training episodes; None, too, where one's is no number."""
+        """Returns the metric of recent training episodes; None if it is missing or not finite."""
         agents, name = self._agents, self._config.name
         if name != RETURN:
             value = row.group_metrics.get(name, {}).get(self._config.of)
             if value is not None:
                 return value
-            return metric_over(row.metrics.get(name, {}), agents, mean_over)  # or an older run's
-        if self._config.of in row.returns:  # not in those of older runs
+            return metric_over(row.metrics.get(name, {}), agents, mean_over)  # an older row
+        if self._config.of in row.returns:  # missing in rows of older versions
             return row.returns[self._config.of]
         means = row.episode_return_mean
         known = [
@@ -78,13 +78,13 @@ class Metric:
 
 
 def progress_of(run: RunDirectory, config: MetricConfig) -> dict[str, Any]:
-    """Returns how far a run is, by the columns of a trial: {} as long as it has recorded nothing.
+    """Returns how far a run has come, by a trial's fields; {} if it has recorded nothing yet.
 
     Args:
         run: its directory.
         config: the sweep's metric.
     """
-    with contextlib.suppress(MalformedMetrics, NotARunDirectory):  # as somebody's who edits it
+    with contextlib.suppress(MalformedMetrics, NotARunDirectory):  # somebody has edited a file
         if (joint := last_row(run.metrics / "joint.jsonl", JointRow)) is None:
             return {}
         rows = last_rows(run.metrics / "evaluation.jsonl", EvaluationRow)

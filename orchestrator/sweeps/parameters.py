@@ -1,4 +1,4 @@
-"""Values of config keys: grids, and draws that depend on the sweep's seed alone."""
+"""Values of config keys: points of grids, and draws that depend on the sweep's seed alone."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.sweeps.schema import ParameterConfig
 
 TEMPLATES = "algorithms."
-"""Keys of templates begin with this."""
+"""Prefix of the keys of templates."""
 
 _ROUNDING = 1e-9
-"""Of a quotient in floating point."""
+"""Tolerance for rounding of a quotient in floating point."""
 
 # Keys that a sweep sets itself.
 _TAKEN = {
@@ -28,12 +28,12 @@ _TAKEN = {
 
 
 def given(parameter: ParameterConfig) -> dict[str, list[Any]]:
-    """Returns the values, or the limits, that a parameter gives, by kind: one, if it is right."""
+    """Returns by kind the values or limits that a parameter gives; it should give one kind."""
     return {kind: values for kind, values in vars(parameter).items() if values is not None}
 
 
 def find_problems(key: str, parameter: ParameterConfig) -> Iterator[str]:
-    """Yields a sentence for each thing that is wrong with a parameter in itself."""
+    """Yields a sentence for each mistake in one parameter."""
     at = f"parameters.{key}"
     if key in _TAKEN:
         yield f"{at}: cannot be a parameter; {_TAKEN[key]}"
@@ -64,7 +64,7 @@ def find_problems(key: str, parameter: ParameterConfig) -> Iterator[str]:
 def active(
     parameters: Mapping[str, ParameterConfig], templates: set[str]
 ) -> dict[str, ParameterConfig]:
-    """Returns the parameters that apply where these templates are used."""
+    """Returns the parameters that apply if these templates are used."""
     return {
         key: parameter
         for key, parameter in parameters.items()
@@ -78,8 +78,8 @@ def settings(
     """Yields the values of all parameters: each point of the grids, with each sample of the draws.
 
     Args:
-        parameters: those that are active.
-        num_samples: draws for each point of the grids; without anything to draw, one is enough.
+        parameters: the active ones.
+        num_samples: draws for each point of the grids; if nothing is drawn, there is one sample.
         seed: of the draws.
     """
     grids = [[(key, v) for v in p.grid] for key, p in parameters.items() if p.grid is not None]
@@ -94,8 +94,8 @@ def settings(
 def draw(key: str, parameter: ParameterConfig, sample: int, seed: int) -> Any:
     """Returns one value of a distribution.
 
-    It depends on the arguments alone: it stays when other parameters, assignments or samples are
-    added, and is the same under every assignment.
+    The value depends on the arguments alone. So it stays the same when other parameters,
+    assignments or samples are added, and is equal for every assignment.
     """
     rng = np.random.default_rng(derive_seed(seed, "sample", key, str(sample)))
     ((kind, values),) = given(parameter).items()
@@ -114,13 +114,13 @@ def draw(key: str, parameter: ParameterConfig, sample: int, seed: int) -> Any:
 
 
 def multiples(low: float, high: float, step: float) -> tuple[int, int]:
-    """Returns the first and the last multiple of a step within bounds, by their numbers.
+    """Returns the factors of the first and the last multiple of a step within bounds.
 
-    0.3 is the third of 0.1, though 0.3 / 0.1 is below 3 in floating point.
+    0.3 counts as the third multiple of 0.1, although 0.3 / 0.1 is below 3 in floating point.
     """
     return math.ceil(low / step - _ROUNDING), math.floor(high / step + _ROUNDING)
 
 
 def multiple(number: int, step: float) -> float:
-    """Returns a multiple of a step, which it is one way only: 3 of 0.1 are 0.3."""
+    """Returns a multiple of a step, rounded to always the same float: 3 of 0.1 are 0.3."""
     return float(f"{number * step:.12g}")

@@ -1,7 +1,7 @@
-"""From a sweep to its trials: each one an experiment in which every name is known.
+"""Expands a sweep to its trials, each of which is an experiment with every name looked up.
 
 All trials are resolved before the first one starts, so that every mistake is reported at once. With
-a searcher that learns, later trials are not known yet: one of each assignment is resolved then.
+a searcher that learns, trials are not known beforehand: then one of each assignment is resolved.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ from muxrl.servers.fixed_names import is_fixed
 
 @dataclass
 class SweepPlan:
-    """A sweep in which every name is known."""
+    """A sweep with every name looked up."""
 
     config: SweepConfig
     trials: list[TrialRecord] = field(default_factory=list)
-    """In the order in which they start: all of a seed before those of the next, so that a sweep
-    that is cut short has compared everything with fewer seeds."""
+    """In the order in which they start. All trials of a seed come before those of the next, so that
+    a sweep that is cut short has compared everything, with fewer seeds."""
     experiments: dict[str, Experiment] = field(default_factory=dict)
-    """By trial id, of the trials that are resolved."""
+    """By trial id: the experiments of trials that are resolved."""
     resolved: list[Experiment] = field(default_factory=list)
-    """For each assignment with each setting that is known by now, of the first seed."""
+    """The experiment of each known assignment and setting, with the first seed."""
     is_check: bool = False
-    """Whether it is made to see what is wrong, and not to be run; see `make_plan`."""
+    """Whether the plan is only made to find mistakes; see `make_plan`."""
     deferred: list[str] = field(default_factory=list)
-    """Sentences on servers that are processes of their own and cannot be asked now."""
+    """Sentences on servers that are a user's own processes and cannot be asked now."""
     role_assignments: list[RoleAssignment] = field(default_factory=lambda: [{}])
     """Of a sweep without roles one that is empty."""
     _facts: dict[str, SimulationFacts] = field(default_factory=dict)
 
     @property
     def num_trials(self) -> int:
-        """Of the whole sweep, with those that a searcher has still to make."""
+        """Number of trials of the whole sweep, with those that a searcher will still make."""
         config = self.config
         if config.searcher == "random":
             return len(self.trials)
@@ -75,7 +75,7 @@ class SweepPlan:
         """Returns the experiment of a trial.
 
         Raises:
-            ConfigError: with all its problems.
+            ConfigError: with all problems of the experiment.
         """
         config, problems = self._config(roles, parameters, seed)
         if problems:
@@ -89,10 +89,10 @@ class SweepPlan:
         return self._config(trial.roles, trial.parameters, trial.seed)[0]
 
     def facts(self, simulation: SimulationConfig) -> SimulationFacts:
-        """Returns a simulation's agents and spaces; it is asked once.
+        """Returns a simulation's agents and spaces; each simulation is made only once.
 
         Raises:
-            ConfigError: it cannot be made.
+            ConfigError: the simulation cannot be made.
         """
         key = repr(simulation)
         if key not in self._facts:
@@ -103,14 +103,14 @@ class SweepPlan:
     def _config(
         self, roles: RoleAssignment, parameters: Mapping[str, Any], seed: int
     ) -> tuple[ExperimentConfig, list[str]]:
-        """Returns a trial's experiment, its names not looked up yet, and what is wrong with it.
+        """Returns a trial's config, whose names are not looked up yet, and what is wrong with it.
 
         Raises:
             ConfigError: the simulation cannot be made.
         """
         config = self.config
         of_templates = {k: v for k, v in parameters.items() if k.startswith(TEMPLATES)}
-        # Parameters of the simulation decide which agents there are, so they are set first.
+        # Parameters of the simulation are set first, since they decide which agents there are.
         early = {k: v for k, v in parameters.items() if k.startswith("simulation.")}
         late = {k: v for k, v in parameters.items() if k not in of_templates | early}
         sweep, problems = set_values(config, of_templates)
@@ -137,18 +137,18 @@ class SweepPlan:
 
 
 def _is_baseline(config: ExperimentConfig) -> bool:
-    """Whether nothing learns, so that the evaluation at the end is all that there is to play."""
+    """Whether no server learns, so that only the evaluation at the end has to be played."""
     learns = any(not is_fixed(server.algorithm) for server in config.servers.values())
     return not learns and config.evaluation.final_num_episodes > 0
 
 
 def make_plan(config: SweepConfig, *, is_check: bool = False) -> SweepPlan:
-    """Writes out the trials of a sweep and resolves them.
+    """Expands a sweep to its trials and resolves them.
 
     Args:
         config: the sweep.
-        is_check: whether servers that are processes of their own are asked, which takes a while,
-            and no checkpoint's code may be run.
+        is_check: whether the plan is only made to find mistakes: a whole episode is played, and
+            servers that are a user's own processes are asked, which takes a while.
 
     Raises:
         ConfigError: with all problems of the sweep and its trials.
@@ -189,7 +189,7 @@ def make_plan(config: SweepConfig, *, is_check: bool = False) -> SweepPlan:
 
 
 def _write_out(plan: SweepPlan) -> None:
-    """Fills in the trials and their experiments."""
+    """Adds the trials and their experiments to a plan."""
     config = plan.config
     seeds = config.all_seeds
     is_table = config.searcher == "random"
@@ -223,8 +223,7 @@ def _write_out(plan: SweepPlan) -> None:
 
 
 def find_trial_warnings(plan: SweepPlan) -> Iterator[str]:
-    """Yields what the runs of resolved trials that are not over will be warned of: each sentence
-    once, with the trials."""
+    """Yields each warning of resolved trials that are not finished, once, with these trials."""
     numbers: dict[str, list[str]] = {}
     for trial in plan.trials:
         if not trial.is_finished and trial.id in plan.experiments:
@@ -236,7 +235,7 @@ def find_trial_warnings(plan: SweepPlan) -> Iterator[str]:
 
 
 def by_setting(trials: Sequence[TrialRecord]) -> list[list[TrialRecord]]:
-    """Returns the trials that differ in their seed alone, a list for each setting."""
+    """Returns a list of trials for each setting; those of a list differ only in seed."""
     groups: dict[str, list[TrialRecord]] = {}
     for setting, trial in _with_settings(trials):
         groups.setdefault(setting, []).append(trial)
@@ -244,7 +243,7 @@ def by_setting(trials: Sequence[TrialRecord]) -> list[list[TrialRecord]]:
 
 
 def _with_settings(trials: Sequence[TrialRecord]) -> Iterator[tuple[str, TrialRecord]]:
-    """Yields what tells a trial's setting from others; what was drawn twice is two settings."""
+    """Yields a key for each trial's setting; values that were drawn twice are two settings."""
     nums: Counter[tuple[str, int]] = Counter()
     for trial in trials:
         drawn = json.dumps([trial.roles, trial.parameters], sort_keys=True)
@@ -253,9 +252,9 @@ def _with_settings(trials: Sequence[TrialRecord]) -> Iterator[tuple[str, TrialRe
 
 
 def keep_trials(plan: SweepPlan, earlier: Sequence[TrialRecord]) -> None:
-    """Puts the trials of a sweep that is resumed into its plan, before those that it has not had.
+    """Puts the earlier trials of a resumed sweep into its plan, before the new ones.
 
-    More seeds or samples add to a table and change nothing of what was drawn.
+    More seeds or samples add trials to the table, and leave the earlier draws as they are.
     """
     wanted = plan.trials or [
         replace(group[0], seed=seed)
@@ -284,13 +283,13 @@ def make_trial(
     parameters: dict[str, Any],
     seed: int,
 ) -> TrialRecord:
-    """Returns a trial, whose id is also a directory's name: ``03-qmix-ppo-4f1c0a92b7d3-s1``.
+    """Returns a trial, whose id also names its directory: ``03-qmix-ppo-4f1c0a92b7d3-s1``.
 
     Args:
-        number: its place in the table.
-        num_trials: of the table.
-        assignment: canonical; "" if its experiment was refused.
-        roles: see `TrialRecord`; likewise the rest.
+        number: the trial's place in the table.
+        num_trials: in the table.
+        assignment: canonical string; "" if the trial's experiment was refused.
+        roles, parameters, seed: see `TrialRecord`.
     """
     name = file_name(assignment) if assignment else "refused"
     trial_id = f"{number:0{len(str(num_trials - 1))}d}-{name}-s{seed}"
@@ -300,7 +299,7 @@ def make_trial(
 def _placed(
     problem: str, where: list[int], wanted: list[tuple[RoleAssignment, dict[str, Any]]]
 ) -> str:
-    """Adds which settings have the problem, where not all of them do."""
+    """Returns a problem, with the settings that have it unless all do."""
     if len(where) == len(wanted):
         return problem
     roles, values = wanted[where[0]]
@@ -350,12 +349,12 @@ def role_problems(roles: Mapping[str, Sequence[str]], facts: SimulationFacts) ->
 def _replace_base_servers(
     experiment: ExperimentConfig, agents_of: Mapping[str, list[str]], facts: SimulationFacts
 ) -> Iterator[str]:
-    """Removes the base's servers whose agents are all in roles; yields a sentence a conflict."""
+    """Removes the base's servers whose agents are all in roles; yields a sentence per conflict."""
     taken = {agent for agents in agents_of.values() for agent in agents}
     for server_id, server in list(experiment.servers.items()):
         agents, _ = match(server.agents, list(facts.agents))
         rest = [agent for agent in agents if agent not in taken]
-        # Where all agents are in roles, a server that matches none has none left, either.
+        # If all agents are in roles, a server that matches no agent has none left, either.
         if not rest and (agents or len(taken) == len(facts.agents)):
             del experiment.servers[server_id]
         elif len(rest) < len(agents):
@@ -370,7 +369,7 @@ def _replace_base_servers(
 def with_group(server: ServerConfig, name: str) -> ServerConfig:
     """Returns a server whose agents are one group, if its algorithm needs groups and it has none.
 
-    One of an algorithm that is unknown stays as it is; `resolve` will say so.
+    A server with an unknown algorithm is returned as it is; `resolve` will report it.
     """
     from muxrl.servers.lookup import find
 

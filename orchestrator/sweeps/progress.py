@@ -1,4 +1,4 @@
-"""A sweep's progress on the terminal: its trials in a table; lines where there is no terminal."""
+"""Shows a sweep's progress: a table of trials in a terminal, lines of text elsewhere."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from muxrl.orchestrator.sweeps.directory import TrialRecord, counts_text
 
 _MIN_ROWS = 5
 _OTHER_ROWS = 8
-"""Lines of the window that are not trials: headings, sums, and a command's own before and after."""
+"""Lines of the window that hold no trial: headings, sums, and what a command prints around."""
 
 _MIN_PART = 0.1
-"""Of a trial: what it took until then is mostly its start."""
+"""Part of a trial below which nothing is estimated: until then mostly the start took time."""
 
 
 class SweepProgress(Display):
@@ -27,10 +27,10 @@ class SweepProgress(Display):
 
     Args:
         name: the headline.
-        metric: what the trials are compared by.
-        records: of all trials so far, as they stand; the list may grow.
+        metric: title of the metric by which trials are compared.
+        records: of all trials so far; their state is read anew each time, and the list may grow.
         num_trials: of the whole sweep.
-        console: where to.
+        console: where to show it.
     """
 
     interval_s = 60.0  # sweeps take hours
@@ -52,7 +52,11 @@ class SweepProgress(Display):
         self._began_at = time.monotonic()
 
     def update(self, left_s: Mapping[str, float]) -> None:
-        """Notes how the trials stand; by trial, how long it continues at its present rate."""
+        """Shows how the trials stand now.
+
+        Args:
+            left_s: by trial: how long it continues at its present rate.
+        """
         self._left_s = left_s
         self._changed()
 
@@ -73,7 +77,7 @@ class SweepProgress(Display):
         return f"{listed}; {duration(self._time_s)} so far{left}"
 
     def _time_left_s(self) -> float | None:
-        """Returns how long the rest takes at the rate so far; None: nothing is known yet."""
+        """Returns the seconds that the rest takes at the rate so far; None: not known yet."""
         done = 0.0
         for record in self._records:
             if record.id in self._kept:
@@ -118,7 +122,7 @@ class SweepProgress(Display):
         room = max(_MIN_ROWS, self._console.height - _OTHER_ROWS)
         running = [record for record in begun if not record.is_over]
         ended = [record for record in begun if record.is_over]
-        shown = [*running, *ended[::-1]][:room]  # of those that have ended, the last ones
+        shown = [*running, *ended[::-1]][:room]  # the newest of the ended trials
         for record in begun:
             if record in shown:
                 table.add_row(record.id, *self._cells(record))

@@ -1,4 +1,4 @@
-"""The result of a sweep, running or over; and trials on the terminal, before and after."""
+"""The result of a sweep, running or over; prints trials before and after the sweep."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 _OUTCOME = ("seed", "status", "metric", "metric_source", "env_steps", "time_s", "cpu_s")
 _SHOWN = ("status", "env_steps", "metric", "metric_source")
 _UNKNOWN = {"lines": (MISSING,), "value": None}
-_MOST_COLUMNS = 3  # of parameters on the terminal: with more, no window has room for numbers
+_MOST_COLUMNS = 3  # of parameters on the terminal; more leave no room for numbers
 _STYLES = {"done": "green", "stopped_early": "yellow", "failed": "red"}
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """The trials of a sweep, as they stand."""
+    """The trials of a sweep, as they stand now."""
 
     sweep_dir: Path
     trials: tuple[TrialRecord, ...]
@@ -44,7 +44,7 @@ class SweepResult:
         """Reads a sweep back from its directory, running or over.
 
         Raises:
-            NotASweepDirectory: it is none.
+            NotASweepDirectory: the folder is not a sweep's.
             OtherFormat: a newer muxrl wrote it.
             ConfigError: its sweep.yaml cannot be read.
         """
@@ -59,15 +59,15 @@ class SweepResult:
 
     @property
     def exit_code(self) -> int:
-        """Of the process that ran it: 0 all done, 1 a trial failed, 130 interrupted."""
+        """Exit code of the sweep's process: 0 all done, 1 a trial failed, 130 interrupted."""
         if self.is_interrupted:
             return ExitCode.INTERRUPTED
         return ExitCode.FAILED if self.failed else ExitCode.DONE
 
     def best(self) -> TrialRecord | None:
-        """Returns the finished trial with the best metric, None if there is none.
+        """Returns the trial that is done and has the best metric; None if there is none.
 
-        One trial is one seed: the best of many is better by luck, too. `frame` has them all.
+        One trial is one seed, and the best of many trials is partly luck. `frame` has all trials.
         """
         sign = 1 if self.config.metric.mode == "max" else -1
         known = [t for t in self.trials if t.status == "done" and t.metric is not None]
@@ -82,7 +82,7 @@ class SweepResult:
         ]
 
     def _repr_html_(self) -> str:
-        """A notebook's view: a row for each trial, and why some failed."""
+        """Returns the view in a notebook: a row for each trial, and why trials failed."""
         from muxrl.orchestrator.reports.pages import notebook_html
 
         causes = [f"{trial.id} failed: {trial.cause}" for trial in self.failed]
@@ -102,7 +102,7 @@ class SweepResult:
         return frame_of(list(columns), (list(row.values()) for row in rows))
 
     def grid(self) -> Grid:
-        """Returns a row for each trial, as it is shown."""
+        """Returns the shown table, with a row for each trial."""
         return _grid(self.trials, _SHOWN, self.config.metric.title)
 
     def evaluations(self) -> DataFrame:
@@ -118,7 +118,7 @@ class SweepResult:
         return training_frame(self.run_dirs())
 
     def counts(self) -> str:
-        """Returns how many trials stand how, for people."""
+        """Returns the number of trials by status, for people."""
         return counts_text(Counter(trial.status for trial in self.trials))
 
 
@@ -128,7 +128,7 @@ def print_trials(trials: Sequence[TrialRecord], console: Console) -> None:
 
 
 def print_result(result: SweepResult, console: Console) -> None:
-    """Prints the status and metric of all trials, and why some failed."""
+    """Prints the status and metric of all trials, and why trials failed."""
     found = _grid(result.trials, _SHOWN, result.config.metric.title, is_narrow=True)
     console.print(grid_table(found, f"{result.sweep_dir.name}: {result.counts()}"))
     for trial in result.failed:
@@ -138,7 +138,7 @@ def print_result(result: SweepResult, console: Console) -> None:
 
 
 def _rows(trials: Sequence[TrialRecord], sweep_dir: Path = Path()) -> list[dict[str, Any]]:
-    """Returns a row for each trial, with each role and each parameter of any."""
+    """Returns a row for each trial, with the roles and parameters of all trials."""
     roles, keys = _names(t.roles for t in trials), _names(t.parameters for t in trials)
     return [
         {
@@ -161,9 +161,9 @@ def _grid(
     *,
     is_narrow: bool = False,
 ) -> Grid:
-    """Returns which trials there are, and what came of them.
+    """Returns a table of trials with their settings and the columns of `outcome`.
 
-    Where it `is_narrow`, more than a few parameters share a column.
+    If it `is_narrow`, all parameters share one column once there are more than a few.
     """
 
     def parameter(value: object) -> str:
@@ -175,7 +175,7 @@ def _grid(
 
     roles, keys = _names(t.roles for t in trials), _names(t.parameters for t in trials)
     columns: dict[str, Column | str] = {
-        # The rest of its id stands in the other columns.
+        # The other columns have the rest of the id.
         "trial": Column(shown=lambda t: t.partition("-")[0], css="text", is_whole=True),
         **{role: Column(css="text") for role in roles},
         **{key: Column(key.split(".", 1)[-1], parameter, css="text") for key in keys},

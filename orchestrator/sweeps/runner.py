@@ -1,4 +1,7 @@
-"""A sweep from its plan to its end: on Ray Tune, resumable; a trial that fails does not end it."""
+"""Runs a sweep on Ray Tune from its plan to its end, and resumes it.
+
+A trial that fails does not end the sweep.
+"""
 
 from __future__ import annotations
 
@@ -48,18 +51,19 @@ def start_sweep(
 ) -> SweepResult:
     """Runs all trials of a sweep.
 
-    Ctrl-C, SIGTERM and SIGHUP end it cleanly: finished trials are kept, unfinished ones are
-    taken up by `resume_sweep`.
+    Ctrl-C, SIGTERM and SIGHUP end the sweep cleanly: finished trials are kept, and `resume_sweep`
+    continues the others.
 
     Args:
         config: the sweep.
-        sweep_dir: its directory, which must not exist yet; None makes one under `sweeps_dir`.
-        console: where to write what is going on; None: nowhere.
+        sweep_dir: the sweep's directory, which must not exist yet; None makes one under
+            `sweeps_dir`.
+        console: shows progress; None: nothing is shown.
 
     Raises:
         ConfigError: with all problems of the sweep and its trials; nothing was started.
         RunFailed: Ray did not start, or a machine of its cluster does not see the directory.
-        OSError: the directory is there already, or cannot be made.
+        OSError: the directory exists already, or cannot be made.
     """
     plan = make_plan(config)
     path = sweep_dir and sweep_dir.resolve()
@@ -76,13 +80,14 @@ def resume_sweep(
     """Continues a sweep: finished trials are kept, all others continue or begin again.
 
     Args:
-        sweep_dir: its directory.
-        overrides: more seeds or samples, a larger budget, and what leaves the trials as they are.
-        console: where to write what is going on; None: nowhere.
+        sweep_dir: the sweep's directory.
+        overrides: more seeds or samples, a larger budget, and keys that leave the trials as they
+            are.
+        console: shows progress; None: nothing is shown.
 
     Raises:
         NotASweepDirectory: the folder is not a sweep's.
-        SweepIsRunning: another process runs it.
+        SweepIsRunning: another process runs the sweep.
         ConfigError: the sweep cannot run any more, for example since its simulation has changed.
         RunFailed: as for `start_sweep`.
     """
@@ -97,13 +102,13 @@ def resume_sweep(
 
 
 def _resumed(record: TrialRecord, folder: SweepDirectory, plan: SweepPlan) -> TrialRecord:
-    """Returns the record of a trial to continue.
+    """Returns the record with which a resumed sweep treats a trial.
 
-    One that was stopped early is over. Those that are not done keep the run directory that has a
-    whole checkpoint, and go on from there; without one they begin again. So do those that are done,
-    if the sweep has a larger budget by now.
+    A trial that was stopped early is over, and so is a trial that is done, unless the sweep has a
+    larger budget now. Any other continues from its checkpoint if its run directory has a complete
+    one, and begins again if not.
     """
-    # What its simulation refused, it would refuse again.
+    # An experiment that was refused would be refused again.
     if record.status == "stopped_early" or not record.assignment:
         return record
     if record.status == "done" and _has_its_budget(record, folder, plan):
@@ -111,15 +116,15 @@ def _resumed(record: TrialRecord, folder: SweepDirectory, plan: SweepPlan) -> Tr
     if run_dir := folder.run_of(record):
         with contextlib.suppress(CannotResume):
             find_checkpoint(RunDirectory(run_dir))
-            return replace(record, status="waiting", cause="")  # what it has reached stays known
+            return replace(record, status="waiting", cause="")  # keeps what the trial has reached
     return TrialRecord(record.id, record.assignment, record.roles, record.parameters, record.seed)
 
 
 def _has_its_budget(record: TrialRecord, folder: SweepDirectory, plan: SweepPlan) -> bool:
-    """Whether a trial that is done stopped where it would stop now."""
+    """Whether a trial that is done had the same stop conditions that it would have now."""
     try:
         played = RunDirectory(folder.run_of(record) or folder.path).read_config()
-    except (OSError, ConfigError):  # somebody has tidied up, or its muxrl was another
+    except (OSError, ConfigError):  # the run was deleted, or written by another version
         return True
     return played.stop == plan.config_of(record).stop
 
@@ -167,15 +172,15 @@ def _run(plan: SweepPlan, folder: SweepDirectory, console: Console | None) -> Sw
         finally:
             trial_log.close()
             cleanup.close()
-    # Tune also ends by itself, on SIGUSR1.
+    # SIGUSR1 ends Tune without an exception.
     is_interrupted |= any(not record.is_over for record in trial_log.records)
     return SweepResult(folder.path, tuple(trial_log.records), plan.config, is_interrupted)
 
 
 @contextlib.contextmanager
 def sweep_ray(plan: SweepPlan) -> Iterator[None]:
-    """`ray_session` with room for the trials of a sweep, or the cluster that it names."""
-    # Trials find their run directories as this process does.
+    """A `ray_session` with room for the trials of a sweep, or on the cluster that it names."""
+    # Trials must resolve relative paths as this process does.
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     environment = {**worker_environment(), "RAY_CHDIR_TO_TRIAL_DIR": "0"}
     with contextlib.ExitStack() as stack:
@@ -186,13 +191,13 @@ def sweep_ray(plan: SweepPlan) -> Iterator[None]:
 
 
 def local_num_cpus(plan: SweepPlan) -> int:
-    """Returns the logical CPUs of a local Ray: the machine's, and enough for what was asked."""
+    """Returns the logical CPUs of a local Ray: the machine's, or more if the trials need more."""
     wanted = max(sum(cpus_wanted(one.config)) for one in plan.resolved)
     return max(os.cpu_count() or 1, math.ceil(wanted * (plan.config.max_concurrent or 1)))
 
 
 def placement_notes(plan: SweepPlan) -> Iterator[str]:
-    """Yields why trials may wait for ever; a growing cluster can still make room for them."""
+    """Yields a note if trials may wait for ever; a cluster that grows can still make room."""
     known = [trial for trial in plan.trials if trial.assignment]
     if not plan.config.address or not known:
         return

@@ -19,10 +19,10 @@ class AlgorithmTemplate(ServerConfig):
     """Name of a registered algorithm; "" takes the template's own name: `qmix: {}`."""
 
     def __post_init__(self) -> None:
-        """Leaves the algorithm open, for `server` to say."""
+        """Accepts a template without an algorithm, which `server` fills in."""
 
     def server(self, name: str, agents: list[str]) -> ServerConfig:
-        """Returns a server of these agents, set as this template, which is called `name`."""
+        """Returns a server for these agents with the settings of this template, which is `name`."""
         has_own = self.command or self.address
         algorithm = self.algorithm or ("" if has_own else name)
         values = {"algorithm": algorithm, "agents": agents, "label": name}
@@ -79,7 +79,7 @@ class MetricConfig:
 
     @property
     def title(self) -> str:
-        """For a table's heading."""
+        """Heading of the metric in tables."""
         return f"{self.name} ({self.of})"
 
 
@@ -146,5 +146,5 @@ class SweepConfig:
 
     @property
     def all_seeds(self) -> list[int]:
-        """With each of which every setting runs."""
+        """The seeds with which every setting runs."""
         return self.seeds or [self.experiment.seed]

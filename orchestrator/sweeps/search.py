@@ -1,8 +1,9 @@
-"""Which trial Tune runs next: one of the sweep's table, or one from a searcher that learns.
+"""Gives Tune its next trial, from the sweep's table or from a searcher that learns.
 
-Tune would draw the trials itself, and resumes an experiment from its last snapshot. Here the table
-is the sweep's: known before the start, the same on every machine, and a finished trial stays
-finished. A searcher that learns from earlier trials, such as optuna, adds new ones.
+Tune would draw the trials itself, and resume an experiment from its last snapshot. Here the sweep
+has a table of trials instead: it is known before the start and the same on every machine, and a
+finished trial stays finished. A searcher that learns from earlier trials, such as optuna, adds new
+trials.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from muxrl.orchestrator.sweeps.trial import METRIC, tune_config
 from muxrl.orchestrator.sweeps.trial_log import TrialLog
 
 ROLES_KEY = "(assignment)"
-"""Beside parameters, what a searcher chooses: the number of the assignment."""
+"""Key, beside the parameters, of the assignment's number, which a searcher chooses, too."""
 
 
 class TableSearch(Searcher):
     """Hands out the trials of a table that are not finished, in their order.
 
     Args:
-        plan: the sweep's.
-        table: its trials.
+        plan: of the sweep.
+        table: of the sweep's trials.
     """
 
     def __init__(self, plan: SweepPlan, table: TrialLog) -> None:
@@ -39,7 +40,7 @@ class TableSearch(Searcher):
         self._waiting = [one for one in table.records if not one.is_finished and one.assignment]
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """Returns the next trial as Tune's config, "FINISHED" after the last."""
+        """Returns the next trial as a Tune config; "FINISHED" after the last."""
         self._waiting = self._waiting or self._next()
         if not self._waiting:
             return Searcher.FINISHED
@@ -48,35 +49,35 @@ class TableSearch(Searcher):
         return tune_config(record, folder.run_of(record) or folder.new_run(record.id))
 
     def _next(self) -> list[TrialRecord]:
-        """Returns further trials; none after the last."""
+        """Returns further trials; [] if there are none."""
         return []
 
     def on_trial_complete(
         self, trial_id: str, result: dict | None = None, error: bool = False
     ) -> None:
-        """Does nothing: the table says what came of it."""
+        """Does nothing, as the table has the result."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Does nothing: `trials.jsonl` holds all there is."""
+        """Does nothing, as `trials.jsonl` has all state."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Does nothing, likewise."""
+        """Does nothing; see `save`."""
 
 
 Point = dict[str, Any]
-"""What a suggestion is: the number of its assignment, and the parameters which that one uses."""
+"""A suggestion: the number of an assignment, and values of the parameters that it uses."""
 Known = tuple[Point, str, float | None]
-"""A suggestion, the name of its state in optuna, and what came of it, if it is complete."""
+"""A suggestion, the name of its state in optuna, and its metric if it is complete."""
 Spaces = Sequence[dict[str, ParameterConfig]]
-"""For each assignment the parameters that it uses."""
+"""By number of the assignment: the parameters that it uses."""
 
 
 class LearningSearch(TableSearch):
-    """Adds what optuna suggests, as one trial for each seed.
+    """Adds the suggestions of optuna, each as one trial for each seed.
 
-    It is told of all that the table holds, whether that was suggested before the sweep was resumed
-    or after: the mean of the seeds' metrics once all of them are over; if one of these trials
-    failed, the suggestion counts as failed.
+    optuna gets all trials of the table each time, also those from before the sweep was resumed. The
+    result of a suggestion is the mean of its trials' metrics once all are over; if one of them
+    failed, the suggestion has failed.
     """
 
     def __init__(self, plan: SweepPlan, table: TrialLog) -> None:
@@ -86,7 +87,7 @@ class LearningSearch(TableSearch):
         self._spaces = [active(plan.config.parameters, names) for names in of_assignments]
 
     def _next(self) -> list[TrialRecord]:
-        """Returns the trials of the next suggestion that can be run."""
+        """Returns the trials of the next suggestion whose experiment is not refused."""
         config = self._plan.config
         while len(groups := by_setting(self._table.records)) < config.num_samples:
             seed = derive_seed(derive_seed(config.seed, "searcher"), str(len(groups)))
@@ -110,7 +111,7 @@ class LearningSearch(TableSearch):
         return []
 
     def _known(self, group: Sequence[TrialRecord]) -> Known:
-        """Returns what came of a suggestion, from its trials."""
+        """Returns a suggestion with its result, from its trials."""
         number = self._plan.role_assignments.index(group[0].roles)
         point = {ROLES_KEY: number, **group[0].parameters}
         if not all(record.is_over for record in group):
@@ -122,16 +123,16 @@ class LearningSearch(TableSearch):
 
 
 def suggest(spaces: Spaces, mode: str, seed: int, known: Iterable[Known]) -> Point:
-    """Returns an assignment and values of the parameters which that one uses, from optuna's TPE.
+    """Returns an assignment and values of the parameters that it uses, from optuna's TPE.
 
-    It depends on the arguments alone, so that a sweep that is resumed continues as if it had not
-    been cut where its trials run one by one.
+    The suggestion depends on the arguments alone. So a resumed sweep whose trials run one by one
+    continues as if it had not been interrupted.
 
     Args:
         spaces: for each assignment its parameters.
         mode: "max" or "min".
         seed: of this draw.
-        known: earlier suggestions. The sampler takes those that run for bad ones, and looks
+        known: earlier suggestions. The sampler assumes that those still running are bad, and looks
             elsewhere.
     """
     import optuna
@@ -160,7 +161,7 @@ def _draw(trial: Any, spaces: Spaces) -> Point:
 
 
 def _suggested(trial: Any, key: str, parameter: ParameterConfig) -> Any:
-    """Returns a value of a distribution, as optuna's trial has it."""
+    """Returns a value of a parameter, as optuna's trial suggests it."""
     ((kind, values),) = given(parameter).items()
     if kind == "choice":  # by number, since a choice may be a list
         return values[trial.suggest_categorical(key, list(range(len(values))))]
@@ -175,6 +176,6 @@ def _suggested(trial: Any, key: str, parameter: ParameterConfig) -> Any:
 
 
 def _number(parameter: ParameterConfig | None, value: Any) -> Any:
-    """Returns what `_suggested` asks optuna for, to get this value."""
+    """Returns the value that optuna knows for this value of a parameter; see `_suggested`."""
     choices = parameter.choice if parameter is not None else None
     return value if choices is None else choices.index(value)

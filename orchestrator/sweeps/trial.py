@@ -1,8 +1,8 @@
-"""One trial of a sweep, as Ray Tune runs it: a whole muxrl run with servers of its own.
+"""One trial of a sweep, as Ray Tune runs it: a whole muxrl run with its own servers.
 
-A class and not a function, since Tune asks a class to clean up: a trial that the scheduler ends
-early saves its checkpoints and writes its report as any run does. (A function's thread is
-abandoned wherever it is.)
+The trial is a class because Tune lets a class clean up: a trial that the scheduler ends early saves
+its checkpoints and writes its report, as any run does. (Tune would abandon a function's thread
+wherever it is.)
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from muxrl.orchestrator.user_modules import find_user_modules
 METRIC = "metric"
 """The metric's name in Tune's results."""
 METRIC_ENV_STEPS = "metric_env_steps"
-"""Env steps of training before the metric was measured: what schedulers compare at."""
+"""Env steps of training before the metric was measured, at which schedulers compare trials."""
 TIME_LEFT_S = "time_left_s"
-"""Until it stops, at its present rate; absent if unknown."""
+"""Seconds until the trial stops at its present rate; absent if unknown."""
 IS_FINISHED = "is_finished"
-"""True in a trial's own last result; a scheduler's last one has it false."""
+"""True in the last result of a trial that ran to its end; false if a scheduler ends the trial."""
 
 TRIAL_LOG = "trial"
-"""The process of a trial, as its log file is named."""
+"""Name of a trial's process, after which its log file is named."""
 _OVER = object()
 _LOCK_PATIENCE_S = 60.0
-"""For the trial of a sweep that was killed to notice; that takes seconds."""
+"""How long an old trial whose sweep was killed may take to end; it takes seconds."""
 
 logger = logging.getLogger(__name__)
 
 
 def tune_config(record: TrialRecord, run_dir: Path) -> dict[str, Any]:
-    """Returns a trial's config as Tune hands it around; `trial_of` reads it back."""
+    """Returns a trial as a config for Tune; `trial_of` reads it back."""
     return {
         "trial": record.id,
         "assignment": record.assignment,
@@ -64,20 +64,20 @@ def tune_config(record: TrialRecord, run_dir: Path) -> dict[str, Any]:
 
 
 def trial_of(config: Mapping[str, Any]) -> TrialRecord:
-    """Returns what `tune_config` was given."""
+    """Returns the trial that `tune_config` turned into a config."""
     roles, parameters = (dict(config.get(key) or {}) for key in ("roles", "parameters"))
     return TrialRecord(config["trial"], config["assignment"], roles, parameters, config["seed"])
 
 
 class Trial(tune.Trainable):
-    """Holds a `Run` and reports its metric."""
+    """Plays a `Run` and reports its metric to Tune."""
 
     def setup(self, config: dict[str, Any], plan: SweepPlan | None = None) -> None:
         """Notes what to run; the first step starts it.
 
         Args:
             config: see `tune_config`.
-            plan: the sweep's; always given, by `tune.with_parameters`.
+            plan: of the sweep; `tune.with_parameters` always gives it.
         """
         assert plan is not None
         find_user_modules()
@@ -93,14 +93,14 @@ class Trial(tune.Trainable):
         self._cleanup = contextlib.ExitStack()
 
     def step(self) -> dict[str, Any]:
-        """Lets the run continue until the next report is due, or its end.
+        """Plays the run until the next report is due, or until its end.
 
         Raises:
-            RunFailed: it has failed, with the sentence for the sweep's table.
+            RunFailed: the run has failed; the text is for the sweep's table.
         """
         try:
             return self._step(self._run or self._start())
-        except Exception as error:  # told in the sweep's table
+        except Exception as error:  # the sweep's table shows it
             cause = str(error)
             if not isinstance(error, RunFailed):
                 logger.exception("the trial failed")
@@ -124,7 +124,7 @@ class Trial(tune.Trainable):
         before: Manifest | None = None
         if has_begun:
             experiment, before = resume_at_checkpoint(experiment, self._folder, logger.warning)
-            self._folder.write_config(to_yaml(named.config))  # its budget may be a larger one
+            self._folder.write_config(to_yaml(named.config))  # the budget may be larger now
         self._run = Run(experiment, self._folder, before, self._queued.append, logger.warning)
         self._rounds = self._run.play(workers_for(experiment.config))
         return self._run
@@ -132,10 +132,10 @@ class Trial(tune.Trainable):
     def _lock(self) -> None:
         """Holds the run directory until the trial is over.
 
-        A trial whose sweep was killed ends by itself, but not at once.
+        It may have to wait: a trial whose sweep was killed ends by itself, but not at once.
 
         Raises:
-            RunIsRunning: another process still has it.
+            RunIsRunning: another process still has the directory.
         """
         deadline = time.monotonic() + _LOCK_PATIENCE_S
         while True:
@@ -157,21 +157,21 @@ class Trial(tune.Trainable):
                 self._end("done")
                 if run.unsaved:
                     raise RunFailed("; ".join(run.unsaved))
-            # One by one: schedulers compare trials at the same evaluations, fast and slow ones.
+            # One evaluation at a time: schedulers compare fast and slow trials at the same ones.
             if is_reported := bool(self._queued):
                 self._reported = self._queued.popleft()
             is_finished = self._is_over and not self._queued
             if is_reported or is_finished or time.monotonic() >= due_at:
-                # Of a resumed run, before a new one, the newest of before.
+                # A resumed run without a new evaluation reports its newest old one.
                 result = self._result(run, self._reported or run.evaluated, is_new=is_reported)
                 return result | ({IS_FINISHED: True, "done": True} if is_finished else {})
 
     def _result(
         self, run: Run, row: EvaluationRow | None, *, is_new: bool = False
     ) -> dict[str, Any]:
-        """Returns how far the run is, and its metric; {} of that if no episode has ended.
+        """Returns how far the run has come, with its metric once an episode has ended.
 
-        Where evaluations are compared, only the first result with one says at which env steps.
+        If evaluations are compared, `METRIC_ENV_STEPS` is only in the first result with each.
         """
         result = {
             "env_steps": run.tally.env_steps,
@@ -189,33 +189,33 @@ class Trial(tune.Trainable):
         result |= {METRIC: found.metric, "metric_source": found.source}
         has_evaluations = row is not None or config.experiment.evaluation.interval_env_steps
         if is_new or config.metric.source == "training" or not has_evaluations:
-            result[METRIC_ENV_STEPS] = found.env_steps  # else it would count twice in a mean
+            result[METRIC_ENV_STEPS] = found.env_steps  # only once, as each counts in a mean
         return result
 
     def cleanup(self) -> None:
-        """Ends the run if it is not over: the scheduler ends the trial early."""
+        """Ends the run if it is not over, since the scheduler ends the trial early."""
         self._end("stopped_early")
 
     def _end(self, status: Status, cause: str = "") -> str:
-        """Ends all processes, and writes the report and its own line; once.
+        """Ends all processes, and writes the report and the trial's line; only the first call does.
 
         Returns:
-            Why it has failed, and what can be done about it.
+            Why the trial has failed, and what can be done about it.
         """
         run = self._run
-        if self._is_over or run is None:  # None: it has no directory yet
+        if self._is_over or run is None:  # None: there is no directory yet
             return cause
         self._is_over = True
         if status in ("done", "failed"):
             cause = run.end(status, cause, how_to_resume).problem
         else:
             run.end("interrupted", "ended by the sweep")
-        if run.unsaved and status != "failed":  # a trial is not done without it
+        if run.unsaved and status != "failed":  # a trial without its last checkpoint is not done
             status, cause = "failed" if status == "done" else status, "; ".join(run.unsaved)
         run.close()
         progress = progress_of(self._folder, self._plan.config.metric)
         record = replace(self._record, status=status, cause=cause, **progress)
-        # Last: where this file is, all others are.
+        # Written last: if this file exists, so do all others.
         write_text(self._folder.path / LAST_FILE, record.to_json() + "\n")
         self._cleanup.close()
         return cause

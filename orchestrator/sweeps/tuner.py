@@ -1,4 +1,4 @@
-"""The trials of a sweep on Ray Tune: places them, asks the scheduler."""
+"""Runs the trials of a sweep on Ray Tune, with its placement and schedulers."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from muxrl.servers.import_by_name import import_by_name
 
 
 def run_trials(plan: SweepPlan, trial_log: TrialLog) -> None:
-    """Runs the trials that are not finished; returns when all are over, or Tune was told to end.
+    """Runs the trials that are not finished, until all are over or Tune is told to end.
 
     Args:
         plan: of the sweep.
-        trial_log: of all its trials; it is told of every change.
+        trial_log: of all trials; receives every change.
     """
     config = plan.config
-    # Tune's own handler would end the loop and then wait for trials that nobody needs any more.
+    # Tune's handler would end the loop and then wait for trials that nobody needs any more.
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
-    # A trial that has not ended an episode yet has no metric.
+    # A trial has no metric before its first episode has ended.
     os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"
     os.environ.setdefault("TUNE_FORCE_TRIALCLEANUP_S", str(CLEANUP_S))
-    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # it prints even where it is to be silent
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the new output prints even with verbose=0
     os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
-    # Failures are reported with their causes at the end, not as Tune's tracebacks in between.
+    # Failures are shown with their causes at the end, not as tracebacks of Tune in between.
     os.environ["TUNE_PRINT_ALL_TRIAL_ERRORS"] = "0"
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     search = LearningSearch if config.searcher == "optuna" else TableSearch
@@ -76,8 +76,8 @@ def _callbacks(config: SweepConfig) -> list[tune.Callback]:
 
 
 def placement(config: ExperimentConfig) -> tune.PlacementGroupFactory:
-    """Returns where a trial's processes go, itself included, which only watches."""
-    # Ray takes an empty first bundle as the trial's own, but has no group of nothing at all.
+    """Returns the placement of a trial's processes, and of the trial itself, which only watches."""
+    # Ray takes an empty first bundle for the trial itself, but refuses a group of nothing else.
     wanted = [{}, *bundles(config).values()] if bundles(config) else [{"CPU": 0.001}]
     return tune.PlacementGroupFactory(wanted, strategy=strategy(config))
 
@@ -87,7 +87,7 @@ def _trial_name(trial: Any) -> str:
 
 
 def _scheduler(config: SweepConfig) -> Any:
-    """Returns Tune's scheduler; trials are compared at equal env steps of training."""
+    """Returns Tune's scheduler, which compares trials at equal env steps of training."""
     scheduler, budget = config.scheduler, config.experiment.stop.env_steps
     if scheduler.kind == "none":
         return None
@@ -99,23 +99,23 @@ def _scheduler(config: SweepConfig) -> Any:
             max_t=budget,
             grace_period=grace,
             reduction_factor=scheduler.reduction_factor,
-            # The run ends by itself, and only after its final evaluation.
+            # A run ends by itself, after its final evaluation.
             stop_last_trials=False,
         )
     return _MedianStopping(
         time_attr=METRIC_ENV_STEPS,
         grace_period=grace,
         min_samples_required=scheduler.min_samples,
-        # Else trials are paused for those that wait, and processes cannot be.
+        # Tune must not pause trials for waiting ones, since processes cannot be paused.
         min_time_slice=math.inf,
     )
 
 
 class _MedianStopping(tune.schedulers.MedianStoppingRule):
-    """Tune's, which takes a trial's last result for a measurement, even if it is none."""
+    """Tune's rule, corrected: a trial's last result counts only if it is a measurement."""
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """Tune's call."""
+        """Drops a last result that is no measurement; called by Tune."""
         num_before = len(self._results.get(trial, ()))
         super().on_trial_complete(tune_controller, trial, result)
         if METRIC_ENV_STEPS not in result:

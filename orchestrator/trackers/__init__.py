@@ -1,5 +1,5 @@
-"""A run's numbers for the trackers people use: TensorBoard, Weights & Biases, MLflow, one's own.
+"""Sends a run's numbers to trackers: TensorBoard, Weights & Biases, MLflow, or a user's own.
 
-They get the rows that go to ``metrics/*.jsonl``, and the report's files at the end. What they hold
-is a copy, so no tracker can fail, hold or end a run.
+A tracker gets the rows that go to ``metrics/*.jsonl``, and the report's files at the end. It only
+holds a copy, so no tracker can fail, hold up or end a run.
 """

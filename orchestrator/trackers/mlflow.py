@@ -1,7 +1,7 @@
-"""MLflow: to ``MLFLOW_TRACKING_URI``, or as MLflow does without one.
+"""Sends a run to MLflow, at ``MLFLOW_TRACKING_URI`` or MLflow's default.
 
-That is ``mlflow.db`` and ``mlruns/`` in the folder where muxrl was started. The experiment is
-``MLFLOW_EXPERIMENT_NAME``, or the run's own.
+The default is ``mlflow.db`` and ``mlruns/`` in the folder where muxrl was started. MLflow's
+experiment is ``MLFLOW_EXPERIMENT_NAME``, or has the name of the run's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # a run tells nobody but whom it is told
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # a run reports only to its trackers
 
 from mlflow import get_tracking_uri
 from mlflow.entities import Metric, Param
@@ -33,18 +33,18 @@ from muxrl.orchestrator.config.merge import dotted, leaves
 from muxrl.orchestrator.trackers.tracker import TrackedRun
 
 _NO_KEY = re.compile(r"[^\w.\- :/]")
-"""What cannot be in a key, on any system."""
+"""Characters that a key cannot have on every system."""
 _STATUS = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
 
 class MLflow:
-    """One run of an experiment; assignment and sweep are tags, the config's leaves parameters."""
+    """One run in MLflow; assignment and sweep are tags, the leaves of the config parameters."""
 
     def start(self, run: TrackedRun) -> str:
         """Begins a run, or continues it.
 
         Returns:
-            Its id.
+            The id of MLflow's run.
         """
         experiment_name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or run.project
         with _alone(get_tracking_uri()):
@@ -77,7 +77,7 @@ class MLflow:
         return found.experiment_id
 
     def log(self, numbers: Mapping[str, float], env_steps: int) -> None:
-        """Logs a row, its step the env steps."""
+        """Logs a row, with the env steps as its step."""
         now_ms = int(time.time() * 1000)
         metrics = iter([Metric(_key(k), x, now_ms, env_steps) for k, x in numbers.items()])
         while batch := list(islice(metrics, MAX_METRICS_PER_BATCH)):
@@ -89,15 +89,15 @@ class MLflow:
             self._client.log_artifact(self._run_id, str(path), "report")
 
     def end(self, state: str) -> None:
-        """Says how the run ended."""
+        """Sets how the run ended."""
         self._client.set_terminated(self._run_id, _STATUS[state])
 
 
 @contextlib.contextmanager
 def _alone(uri: str) -> Iterator[None]:
-    """Keeps others out of an SQLite store, which MLflow makes and migrates without a lock.
+    """Keeps other processes out of an SQLite store, which MLflow makes and migrates without a lock.
 
-    The trials of a sweep open it side by side.
+    The trials of a sweep open the store at the same time.
     """
     path = uri.partition("?")[0].removeprefix("sqlite:///")
     if path == uri.partition("?")[0]:

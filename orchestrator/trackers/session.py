@@ -1,9 +1,9 @@
-"""One run in one tracker, from its description to its report, told from the run's files.
+"""One run in one tracker, from its description to its report, from the run's files.
 
-The run itself feeds a tracker that is local (TensorBoard). Any other has a process beside the run,
-which follows its files and ends soon after its standard input does, which is the run's; all that is
-printed goes to its log, whose last line says why it has failed. `feed_tracker` tells all of them
-afterwards.
+The run's process itself feeds a local tracker (TensorBoard). Any other tracker has a process beside
+the run, which follows the run's files. This process ends soon after the run closes its standard
+input. All that it prints goes to its log, whose last line says why it has failed. `feed_tracker`
+feeds any tracker after the run.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ logger = logging.getLogger(__name__)
 _FOLDER = "trackers"
 _REPORT = ("report.html", "summary.md", "summary.json", "plots/learning.png")
 Row = tuple[str, Mapping[str, Any]]
-"""The name of a file of metrics, and a row of it."""
+"""The name of a metrics file, and one of its rows."""
 _INTERVAL_S = 1.0
-"""Between two looks at the files, which grow about as often."""
+"""Seconds between two looks at the files, which grow about as often."""
 _NICENESS = 10
-"""Whatever the run has to do comes first."""
+"""The run's own processes come first."""
 
 
 class Session:
-    """A tracker's run. Every call raises whatever the tracker raises.
+    """One run in one tracker. Every call raises whatever the tracker raises.
 
     Args:
         name: of the tracker, as in the config.
-        run: to be tracked. Of one that is resumed the tracker's run continues, if it has begun.
+        run: to be tracked. If it is resumed, the run that the tracker already has continues.
     """
 
     def __init__(self, name: str, run: TrackedRun) -> None:
@@ -68,7 +68,7 @@ class Session:
         if run.resumed_at is not None and note.is_file():
             run = replace(run, known_as=note.read_text(encoding="utf-8").strip())
         self.known_as = self._tracker.start(run)
-        """What the tracker knows the run by."""
+        """The tracker's id of the run."""
         if self.known_as:
             note.parent.mkdir(exist_ok=True)
             note.write_text(f"{self.known_as}\n", encoding="utf-8")
@@ -79,30 +79,30 @@ class Session:
             self._tracker.log(row, int(record["env_steps"]))
 
     def end(self, state: str) -> None:
-        """Hands over what there is of the report, and ends the tracker's run."""
+        """Hands over the files of the report that exist, and ends the tracker's run."""
         files = [self._folder / name for name in _REPORT]
         if present := [path for path in files if path.is_file()]:
             self._tracker.artifacts(present)
         self._tracker.end(state)
 
     def abandon(self) -> None:
-        """Ends a tracker's run that has failed, as far as it still can be."""
-        with contextlib.suppress(Exception):  # that it has failed was said
+        """Ends the run of a tracker that has failed, if that is still possible."""
+        with contextlib.suppress(Exception):  # its failure was reported before
             self._tracker.end("failed")
 
 
 def end_state(folder: RunDirectory) -> str:
-    """Returns how a run ended, as `Tracker.end` is told; "interrupted" of one that did not say.
+    """Returns how a run ended, for `Tracker.end`; "interrupted" if it was cut off.
 
     Raises:
-        NotARunDirectory: its ``status.json`` is broken.
+        NotARunDirectory: the run's ``status.json`` is broken.
     """
     status = read_status(folder)
     return status.state if status is not None and status.has_ended else "interrupted"
 
 
 def state_at_end(folder: RunDirectory) -> str:
-    """Returns `end_state`; "interrupted" where it cannot be read, which is logged."""
+    """Returns `end_state`; logs a warning and returns "interrupted" if it cannot be read."""
     try:
         return end_state(folder)
     except (NotARunDirectory, OSError) as error:
@@ -111,14 +111,14 @@ def state_at_end(folder: RunDirectory) -> str:
 
 
 def describe(folder: RunDirectory, resumed_at: int | None = None) -> TrackedRun:
-    """Returns what trackers are told of a run.
+    """Returns the description of a run for trackers.
 
     Args:
         folder: the run's directory.
-        resumed_at: env steps at which it continues; None: it is new, or over.
+        resumed_at: env steps at which the run continues; None: it is new, or over.
 
     Raises:
-        NotARunDirectory: its ``plan.json`` or ``config.yaml`` is absent or broken.
+        NotARunDirectory: the run's ``plan.json`` or ``config.yaml`` is absent or broken.
     """
     plan = folder.read_plan()
     path = folder.path.resolve()
@@ -154,18 +154,18 @@ def _make_tracker(name: str) -> Tracker:
 
 
 def numbers(name: str, record: Mapping[str, Any], roles: Sequence[Role] = ()) -> dict[str, float]:
-    """Returns the finite numbers of one row.
+    """Returns the finite numbers of one row, by name.
 
-    Those of a server are under ``SERVER/``, those of the run under ``joint/``, with the path in the
-    row: ``prey/learner/team/qf_loss``. Of an evaluation each agent's mean return is under
+    A server's numbers are under ``SERVER/``, the run's under ``joint/``, with the path in the row:
+    ``prey/learner/team/qf_loss``. In an evaluation each agent's mean return is under
     ``evaluation/all_learned/AGENT``, ``evaluation/SERVER_random/AGENT`` or
-    ``evaluation/SERVER_untrained/AGENT``, each metric's mean under
-    ``evaluation/all_learned/metrics/METRIC/AGENT`` and so on. Under ``joint/`` and beside the
-    agents of an evaluation are the means over roles, ``returns/SERVER`` or ``returns/SERVER/ROLE``,
-    and the sum over all agents, ``returns/total``.
+    ``evaluation/SERVER_untrained/AGENT``, and each metric's mean under
+    ``evaluation/all_learned/metrics/METRIC/AGENT`` and so on. Under ``joint/``, and beside the
+    agents of an evaluation, are the means over roles, ``returns/SERVER`` or
+    ``returns/SERVER/ROLE``, and the sum over all agents, ``returns/total``.
 
     Args:
-        name: of the row's file, without its ending.
+        name: of the row's file, without its extension.
         record: the row; see `muxrl.orchestrator.records.rows`.
         roles: of all agents of the run.
     """
@@ -189,7 +189,7 @@ def numbers(name: str, record: Mapping[str, Any], roles: Sequence[Role] = ()) ->
     if name != "joint":
         return found
     means = plain.get("episode_return_mean", {})
-    # An older run's rows lack `returns`.
+    # Rows of older runs lack `returns`.
     return _of_roles(name, {agent: [mean] for agent, mean in means.items()}, roles) | found
 
 
@@ -201,7 +201,7 @@ def _of_roles(at: str, returns: AgentReturns, roles: Sequence[Role]) -> dict[str
 
 
 def main() -> None:
-    """Follows a run until it is over; exits with code 1 once the tracker fails, which it says."""
+    """Follows a run until it is over; prints why and exits with code 1 if the tracker fails."""
     tracker, path, resumed_at, lengths = json.loads(sys.argv[1])
     folder = RunDirectory(Path(path))
     os.nice(_NICENESS)
@@ -221,15 +221,15 @@ def main() -> None:
         traceback.print_exc()
         sys.stderr.write(f"{describe_failure(error)}\n")
         sys.stderr.flush()
-        os._exit(1)  # what it does at its exit may wait for the same server
+        os._exit(1)  # exit handlers of the tracker may wait for the same server
 
 
 def new_rows(folder: RunDirectory, lengths: dict[str, int]) -> Iterator[Row]:
-    """Yields the rows of all files by env steps, those of one file as they were written.
+    """Yields the new rows of all files by env steps; rows of one file stay in their order.
 
     Args:
         folder: of the run.
-        lengths: how much of each file was read, in bytes; it is kept up to date.
+        lengths: by file: the number of bytes that were read; kept up to date.
 
     Raises:
         MalformedMetrics: a line is broken.
@@ -241,7 +241,7 @@ def new_rows(folder: RunDirectory, lengths: dict[str, int]) -> Iterator[Row]:
 
 
 def _rows_of(path: Path, lengths: dict[str, int]) -> Iterator[Row]:
-    # A server that is started again drops what it had recorded since its checkpoint.
+    # A server that is started again drops the rows that it wrote after its checkpoint.
     lengths[path.name] = min(lengths.get(path.name, 0), path.stat().st_size)
     for end, row in rows_from(path, dict, lengths[path.name]):
         lengths[path.name] = end
@@ -249,6 +249,6 @@ def _rows_of(path: Path, lengths: dict[str, int]) -> Iterator[Row]:
 
 
 def describe_failure(error: Exception) -> str:
-    """Returns an error's class and the first line of what it says."""
+    """Returns an error's class and the first line of its text."""
     text = " ".join(str(error).splitlines()[:1])
     return f"{type(error).__name__}: {text}"

@@ -1,7 +1,7 @@
-"""TensorBoard: an event file in the run's ``tensorboard/``.
+"""Writes an event file for TensorBoard into the run's ``tensorboard/``.
 
-It is written by the caller's own thread: `tensorboardX.SummaryWriter` has one behind a queue, which
-dies on a full disk, and then whoever adds to the queue waits for ever.
+The caller's thread writes it. The thread of a `tensorboardX.SummaryWriter` dies on a full disk, and
+then whoever adds to its queue waits for ever.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from tensorboardX.proto.summary_pb2 import Summary
 
 from muxrl.orchestrator.trackers.tracker import TrackedRun
 
-_FLUSH_S = 10.0  # costs nothing, and is often enough to watch
+_FLUSH_S = 10.0  # often enough to watch, at no cost
 
 
 class TensorBoard:
-    """Scalars, one event for each row."""
+    """Writes scalars, one event for each row."""
 
     def __init__(self) -> None:
         self._writer: Any = None
         self._flushed_at_s = time.monotonic()
 
     def start(self, run: TrackedRun) -> str:
-        """Makes a new event file; TensorBoard forgets what earlier ones say that comes once more.
+        """Makes a new event file; TensorBoard drops later steps of earlier files.
 
         Raises:
-            OSError: it cannot be written to; likewise below.
+            OSError: the file cannot be written to; also raised by the methods below.
         """
         self._writer = EventsWriter(str(run.folder / "tensorboard" / "events"))
         step = 0 if run.resumed_at is None else run.resumed_at + 1
@@ -50,9 +50,9 @@ class TensorBoard:
             self._writer.flush()
 
     def artifacts(self, files: Sequence[Path]) -> None:
-        """They lie beside the event files already."""
+        """Does nothing, as the files already lie beside the event files."""
 
     def end(self, state: str) -> None:
-        """Writes what is left, and closes the file."""
+        """Writes the rest, and closes the file."""
         if self._writer is not None:
             self._writer.close()

@@ -1,4 +1,4 @@
-"""What a tracker is: anything that takes the numbers of one run."""
+"""The interface of trackers, which take the numbers of one run."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told of a run before any number."""
+    """A run's description, which a tracker gets before any number."""
 
     folder: Path
     """The run's directory."""
     project: str
-    """The experiment's name, or the sweep's: what runs are kept together under."""
+    """Name of the experiment, or of the sweep, under which runs are kept together."""
     assignment: str
-    """Which algorithm has which agents, canonical."""
+    """The canonical string of which algorithm serves which agents."""
     config: Mapping[str, Any]
     """The resolved experiment, without tokens."""
     group: str = ""
-    """The directory of the sweep that the run is a trial of; "" if of none."""
+    """Name of the directory of the sweep that the run belongs to; "": it is no trial."""
     resumed_at: int | None = None
-    """Env steps at which the run continues: what comes after them replaces what came before."""
+    """Env steps at which the run continues; new rows replace earlier ones after these env steps."""
     known_as: str = ""
     """What `Tracker.start` returned before the run was resumed; "" the first time."""
 
     @property
     def name(self) -> str:
-        """The run's own name."""
+        """The run's name."""
         return self.folder.name
 
 
 class Tracker(Protocol):
-    """One run in one tracker. It may raise anything, and take any time: see `tracking`.
+    """One run in one tracker. A tracker may raise anything, and take any time; see `tracking`.
 
-    A class of one's own is named in the config as ``package.module:name`` and made without
-    arguments. `start` comes first and `end` last, each once.
+    A user's own class is named in the config as ``package.module:name``, and made without
+    arguments. `start` is called first and `end` last, each once.
     """
 
     def start(self, run: TrackedRun) -> str:
         """Begins the tracker's run, or continues `TrackedRun.known_as`.
 
         Returns:
-            What the tracker knows the run by.
+            The tracker's id of the run.
         """
 
     def log(self, numbers: Mapping[str, float], env_steps: int) -> None:
@@ -52,7 +52,7 @@ class Tracker(Protocol):
 
         Args:
             numbers: finite, by names such as ``SERVER/loss``; see `session.numbers`.
-            env_steps: when, in env steps of the run; rows of several servers overlap.
+            env_steps: of the run at this row; rows of several servers overlap.
         """
 
     def artifacts(self, files: Sequence[Path]) -> None:

@@ -1,4 +1,4 @@
-"""A run's trackers while it runs: each gets every row, and none can end or hold the run."""
+"""Feeds a run's trackers while it runs, so that none of them can end the run or hold it up."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from muxrl.orchestrator.user_modules import worker_variables
 logger = logging.getLogger(__name__)
 
 _END_S = 60.0
-"""For all trackers of a run to send what is left; a first ``mlflow.db`` alone takes 20 s."""
+"""Time in which all trackers of a run may send the rest; making an ``mlflow.db`` takes 20 s."""
 _START = "from muxrl.orchestrator.trackers.session import main; main()"
 
 
 class Tracking:
-    """The trackers of one run. Once it is made, nothing here raises.
+    """The trackers of one run. Only the constructor raises.
 
-    Those that only append to a file are fed at once, since a process for each run would cost more
-    than they do; all others follow the run's files in processes of their own.
+    Trackers that only append to a file are fed here, since a process for each would cost more than
+    they do. Every other tracker has its own process, which follows the run's files.
 
     Args:
         folder: the run's directory, with its plan and config.
         names: of the trackers, as in the config.
         resumed_at: env steps at which the run continues; None: it is new.
-        lengths: bytes of each file of metrics up to there.
+        lengths: by metrics file: its bytes up to `resumed_at`.
 
     Raises:
         NotARunDirectory: the plan or the config is missing.
@@ -60,7 +60,7 @@ class Tracking:
                 self._sessions[name] = Session(name, run)
 
     def receive(self, name: str, record: Mapping[str, Any]) -> None:
-        """Takes a row of ``metrics/NAME.jsonl``, where processes beside the run find it."""
+        """Takes a row of ``metrics/NAME.jsonl``; the trackers' processes read it from the file."""
         for tracker, session in list(self._sessions.items()):
             with self._guarded(tracker):
                 session.receive(name, record)
@@ -69,12 +69,12 @@ class Tracking:
             each.check()
 
     def _start(self) -> None:
-        """Starts the processes, once: before its first row a run that is resumed cuts its files."""
+        """Starts the processes once, at the first row: before it a resumed run cuts its files."""
         names, self._to_start = self._to_start, []
         self._processes += [_Process(name, self._folder, *self._sent_before) for name in names]
 
     def close(self) -> None:
-        """Hands over the report, and waits until all is written or given up."""
+        """Hands over the report, and waits until all trackers have finished or are given up."""
         self._start()
         state = state_at_end(self._folder)
         for tracker, session in list(self._sessions.items()):
@@ -83,13 +83,13 @@ class Tracking:
         for each in self._processes:
             each.close()
         deadline = time.monotonic() + _END_S
-        for each in self._processes:  # side by side
+        for each in self._processes:  # they finish side by side
             each.wait(max(0.0, deadline - time.monotonic()))
         self._sessions, self._processes = {}, []
 
     @contextlib.contextmanager
     def _guarded(self, name: str) -> Iterator[None]:
-        """Leaves a tracker alone once it raises."""
+        """Stops feeding a tracker once it raises."""
         try:
             yield
         except Exception as error:  # noqa: BLE001  # a tracker may raise anything
@@ -106,15 +106,15 @@ class Tracking:
 class _Process:
     """A tracker's process, which can be slow, hang or crash. Nothing here raises.
 
-    What Weights & Biases and MLflow do is theirs: they wait for servers, start threads and
-    processes, and have work to do when theirs ends. Ctrl-C ends the run first, then its standard
+    Weights & Biases and MLflow wait for servers, start threads and processes, and have work to do
+    when their process ends. Ctrl-C ends the run first; this then closes the process's standard
     input.
 
     Args:
         name: of the tracker.
         folder: of the run.
         resumed_at: env steps at which the run continues; None: it is new.
-        lengths: bytes of each file of metrics that it was told before.
+        lengths: by metrics file: the bytes that the tracker got before.
     """
 
     def __init__(
@@ -127,12 +127,12 @@ class _Process:
         self._name = name
         self._folder = folder
         self._process: Child | None = None
-        """None: it has ended."""
+        """None: the process has ended."""
         self._log = folder.log(f"tracker-{name.replace(':', '.')}")
         what = json.dumps([name, str(folder.path), resumed_at, dict(lengths)])
         try:
             with self._log.open("ab") as log:
-                # -P: what lies in the current folder is never imported in place of a library.
+                # -P: modules in the current folder must not hide those of libraries.
                 self._process = Child(
                     [sys.executable, "-P", "-c", _START, what],
                     stdout=log,
@@ -143,12 +143,12 @@ class _Process:
             self._leave(str(error))
 
     def check(self) -> None:
-        """Says, once, that it has failed."""
+        """Logs a warning once if the process has ended."""
         if self._process is not None and self._process.poll() is not None:
             self._end(self._process)
 
     def close(self) -> None:
-        """Tells it that the run is over, for it to end."""
+        """Tells the process that the run is over, so that it ends."""
         if self._process is not None:
             self._process.stdin.close()
 
@@ -166,7 +166,7 @@ class _Process:
 
     def _end(self, process: Child) -> None:
         self._process = None
-        process.end(0.0)  # its pipe
+        process.end(0.0)  # closes its pipe
         if (code := process.returncode) != 0:
             said = self._log.read_text("utf-8", "replace").strip().split("\n")[-1]
             self._leave((said if code == 1 else "") or f"its process died ({code})")

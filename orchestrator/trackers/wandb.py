@@ -1,7 +1,8 @@
-"""Weights & Biases. ``WANDB_MODE=offline`` writes files to ``wandb sync`` later.
+"""Sends a run to Weights & Biases.
 
-All that is Weights & Biases' own is left to its variables: ``WANDB_API_KEY``, ``WANDB_BASE_URL``,
-``WANDB_ENTITY``, ``WANDB_PROJECT``, ``WANDB_MODE``, ``WANDB_DIR``.
+It is configured by its own variables: ``WANDB_API_KEY``, ``WANDB_BASE_URL``, ``WANDB_ENTITY``,
+``WANDB_PROJECT``, ``WANDB_MODE``, ``WANDB_DIR``. ``WANDB_MODE=offline`` writes files for a later
+``wandb sync``.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ import wandb
 from muxrl.orchestrator.trackers.tracker import TrackedRun
 
 _MOST_TAG_CHARS = 64
-"""Of a tag, by the server's rule."""
+"""The server's limit for the length of a tag."""
 _STEP = "env_steps"
 
 
 class WeightsAndBiases:
-    """One run of a project; the assignment is a tag, a sweep a group."""
+    """One run at Weights & Biases; the assignment is a tag, a sweep a group."""
 
     def start(self, run: TrackedRun) -> str:
         """Begins a run, or continues it.
 
         Returns:
-            Its id.
+            The id of the run at Weights & Biases.
         """
         is_tag = 0 < len(run.assignment) <= _MOST_TAG_CHARS
         self._run = wandb.init(
@@ -41,7 +42,7 @@ class WeightsAndBiases:
             settings=wandb.Settings(console="off", save_code=False, disable_git=True),
         )
         self._run.define_metric(_STEP)
-        # Its own step counts calls, and never goes back.
+        # The default step counts calls, and never goes back.
         self._run.define_metric("*", step_metric=_STEP)
         return self._run.id
 
@@ -57,5 +58,5 @@ class WeightsAndBiases:
         self._run.log_artifact(artifact)
 
     def end(self, state: str) -> None:
-        """Waits until all is written, or uploaded."""
+        """Waits until everything is written or uploaded."""
         self._run.finish(exit_code=0 if state == "done" else 1)

@@ -1,6 +1,6 @@
-"""The live page of `muxrl watch`: a run, a sweep or a folder of runs, read from its files alone.
+"""The live page of `muxrl watch`: shows a run, a sweep or a folder of runs from its files alone.
 
-`tail.py` and curves that are thinned keep memory bounded however long a run lasts; `run_view.py`
-and `sweep_view.py` turn a directory into what the page shows, as plain data; `app.py` sends it as
-server-sent events; ``page/`` draws it.
+`tail.py` and thinned curves keep memory bounded however long a run lasts. `run_view.py` and
+`sweep_view.py` turn a directory into plain data for the page, `app.py` sends the data as
+server-sent events, and ``page/`` draws them.
 """

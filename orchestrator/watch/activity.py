@@ -1,4 +1,4 @@
-"""What each server spent its time on, from the joint rows: the strips of the page."""
+"""Computes from joint rows what each server spent its time on, for the strips of the page."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from muxrl.orchestrator.records.rows import JointRow, ServerState
 from muxrl.orchestrator.records.thinned import Point, Thinned
 
 STATES = ("acting", "learning", "holding", "waiting", "silent", "lost")
-"""acting: nothing keeps its agents from acting; learning: they act while it updates; holding:
-simulations wait for its update; waiting: they wait for another server, or for a checkpoint; silent:
-it has not reported since the row before; lost: it is being started again."""
+"""What a server can spend time on. acting: nothing keeps its agents from acting; learning: its
+agents act while it updates; holding: simulations wait for its update; waiting: simulations wait for
+another server or for a checkpoint; silent: it has not reported since the row before; lost: it is
+being started again."""
 
 
 _MOST_SPANS = 300
@@ -21,7 +22,7 @@ class Activities:
     """Seconds that each server spent in each of `STATES`, for each stretch of the run.
 
     Args:
-        server_ids: whose.
+        server_ids: of the servers.
     """
 
     def __init__(self, server_ids: Sequence[str]) -> None:
@@ -30,7 +31,7 @@ class Activities:
         self._before = JointRow(env_steps=0)
 
     def add(self, row: JointRow) -> None:
-        """Adds a joint row; those of runs from before servers were recorded say nothing."""
+        """Adds a joint row; rows of old runs, which have no times, are ignored."""
         if row.time_s is None:
             return
         before, self._before = self._before, row
@@ -50,7 +51,7 @@ class Activities:
             learning, held, silent, lost = own
             others = [other[1] for s, other in shares.items() if s != server_id and other]
             rest = 1.0 - learning - held - silent - lost
-            # When exactly others held is not recorded: as if it fell evenly on the rest.
+            # It is not recorded when exactly others held; this spreads it evenly over the rest.
             waiting = rest * (max(others, default=0.0) if has_stepped else 1.0)
             parts = (rest - waiting, learning, held, waiting, silent, lost)
             seconds = (_short(row_s * part) for part in parts)
@@ -68,18 +69,20 @@ class Activities:
 def _shares(
     now: ServerState, before: ServerState, row_s: float
 ) -> tuple[float, float, float, float] | None:
-    """Of learning while agents act, of holding, of being silent, of being lost; None: the server
-    has never said anything."""
+    """Returns the shares of learning while agents act, holding, being silent, and being lost.
+
+    None if the server has never reported.
+    """
     lost_s = now.lost_s - before.lost_s
     lost = min(1.0, lost_s / row_s) if lost_s > 0 < row_s else 0.0
     if now.is_lost:  # older runs do not say since when
         return (0.0, 0.0, 1.0 - lost, lost) if now.lost_s else (0.0, 0.0, 0.0, 1.0)
     if now.time_s is None:
         return None
-    if before.time_s is None or now.time_s < before.time_s:  # another process
+    if before.time_s is None or now.time_s < before.time_s:  # the process is a new one
         before = _UNKNOWN
     passed_s = now.time_s - (before.time_s or 0.0)
-    if passed_s <= 0:  # the run waits a second for a report, then records the one before
+    if passed_s <= 0:  # without a report in time, the run records the previous one again
         return 0.0, 0.0, 1.0 - lost, lost
     learning, held = (
         (1.0 - lost) * min(1.0, max(0.0, ((until or 0.0) - (since or 0.0)) / passed_s))
@@ -94,5 +97,5 @@ def _joined(first: Point, second: Point) -> Point:
 
 
 def _short(seconds: float) -> float:
-    """Strips are most of what is sent each second: without digits that nobody sees, half of it."""
+    """Rounds, which halves the strips; they are most of what is sent each second."""
     return round(seconds, 4)

@@ -1,7 +1,8 @@
 """The web app of `muxrl watch`: one page, and a stream of server-sent events for it.
 
-Each event is all that the page shows, some hundred thousand bytes, so that nothing is lost where a
-connection breaks. Files are read while somebody looks, once for all who look, and never written.
+Each event has everything that the page shows, some hundred thousand bytes, so that nothing is lost
+if a connection breaks. Files are read only while somebody looks, once for all who look, and never
+written.
 """
 
 from __future__ import annotations
@@ -32,27 +33,27 @@ from muxrl.servers.network.access import is_loopback
 
 _INTERVAL_S = 1.0
 _QUIET_INTERVAL_S = 4.0
-"""Where nothing has changed for a while: the run is over, or its processes start."""
+"""Longest interval if nothing changes for a while: the run is over, or its processes start."""
 _UNFINISHED_S = 0.05
-"""Until the next piece of long files."""
+"""Seconds until the next piece of long files is read."""
 _SIGN_OF_LIFE_S = 10.0
-"""Between comments where there is no news, by which a connection that is gone is found."""
+"""Seconds between comments if there is no news; sending one shows whether a connection is gone."""
 _MOST_WATCHED = 32
-"""Directories whose curves are kept."""
+"""Number of directories whose curves are kept."""
 _STYLES = ("page.css",)
 _SCRIPTS = ("elements.js", "charts.js", "run.js", "sweep.js", "folder.js", "live.js")
 
 
 View = RunView | SweepView | Listing
-"""What reads a directory again and again: what the page shows, its ``kind``, and whether it
-``is_whole``."""
+"""Reads a directory again and again. The data that it returns has a ``kind``, and says whether all
+files were read (``is_whole``)."""
 
 
 def view_of(path: Path) -> View:
-    """Returns what reads this directory.
+    """Returns the view that reads this directory.
 
     Raises:
-        OrchestratorError: it looks like a run's or a sweep's, and a file of it is broken.
+        OrchestratorError: the directory is a run's or a sweep's, and a file in it is broken.
     """
     if (path / TRIALS_FILE).is_file():
         return SweepView(path)
@@ -62,11 +63,11 @@ def view_of(path: Path) -> View:
 
 
 def make_app(root: Path, is_ending: Callable[[], bool]) -> ASGIApp:
-    """Returns the app that shows `root`, and with ``?of=FOLDER`` a directory below it.
+    """Returns the app that shows `root`, or with ``?of=FOLDER`` a directory below it.
 
     Args:
         root: a run, a sweep, or a folder of runs.
-        is_ending: whether streams of events are to end, with the last news.
+        is_ending: tells whether streams of events have to end, after the last news.
     """
     watched: OrderedDict[Path, _Watched] = OrderedDict()
     page, policy = _page()
@@ -74,7 +75,7 @@ def make_app(root: Path, is_ending: Callable[[], bool]) -> ASGIApp:
     def find(request: Request) -> _Watched | None:
         try:
             path = (root / request.query_params.get("of", "")).resolve()
-        except (OSError, ValueError):  # no name of a file
+        except (OSError, ValueError):  # not a file name
             return None
         if not path.is_relative_to(root.resolve()):
             return None
@@ -106,10 +107,10 @@ class _Watched:
         self._interval_s = _INTERVAL_S
 
     async def text(self, *, is_last: bool) -> tuple[str, float]:
-        """Returns the state as JSON, not older than a second, and the seconds until the next.
+        """Returns the newest state as JSON, and the seconds until the next one.
 
         Args:
-            is_last: whether it is to be as of now.
+            is_last: whether to read the files now, though the next state is not due.
         """
         async with self._lock:
             if is_last or time.monotonic() >= self._due_at:
@@ -127,10 +128,10 @@ class _Watched:
             if self._view is None:
                 self._view = view_of(self._path)
             state = self._view.read()
-        except (OrchestratorError, OSError) as error:  # it may be there the next time
+        except (OrchestratorError, OSError) as error:  # it may be readable the next time
             self._view = None
             state = {"kind": "problem", "problem": str(error), "is_whole": True}
-        # Twenty times as fast as json, and null for what is not finite.
+        # msgspec is twenty times as fast as json, and writes null for numbers that are not finite.
         return msgspec.json.encode(state).decode(), bool(state["is_whole"])
 
 

@@ -1,4 +1,4 @@
-"""What the page shows of one run, finished or not, as plain data."""
+"""Turns the files of one run, finished or not, into plain data for the page."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ _MOST_LOGS = 32
 _MOST_MARKS = 100
 _MOST_LATENCIES = 300
 _MOST_CURVES = 40
-"""Of training, and as many evaluated; the files have all metrics."""
+"""Curves of metrics in training, and as many of evaluations; the files have all metrics."""
 _MOST_LEARNED = 12
-"""Numbers of a server's learner, the first that change; the report and the files have all."""
+"""Shown numbers of a server's learner: the first that change; report and files have all."""
 _MOST_KEPT = 40
-"""Of these numbers, whether they change or not."""
+"""Kept numbers of a server's learner, whether they change or not."""
 _MOST_LEARNED_POINTS = 150
 _MOST_EVALUATIONS = 150
 
 
 class RunView:
-    """Reads a run's directory again and again; it keeps what is drawn, not what was read.
+    """Reads a run's directory again and again; keeps what is drawn, but not all rows.
 
     Args:
         path: the run's directory.
 
     Raises:
-        NotARunDirectory: it is none, or its ``plan.json`` is absent or broken.
+        NotARunDirectory: the folder is not a run's, or its ``plan.json`` is absent or broken.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,7 +74,7 @@ class RunView:
         }
 
     def read(self) -> dict[str, Any]:
-        """Returns the run as it stands now; of a long one at first only its beginning.
+        """Returns the run as it stands now; of a long run at first only its beginning.
 
         Raises:
             NotARunDirectory: ``status.json`` is broken.
@@ -110,7 +110,7 @@ class RunView:
 
     def _server(self, server_id: str, num_restarts: int) -> dict[str, Any]:
         roles = [role for role in self._roles if role.server_id == server_id]
-        # Of a simulation that is not the run's own, only servers know returns.
+        # Of an external simulation, only the servers know returns.
         iterations, joint = self._servers[server_id].rows, self._joint.rows
         own = iterations.returns.points if len(roles) == 1 else []
         server = self._plan.servers[server_id]
@@ -141,8 +141,11 @@ class RunView:
         }
 
     def _metrics(self) -> list[dict[str, Any]]:
-        """Returns for each metric points ``(env_steps, mean)`` for each server that has it, and for
-        whole episodes."""
+        """Returns each metric's points ``(env_steps, mean)``.
+
+        Each server that has the metric has its own points, and so have whole episodes (server
+        None).
+        """
         trained = self._joint.rows.metrics.curves
         evaluated = self._evaluated.rows.metrics.curves
         none = Thinned()
@@ -163,7 +166,7 @@ class RunView:
         ]
 
     def _read_logs(self) -> list[dict[str, Any]]:
-        """Returns the last lines of the logs that have any: the servers' first, then by name."""
+        """Returns the last lines of all logs that are not empty: of servers first, then by name."""
         servers = [self._folder.log(server_id) for server_id in self._agents]
         others = sorted(p.absolute() for p in self._folder.logs.glob("*.log"))
         paths = dict.fromkeys([*servers, *others])
@@ -184,7 +187,7 @@ def _last_lines(path: Path) -> list[str]:
 
 
 class _Joint:
-    """What the rows of the whole run come to."""
+    """Curves and newest values from the rows of the whole run."""
 
     def __init__(self, plan: Plan) -> None:
         agents = list(plan.servers)
@@ -224,7 +227,7 @@ class _Joint:
 
 
 class Evaluated:
-    """What evaluations come to, from their rows, one for each condition."""
+    """Curves and newest values from the rows of evaluations, of which each condition has one."""
 
     def __init__(self, plan: Plan) -> None:
         self.metrics = _metric_curves(plan, _MOST_EVALUATIONS)
@@ -232,10 +235,10 @@ class Evaluated:
         self._series = EvaluationSeries(most=1, is_external=plan.is_external)
         self._rows: Mapping[str, EvaluationRow] = {}
         self._has_sides: dict[str, bool] = {}
-        """By server that plays itself in the newest evaluation, whether sides were replaced."""
+        """By server that plays itself in the newest evaluation: whether sides were replaced."""
 
     def add(self, row: EvaluationRow) -> None:
-        """Adds a row; those of another rule of acting than the newest are left out."""
+        """Adds a row; one with another `should_explore` drops all earlier rows."""
         if row.replaced is None:
             self.metrics.add(row.env_steps, row.metrics, mean_of_episodes)
         if row.should_explore != self._series.should_explore:
@@ -243,7 +246,7 @@ class Evaluated:
         self._series.add(row)
         (point,), (rows,) = self._series.points, self._series.rows.values()
         server_id = Condition.of_row(row).server_id
-        if rows is not self._rows:  # of another evaluation, for all
+        if rows is not self._rows:  # a new evaluation: update all servers
             self._rows, server_id = rows, None
         for acting, server in self._servers.items():
             if server.learns and server_id in (None, acting):
@@ -270,16 +273,18 @@ class Evaluated:
                 curve.add((point.env_steps, against_random([measured]), side))
 
     def shown(self, role: Role, *, has_updates: bool = True) -> dict[str, Any]:
-        """Returns for the page: points ``(env_steps, mean, low, high)``, and of the last evaluation
-        the advantage, and untrained agents' ``(mean, low, high)``.
+        """Returns a role's results for the page.
 
-        Ends of intervals, over episodes, are None where there are too few of them for one.
+        These are points ``(env_steps, mean, low, high)``, and of the last evaluation the advantage
+        and the return of untrained agents, as ``(mean, low, high)``. Intervals are over episodes;
+        their ends are None if there are too few episodes.
 
-        Of a server that plays itself only those with one side replaced say what random agents do.
+        For a server that plays itself, only conditions with one side replaced show what random
+        agents do.
 
         Args:
-            role: whose.
-            has_updates: whether its server's learner made an update.
+            role: to show.
+            has_updates: whether the learner of the role's server made an update.
         """
         curve = self._curves[role].points if self._series.should_explore is not None else ()
         measured: list[AgainstRandom] = [point for _, point, _ in curve]
@@ -307,15 +312,15 @@ def _metric_curves(plan: Plan, most_points: int) -> MetricCurves:
 
 
 class _Iterations:
-    """What a server's training iterations come to."""
+    """Curves and newest values from the rows of a server's training iterations."""
 
     def __init__(self) -> None:
         self.lags = Thinned(_highest)
         self.returns = Thinned()
         self.weights_seq_no = -1
-        """Of the newest iteration that says it."""
+        """From the newest iteration that has it."""
         self._learned: dict[str, dict[str, Thinned]] = {}
-        """By name and policy, "" of what is the server's."""
+        """By name and policy ("" for the whole server): the curve of a learner's number."""
 
     def add(self, row: IterationRow) -> None:
         if row.weights_seq_no is not None:
@@ -336,7 +341,7 @@ class _Iterations:
 
     @property
     def learned(self) -> list[dict[str, Any]]:
-        """What changes of what a learner says of itself."""
+        """The first numbers of the learner that change."""
         found = (
             {"name": name, "of": [{"policy": p, "points": c.points} for p, c in curves.items()]}
             for name, curves in self._learned.items()
@@ -346,12 +351,12 @@ class _Iterations:
 
 
 def _highest(first: Point, second: Point) -> Point:
-    """Of two points the later mean or median, and the higher maximum or 99th percentile."""
+    """Joins two points to the later mean or median and the higher maximum or 99th percentile."""
     return first[0], second[1], max(first[2], second[2])
 
 
 def _read_about(folder: RunDirectory) -> dict[str, str]:
-    """Returns what the run plays and when it ends, nothing where another version wrote that."""
+    """Returns what the run plays and when it ends; {} if another version wrote the config."""
     try:
         config = folder.read_config()
     except (OSError, ConfigError):
@@ -360,7 +365,7 @@ def _read_about(folder: RunDirectory) -> dict[str, str]:
 
 
 def _side(role: Role, point: EvaluationPoint) -> str:
-    """Returns the side that the role's agents are of their server's; "": they are none."""
+    """Returns which side of their server the role's agents are; "": they are no side."""
     sides = point.sides.get(role.server_id, {})
     return next((s for s, agents in sides.items() if set(agents) == set(role.agents)), "")
 

@@ -1,4 +1,4 @@
-"""The page on a port of this machine, until somebody ends it."""
+"""Serves the page on a port of this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muxrl.orchestrator.supervise.child import when_alone
 from muxrl.orchestrator.watch.app import make_app
 
 _NICENESS = 10
-"""Of a page beside a run: whatever the run has to do comes first."""
+"""For a page beside a run: the run's own processes come first."""
 
 
 def serve(root: Path, listening: socket.socket) -> None:
@@ -21,18 +21,18 @@ def serve(root: Path, listening: socket.socket) -> None:
 
     Args:
         root: a run, a sweep, or a folder of runs.
-        listening: where browsers connect.
+        listening: the socket to which browsers connect.
     """
     with contextlib.suppress(KeyboardInterrupt):
         _server(root).run(sockets=[listening])
 
 
 def serve_page(root: Path, descriptor: int) -> None:
-    """Serves the page in a `Child` of another process, as long as that lives.
+    """Serves the page in a `Child` of another process, as long as that process lives.
 
     Args:
         root: a run or a sweep.
-        descriptor: of the listening socket, inherited.
+        descriptor: of the inherited listening socket.
     """
     os.nice(_NICENESS)
     server = _server(root)
@@ -45,7 +45,7 @@ def _server(root: Path) -> uvicorn.Server:
     server = uvicorn.Server(
         uvicorn.Config(
             make_app(root, lambda: server.should_exit),
-            http="h11",  # httptools, where it is installed, reads heads of any size
+            http="h11",  # httptools, if installed, would read heads of any size
             log_config=None,
             access_log=False,
             lifespan="off",

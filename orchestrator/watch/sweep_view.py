@@ -1,4 +1,4 @@
-"""What the page shows of a sweep, running or over, as plain data."""
+"""Turns the files of a sweep, running or over, into plain data for the page."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from muxrl.orchestrator.sweeps.schema import MetricConfig
 from muxrl.orchestrator.watch.tail import Tail
 
 _READING_S = 0.5
-"""Spent on trials' metrics each time; the rest comes with the next."""
+"""Seconds to read trials' metrics in one call; the next call continues."""
 _MOST_POINTS = 100
-"""Of a small curve."""
+"""Points of a trial's small curve."""
 
 
 class SweepView:
@@ -30,8 +30,8 @@ class SweepView:
         path: the sweep's directory.
 
     Raises:
-        NotASweepDirectory: it is none.
-        ConfigError: its ``sweep.yaml`` cannot be read.
+        NotASweepDirectory: the folder is not a sweep's.
+        ConfigError: the sweep's ``sweep.yaml`` cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,7 +69,7 @@ class SweepView:
         }
 
     def _curve(self, trial: TrialRecord) -> _Curve | None:
-        """Returns a trial's curve, None before it has begun."""
+        """Returns a trial's curve; None before the trial has begun."""
         run_dir = self._folder.run_of(trial)
         if run_dir is None or not (run_dir / "plan.json").is_file():
             return None
@@ -81,14 +81,14 @@ class SweepView:
 class _Curve:
     """The sweep's metric over the env steps of one trial.
 
-    It is that of `muxrl.orchestrator.sweeps.measure`: evaluations where the metric is made of them
-    and there are any, else training returns.
+    The metric is computed as in `muxrl.orchestrator.sweeps.measure`: from evaluations if it is
+    defined by them and there are any, otherwise from training episodes.
     """
 
     def __init__(self, folder: RunDirectory, metric: MetricConfig) -> None:
         of = Metric(metric, folder.read_plan().servers)
         self.is_read = self.is_final = False
-        """Whether all that is there was read; whether nothing more will come."""
+        """Whether everything that is there was read; whether nothing more will come."""
         trained, evaluated = partial(_Values, of.trained), partial(_Values, of.evaluated)
         self._tails = [Tail(folder.metrics / "joint.jsonl", trained, JointRow)]
         if metric.source == "evaluation":
@@ -96,19 +96,19 @@ class _Curve:
             self._tails.insert(0, Tail(file, evaluated, EvaluationRow))
 
     def read(self, is_over: bool) -> None:
-        """Reads what has come; `is_over` says that nothing more will."""
+        """Reads new rows; if the trial `is_over`, no more will come."""
         self.is_read = not any([tail.read() for tail in self._tails])  # noqa: C419, both
         self.is_final = self.is_read and is_over
 
     @property
     def points(self) -> Sequence[Point]:
-        """``(env_steps, metric)``."""
+        """Points ``(env_steps, metric)``."""
         curves = [tail.rows.curve.points for tail in self._tails]
         return next(filter(None, curves), [])
 
 
 class _Values:
-    """The values of rows that have one."""
+    """A curve of the rows that have a value."""
 
     def __init__(self, value_of: Callable[[Any], float | None]) -> None:
         self._value_of = value_of

@@ -1,4 +1,4 @@
-"""A file of JSON lines that grows while it is read, piece by piece, and is cut back at times."""
+"""Follows a file of JSON lines that grows, and is cut back at times."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from muxrl.orchestrator.errors import MalformedMetrics
 from muxrl.orchestrator.records.metrics import whole_lines
 
 _CHUNK_BYTES = 4 * 2**20
-"""Read at a time, up to a line's end: half a second of parsing, so that a page comes up while long
-files are read."""
+"""Bytes to read in one call, up to a line's end. They take half a second to parse, so that a page
+appears while long files are read."""
 _REMEMBERED_BYTES = 256
 
 
 class Rows(Protocol):
-    """What takes rows."""
+    """A receiver of rows."""
 
     def add(self, row: Any, /) -> None:
         """Takes the next row."""
@@ -28,13 +28,13 @@ T = TypeVar("T", bound=Rows)
 
 
 class Tail(Generic[T]):
-    """Hands on the rows of a metrics file, each once.
+    """Passes on each row of a metrics file once.
 
     Args:
-        path: the file, which may come later.
-        make: makes what takes the rows: at first, and again where the file does not continue from
-            what was read (a run that is resumed cuts its metrics back).
-        kind: of the rows, see `muxrl.orchestrator.records.rows`.
+        path: of the file, which may not exist yet.
+        make: makes the receiver of the rows. It is called at first, and again if the file does not
+            continue from what was read, since a resumed run cuts its metrics back.
+        kind: class of the rows; see `muxrl.orchestrator.records.rows`.
     """
 
     def __init__(self, path: Path, make: Callable[[], T], kind: Any = dict) -> None:
@@ -48,12 +48,12 @@ class Tail(Generic[T]):
         self._num_lines = 0
         self._remembered = b""
         self.problem = ""
-        """Which line is no row and was left out, in a sentence; "" if all are."""
+        """A sentence on the last line that is no row, and was left out; "" if there is none."""
         self.rows = self._make()
-        """What has taken them."""
+        """The receiver of the rows."""
 
     def read(self) -> bool:
-        """Hands on what has come; an incomplete last line is left for the next time.
+        """Passes on new rows, without an incomplete last line.
 
         Returns:
             Whether there is more to read at once.
@@ -68,7 +68,7 @@ class Tail(Generic[T]):
                 self._restart()
             return False
         with file:
-            # The last bytes that were read still stand there, unless it was cut back meanwhile.
+            # The last bytes that were read are still there, unless the file was cut back.
             file.seek(self._num_bytes - len(self._remembered))
             if file.read(len(self._remembered)) != self._remembered:
                 self._restart()

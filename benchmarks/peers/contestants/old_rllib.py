@@ -3,12 +3,12 @@
 https://docs.ray.io/en/releases-2.6.3/rllib/rllib-env.html#external-application-clients, and
 ``rllib/examples/serving/cartpole_server.py`` and ``cartpole_client.py`` in ray 2.6.3.
 
-    play      starts the following two, each in a process of its own, and waits
+    play      starts servers and simulations, each in its own process, and waits
     serve     one algorithm behind one `PolicyServerInput`
     simulate  one simulation that asks all servers
 
-A `PolicyClient` knows one server. So the simulation splits agents among clients by hand and asks
-one after another, as users did. It needs the environment of ``requirements/old_rllib.txt``.
+A `PolicyClient` knows only one server. So the simulation splits agents among clients by hand and
+asks one after another, as users did. Runs in the environment of ``requirements/old_rllib.txt``.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from gymnasium import spaces
 
 POLICY = "shared"
 FRAGMENT_ENV_STEPS = 200
-"""RLlib's default of that time: env steps of a client, or a server, that make one sample."""
+"""Env steps of a client or server in one sample, by RLlib's default of that time."""
 
 
 def policy_of(agent_id: str, *args: Any, **kwargs: Any) -> str:
-    """Maps every agent to the one policy. A function of a module, since configs are pickled."""
+    """Maps every agent to the one policy. Configs are pickled, so this is a module's function."""
     return POLICY
 
 
@@ -106,9 +106,9 @@ def simulate(folder: Path, servers: dict[int, tuple[str, ...]], mode: str, seed:
     """Plays one simulation until the process is ended.
 
     Args:
-        folder: of its file of steps.
-        servers: each server's port, and its agents.
-        mode: "remote" or "local", `PolicyClient`'s inference mode.
+        folder: for the file of steps.
+        servers: by port of a server: its agents.
+        mode: inference mode of `PolicyClient`, "remote" or "local".
         seed: of the simulation.
     """
     from ray.rllib.env.policy_client import PolicyClient
@@ -133,7 +133,7 @@ def simulate(folder: Path, servers: dict[int, tuple[str, ...]], mode: str, seed:
 
 
 def play(folder: Path, setup: Setup, mode: str, seed: int) -> None:
-    """Starts servers, then simulations, and waits until one of them ends, which none should."""
+    """Starts servers, then simulations; exits with an error if one of them ends."""
     processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(name: str, *arguments: str) -> None:
@@ -175,7 +175,7 @@ def play(folder: Path, setup: Setup, mode: str, seed: int) -> None:
 
 
 def free_ports(number: int) -> list[int]:
-    """Returns so many ports that nobody uses."""
+    """Returns ports that nobody uses."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
         for one in sockets:
@@ -184,7 +184,7 @@ def free_ports(number: int) -> list[int]:
 
 
 def is_listening(port: int) -> bool:
-    """Whether a server answers there."""
+    """Whether a server listens on a port."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0

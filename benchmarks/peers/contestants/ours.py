@@ -1,4 +1,4 @@
-"""Ours: servers as `muxrl launch` starts them, and all simulations in one process, in lockstep."""
+"""muxrl: servers as `muxrl launch` starts them, and all simulations in one process, in lockstep."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from muxrl.servers.config import ServerConfig
 
 SIMULATION = "benchmarks.peers.simulation:TimedZeroCost"
 _LOOK_S = 1.0
-"""How often servers are asked what they have trained, as a run asks them."""
+"""Seconds between two questions to servers about what they have trained, as in a run."""
 
 
 def server_config(server: Server) -> ServerConfig:
-    """Returns one server in the terms of an experiment."""
+    """Returns the config of one server."""
     settings: dict[str, Any] = {"train_batch_size_per_learner": BATCH_ENV_STEPS}
     if server.algorithm == "PPO":
         settings |= {"minibatch_size": MINIBATCH, "num_epochs": PPO_EPOCHS}
@@ -37,7 +37,7 @@ def server_config(server: Server) -> ServerConfig:
 
 
 def watch(servers: list[Serving], folder: Path) -> None:
-    """Writes down what servers train, for as long as the process lives."""
+    """Logs the env steps that servers train on, as long as the process lives."""
     logs = {server.server_id: UpdateLog(folder / "metrics", server.server_id) for server in servers}
     taken = dict.fromkeys(logs, 0)
     while True:
@@ -62,7 +62,7 @@ def play(
     config = ExperimentConfig(
         name="peers",
         seed=seed,
-        # Asked for its agents and spaces only, so it is the one that writes nothing.
+        # Only its agents and spaces are read, so this simulation is the one that writes no file.
         simulation=SimulationConfig(env="muxrl.experiments.simulations.zero_cost:ZeroCost"),
         servers={server.name: server_config(server) for server in setup.servers},
     )

@@ -1,7 +1,7 @@
 """RLlib 2.60 in one process: one PPO for all six agents, as its multi-agent pages set it up.
 
-https://docs.ray.io/en/releases-2.60.0/rllib/multi-agent-envs.html. Its own env runner steps all
-simulations as one vector, in the process of the learner: it plays or it learns, in turn.
+https://docs.ray.io/en/releases-2.60.0/rllib/multi-agent-envs.html. Its env runner steps all
+simulations as one vector, in the learner's process, which plays and learns in turn.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def play(folder: Path, num_simulations: int, seed: int) -> None:
     algo = config.build_algo()
     while True:
         result = algo.train()
-        # It samples and learns by turns: where the learner had rows, it had all that was sampled.
+        # RLlib samples and learns in turn: if the learner had rows, it had all sampled ones.
         if result["learners"]["shared"]["num_module_steps_trained"]:
             log.add(result["num_env_steps_sampled_lifetime"])
 

@@ -1,15 +1,15 @@
 """Sample Factory 2.1.1's APPO: several policies in one multi-agent environment, asynchronously.
 
 https://www.samplefactory.dev/07-advanced-topics/multi-policy-training/, and
-``sf_examples/train_custom_multi_env.py`` in sample-factory 2.1.1. A process for each policy's
-learner and each policy's inference, and up to two that step simulations; who waits for a learner is
-its own choice.
+``sf_examples/train_custom_multi_env.py`` in sample-factory 2.1.1. Each policy has
+a process for its learner and one for its inference, and up to two processes step simulations.
+Sample Factory itself decides when to wait for a learner.
 
-Unequal: all policies have one configuration, so the second server's A2C is an APPO with ten epochs,
-too. Which of the policies an agent plays by is drawn again and again, as Sample Factory does it:
-each has as many agents as a server in the mean. Minibatches and batches count agent steps: 16 of
-128, where a batch of ours has 2,000 with three servers. Observations and returns are normalized and
-activations are ELU, its defaults. The networks are ours: 256x256 each for policy and value.
+Unequal: all policies have the same configuration, so the second server's A2C is an APPO with ten
+epochs, too. Sample Factory draws the policy of an agent again and again; on average each policy has
+as many agents as a server. Minibatches and batches count agent steps: 16 of 128, where a batch of
+ours has 2,000 with three servers. By default it normalizes observations and returns, and has ELU
+activations. The networks are as ours: 256x256 each for policy and value.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from sample_factory.train import make_runner
 
 
 class Simulation(gymnasium.Env[Any, Any]):
-    """The simulation in lists by agent, which starts its next episode by itself.
+    """The simulation with lists by agent; starts the next episode by itself.
 
     Args:
-        name, env_config, render_mode: what Sample Factory tells all environments.
-        cfg: likewise; its `train_dir` gets the file of steps.
+        name, env_config, render_mode: passed by Sample Factory to all environments.
+        cfg: also passed by it; the file of steps goes into its `train_dir`.
     """
 
     is_multiagent = True
@@ -62,7 +62,7 @@ class Simulation(gymnasium.Env[Any, Any]):
 
 
 class Watch(AlgoObserver):
-    """Writes down what each policy has trained on, with its agent steps as env steps."""
+    """Logs what each policy has trained on, with agent steps converted to env steps."""
 
     def __init__(self, folder: Path, setup: Setup) -> None:
         self._logs = [UpdateLog(folder / "metrics", server.name) for server in setup.servers]
@@ -76,7 +76,7 @@ class Watch(AlgoObserver):
 
 
 def config(folder: Path, setup: Setup, seed: int) -> Any:
-    """Returns the configuration of a whole run, as its command line makes it."""
+    """Returns the configuration of a whole run, as Sample Factory's command line makes it."""
     workers = min(2, setup.num_simulations)
     batch_agent_steps = BATCH_ENV_STEPS * len(AGENTS) // setup.num_servers
     settings = {

@@ -1,12 +1,12 @@
 """TorchRL 0.14.1's `InferenceServer`, one process for each policy. It acts, and nobody learns.
 
 https://docs.pytorch.org/rl/0.14/reference/modules_inference_server.html: servers own their policy
-and share memory with their clients, by the fastest of its transports between processes. One process
-steps all simulations, in lockstep; it asks all servers before it waits for the first, and a request
-holds the observations of all simulations' agents, as ours does.
+and share memory with their clients, by the fastest of TorchRL's transports between processes. One
+process steps all simulations, in lockstep. It asks all servers before it waits for the first, and a
+request holds the observations of all simulations' agents; both are as in muxrl.
 
-Unequal: it samples an action and computes no more; requests are of one fixed shape, are not
-checked, and cannot leave the machine.
+Unequal: the server only samples an action; requests have one fixed shape, are not checked, and
+cannot leave the machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torchrl.modules.inference_server import InferenceServer
 
 
 def policy(seed: int) -> nn.Module:
-    """Makes a policy in its server's process. A function of a module, since it is pickled."""
+    """Makes a policy in its server's process. It is pickled, so this is a module's function."""
     torch.manual_seed(seed)
     network = MLP(8, 5, num_cells=list(HIDDEN), activation_class=nn.Tanh)
     return ProbabilisticActor(

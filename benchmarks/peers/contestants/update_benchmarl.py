@@ -1,8 +1,8 @@
 """One update of BenchMARL's IPPO: its experiment, watched by a callback.
 
-The time is that from the sampled batch to the end of training on it, without the sampling. One
-policy is shared by all agents, BenchMARL's default. Its minibatches are of env steps, each of
-which holds all six agents: 21 of them have the rows of a minibatch of 128 of the other systems.
+Measures the time from the sampled batch to the end of training on it, without sampling. All agents
+share one policy, which is BenchMARL's default. A minibatch has env steps, each of which holds all
+six agents: 21 env steps have about as many rows as a minibatch of 128 of the other systems.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from muxrl.experiments.simulations.zero_cost import ZeroCost
 
 
 class ZeroCostTask(PettingZooClass):
-    """The simulation as a task of one's own, in BenchMARL's documented way."""
+    """The simulation as a user's own task, as BenchMARL documents it."""
 
     def __init__(self) -> None:
         super().__init__("ZERO_COST", {"max_cycles": 100})
@@ -41,16 +41,16 @@ class ZeroCostTask(PettingZooClass):
         )
 
     def supports_continuous_actions(self) -> bool:
-        """Actions are discrete."""
+        """Returns False, as actions are discrete."""
         return False
 
     def supports_discrete_actions(self) -> bool:
-        """Likewise."""
+        """Returns True, as actions are discrete."""
         return True
 
 
 class Watch(Callback):
-    """Notes how long each training lasts."""
+    """Records how long each training takes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,11 +58,11 @@ class Watch(Callback):
         self._began = 0.0
 
     def on_batch_collected(self, batch: Any) -> None:
-        """The batch is there."""
+        """Starts the clock, as the batch has been sampled."""
         self._began = time.perf_counter()
 
     def on_train_end(self, training_td: Any, group: str) -> None:
-        """The one group has been trained."""
+        """Stops the clock, as the only group has been trained."""
         self.took.append(time.perf_counter() - self._began)
 
 

@@ -1,8 +1,8 @@
 """Updates of EPyMARL's QMIX and MAPPO: a line read asks for one, the line printed has its ms.
 
-The learners are those that PyMARLzoo+ 1.1.0 keeps of EPyMARL, which is on no package index, with
-its settings, but rewards are learned as they are, as on our side. It asks its networks step by step
-even where they are not recurrent.
+EPyMARL is on no package index, so these are the learners of EPyMARL that PyMARLzoo+ 1.1.0 contains,
+with their settings, except that rewards are not standardised, as on our side. They call networks
+step by step even if these are not recurrent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STATE = _OBSERVATION * len(AGENTS)
 
 
 def settings(work: TeamUpdate, package: Path) -> SimpleNamespace:
-    """Returns its defaults, its algorithm's, and ours."""
+    """Returns EPyMARL's defaults, overridden by those of its algorithm, and by ours."""
     told: dict[str, Any] = {}
     for name in ("default", f"algs/{work.algorithm.lower()}"):
         told |= yaml.safe_load((package / "config" / f"{name}.yaml").read_text())
@@ -47,7 +47,7 @@ def main() -> None:
     work = TEAM_UPDATES[parser.parse_args().case]
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    # Not by its own __init__, which asks for every environment that it knows.
+    # Its own __init__ would import every environment that it knows.
     installed = importlib.metadata.distribution("pymarlzooplus")
     package = Path(str(installed.locate_file("pymarlzooplus")))
     sys.modules["pymarlzooplus"] = stand_in = ModuleType("pymarlzooplus")

@@ -1,6 +1,7 @@
-"""One PPO update of RLlib 2.6.3: what its `PPO.training_step` does with a batch it has sampled.
+"""One PPO update of RLlib 2.6.3: what its `PPO.training_step` does with a sampled batch.
 
-Advantages (`Policy.postprocess_trajectory`), their standardisation, and `train_one_step`.
+It computes advantages (`Policy.postprocess_trajectory`), standardises them, and calls
+`train_one_step`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _STEPS = 100
 
 
 def trajectories(seed: int) -> list[SampleBatch]:
-    """Returns one agent's part of one episode in each, of the batch of 1,000 env steps."""
+    """Returns a batch of 1,000 env steps, as one sample for each agent and episode."""
     rng = np.random.default_rng(seed)
     made = []
     for number in range(BATCH_ENV_STEPS // _STEPS):

@@ -1,4 +1,4 @@
-"""One PPO update of ours."""
+"""One PPO update of muxrl."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make_trainer() -> PPO:
 
 
 def played(seed: int) -> list[Trajectory]:
-    """Returns a batch as a server hands it over: arrays."""
+    """Returns a batch as a server passes it to its trainer, in arrays."""
     rng = np.random.default_rng(seed)
     return [
         Trajectory(

@@ -1,4 +1,4 @@
-"""One PPO update by RLlib 2.60's learner, whose loss is ours."""
+"""One PPO update by RLlib 2.60's learner, which has the same loss as ours."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make_learner() -> Any:
 
 
 def episodes(seed: int) -> list[SingleAgentEpisode]:
-    """Returns a batch as it is played: plain lists."""
+    """Returns a batch as RLlib plays it, in plain lists."""
     rng = np.random.default_rng(seed)
     return [
         SingleAgentEpisode(

@@ -1,4 +1,4 @@
-"""What one gets without learning on the same grid, by the same measure: fixed times, max-pressure.
+"""Baselines without learning on the same grid, measured alike: fixed times and max-pressure.
 
 python experiments/examples/signals/baselines.py max_pressure --num-seeds 10
 """
@@ -15,14 +15,14 @@ import signals
 from muxrl.client.episode_metrics import MetricCollector
 
 Links = Sequence[Sequence[Sequence[str]]]
-"""Of a signal, as TraCI gives them: for each letter of a phase the connections (incoming lane,
+"""A signal's links as TraCI gives them: for each letter of a phase the connections (incoming lane,
 outgoing lane, lane inside) that it lets through."""
 Controller = Callable[[Any], Mapping[str, int]]
-"""From an environment to its agents' actions."""
+"""Returns the agents' actions for an environment."""
 
 
 def pressures(phases: Sequence[str], links: Links, num_vehicles: Mapping[str, int]) -> list[float]:
-    """Returns by how many vehicles there are more before each phase's green lights than behind.
+    """Returns for each phase how many more vehicles are before its green lights than behind them.
 
     The weights of Varaiya 2013 (Max pressure control of a network of signalized intersections,
     Transportation Research C 36), with one vehicle a second for every movement. An outgoing road's
@@ -43,7 +43,7 @@ def pressures(phases: Sequence[str], links: Links, num_vehicles: Mapping[str, in
 
 
 def max_pressure(env: Any) -> dict[str, int]:
-    """Returns the phase of the highest pressure for each signal, its present one among equals."""
+    """Returns the phase with the highest pressure for each signal, or its present one if equal."""
     actions = {}
     for agent, signal in env.unwrapped.env.traffic_signals.items():
         lanes = {*signal.lanes, *signal.out_lanes}
@@ -71,7 +71,7 @@ def play(env: Any, controller: Controller, seed: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    # A fixed program takes no orders, whatever the action: sumo-rl calls that fixed_ts.
+    # With a fixed program, which sumo-rl calls fixed_ts, signals ignore the actions.
     controllers = {"random": any_phase, "max_pressure": max_pressure, "fixed_time": any_phase}
     parser = argparse.ArgumentParser()
     parser.add_argument("controller", choices=controllers)

@@ -1,7 +1,7 @@
 """Sixteen traffic signals of a 4x4 grid (RESCO's grid4x4) in SUMO, through sumo-rl.
 
-`muxrl launch experiments/examples/signals/signals.yaml` starts it, in an environment of its own:
-README.md says how that is made.
+`muxrl launch experiments/examples/signals/signals.yaml` starts it in a separate Python environment;
+README.md says how to make it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from muxrl.client.adapters import adapt
 from muxrl.client.env_loop import EnvLoop, EpisodeResult
 
 METRICS = {"wait_s": "mean", "time_loss_s": "last", "arrived": "last"}
-"""What the infos say, and how an episode's numbers become one."""
+"""Metrics in the infos, and how an episode's numbers become one."""
 
 
 class Measured(BaseParallelWrapper):
-    """Says in the infos how the traffic of the whole grid flows.
+    """Adds metrics on the traffic of the whole grid to the infos.
 
-    `wait_s`: for how long a vehicle under way has stood still by now, mean over the vehicles
-    (sumo-rl's `system_mean_waiting_time`). In the last step also `arrived`, how many trips are
-    over, and `time_loss_s`, what one of these lost to anything that is slower than a free road.
+    `wait_s`: how long a vehicle under way has been standing still now, as a mean over the vehicles
+    (sumo-rl's `system_mean_waiting_time`). The last step also has `arrived`, the number of trips
+    that are over, and `time_loss_s`, the time that each of them lost compared with a free road.
     """
 
     def step(self, actions: dict[str, int]) -> tuple[dict[str, Any], ...]:
-        """As any ParallelEnv."""
+        """Steps as any ParallelEnv."""
         observations, rewards, terminations, truncations, infos = self.env.step(actions)
         common = {"wait_s": infos[self.possible_agents[0]]["system_mean_waiting_time"]}
         if not self.agents:

@@ -1,9 +1,9 @@
-"""BenchMARL's side, in an environment of its own: its algorithms, its loop, its collector.
+"""BenchMARL's side, in a separate Python environment, with its algorithms, loop and collector.
 
-BenchMARL's PettingZoo tasks look for `pettingzoo.mpe`, which is `mpe2` now. A task class of one's
-own is BenchMARL's documented way to bring an environment; ours makes the same mpe2 environment as
-the other side. In one respect it is kinder than BenchMARL's own class, which seeds all
-environments of a collector alike: here each has its own seed.
+BenchMARL's PettingZoo tasks look for `pettingzoo.mpe`, which is `mpe2` now. BenchMARL documents a
+custom task class as the way to bring an environment; ours makes the same mpe2 environment as the
+other side. In one respect it is kinder than BenchMARL's class, which seeds all environments of a
+collector alike: here each has its own seed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ HYPERNET_EMBED = 64  # our default
 
 
 class Spread(PettingZooClass):
-    """The task in BenchMARL's terms; all but the environment is that of its SIMPLE_SPREAD."""
+    """The task in BenchMARL's terms; all but the environment is as in its SIMPLE_SPREAD."""
 
     def __init__(self) -> None:
         super().__init__("SIMPLE_SPREAD", {"max_cycles": EPISODE_STEPS})
@@ -77,10 +77,10 @@ class Spread(PettingZooClass):
 
 
 class TwoLayerQmix(Qmix):
-    """BenchMARL's QMIX but for the hypernetworks of the mixer's weights: Linear - ReLU - Linear.
+    """BenchMARL's QMIX with other hypernetworks for the mixer's weights: Linear - ReLU - Linear.
 
-    BenchMARL's are one linear layer, as in the paper of 2018; PyMARL's, and ours, have two
-    layers.
+    BenchMARL's hypernetworks are one linear layer, as in the paper of 2018; those of PyMARL and
+    muxrl have two layers.
     """
 
     def get_mixer(self, group: str) -> Any:
@@ -97,16 +97,16 @@ class TwoLayerQmix(Qmix):
 
 @dataclass
 class TwoLayerQmixConfig(QmixConfig):
-    """QMIX's settings, for the other mixer."""
+    """QMIX's settings, for `TwoLayerQmix`."""
 
     @staticmethod
     def associated_class() -> type[Qmix]:
-        """Returns the algorithm that they configure."""
+        """Returns the algorithm that these settings configure."""
         return TwoLayerQmix
 
 
 _CHANGED = {TWO_LAYER: TwoLayerQmixConfig}
-"""Configs of sides that differ from BenchMARL in one respect."""
+"""By side that differs from BenchMARL in one respect: its config."""
 
 
 class Watch(Callback):
@@ -119,7 +119,7 @@ class Watch(Callback):
         self.updating_s = self._began = 0.0
 
     def on_batch_collected(self, batch: Any) -> None:
-        """The batch is there; learning begins."""
+        """Starts the clock of learning, as the batch has been collected."""
         self._began = time.process_time()
 
     def on_train_step(self, batch: Any, group: str) -> None:
@@ -127,14 +127,14 @@ class Watch(Callback):
         self.num_updates += 1
 
     def on_train_end(self, training_td: Any, group: str) -> None:
-        """Learning is done; measures where it is due."""
+        """Stops the clock of learning; measures if a measurement is due."""
         self.updating_s += time.process_time() - self._began
         if self.experiment.total_frames % INTERVAL_ENV_STEPS == 0:
             self.measure()
             self.meter.resume()
 
     def measure(self) -> None:
-        """Evaluates the policy as it is."""
+        """Evaluates the present policy."""
         policy = self.experiment.policy
         self.meter.measure(
             self.experiment.total_frames,
@@ -143,7 +143,7 @@ class Watch(Callback):
 
 
 def train(algorithm: str, side: str, setting: str, seed: int, env_steps: int) -> Run:
-    """Trains and evaluates on the way.
+    """Trains, and evaluates on the way.
 
     Args:
         algorithm: a key of `CASES`.
@@ -162,7 +162,7 @@ def train(algorithm: str, side: str, setting: str, seed: int, env_steps: int) ->
     config = ExperimentConfig.get_from_yaml()
     fed = "on_policy" if algorithm_config.on_policy() else "off_policy"
     told = {f"{fed}_n_envs_per_worker": NUM_ENVS, "max_n_frames": env_steps, **given.experiment}
-    # Ours measures, theirs writes nothing: neither costs it time.
+    # BenchMARL neither evaluates nor writes, which would cost it time; `Watch` measures.
     quiet = {"evaluation": False, "loggers": [], "create_json": False}
     _tell(config, {**told, **quiet, "prefer_continuous_actions": case.has_continuous_actions})
     model = MlpConfig.get_from_yaml()

@@ -1,7 +1,7 @@
-"""The task, and how both sides are measured: the same code in both environments.
+"""The task, and how both sides are measured, with the same code for both.
 
-It knows no trainer. Two interpreters with different packages import it, so it needs numpy and mpe2
-only.
+This module knows no trainer. Two interpreters with different packages import it, so it needs only
+numpy and mpe2.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ FIRST_EVALUATION_SEED = 10_000
 
 Observations = Mapping[str, Any]
 Act = Callable[[Observations, np.ndarray], Mapping[str, Any]]
-"""Actions by agent id, from the observations by agent id and the global state."""
+"""Returns actions by agent id, from observations by agent id and the global state."""
 NewEpisode = Callable[[bool], AbstractContextManager[Act]]
-"""Opens an evaluation episode and gives its `Act`; True: actions are drawn, False: greedy."""
+"""Opens an evaluation episode and yields its `Act`; True: sampled actions, False: greedy."""
 
 
 def task(has_continuous_actions: bool) -> dict[str, Any]:
-    """Returns mpe2's defaults, written down: half of the reward is the team's."""
+    """Returns mpe2's defaults explicitly; half of the reward is the team's."""
     return {
         "N": NUM_AGENTS,
         "local_ratio": 0.5,
@@ -57,7 +57,7 @@ def evaluate(
 ) -> np.ndarray:
     """Plays seeded episodes and returns their returns, float64 [num_episodes].
 
-    A return is the sum of the environment's own rewards over the episode, mean over the agents;
+    A return is the sum of the environment's rewards over the episode, as a mean over the agents;
     the team's sum is `NUM_AGENTS` times as large.
     """
     env = make_env(has_continuous_actions)
@@ -74,19 +74,19 @@ def evaluate(
 
 @dataclass(frozen=True)
 class Point:
-    """One evaluation, after so much training; the time leaves out evaluations and set-up."""
+    """One evaluation after some training; the time does not include evaluations and set-up."""
 
     env_steps: int
     processor_s: float
     return_mean: float
-    """Of greedy episodes."""
+    """Mean return of greedy episodes."""
     sampled_return_mean: float | None = None
-    """Of on-policy algorithms: of episodes in which actions are drawn from the policy."""
+    """For on-policy algorithms: mean return of episodes with sampled actions."""
 
 
 @dataclass
 class Meter:
-    """A clock that stands still while it measures, and what it measured."""
+    """A clock that stands still during evaluations, and their results."""
 
     has_continuous_actions: bool = False
     is_on_policy: bool = False
@@ -95,17 +95,17 @@ class Meter:
     _since: float | None = None
 
     def resume(self) -> None:
-        """Training goes on now."""
+        """Starts the clock, as training goes on."""
         self._since = processor_time_s()
 
     def pause(self) -> None:
-        """Training stands still now."""
+        """Stops the clock, as training stands still."""
         if self._since is not None:
             self._processor_s += processor_time_s() - self._since
             self._since = None
 
     def measure(self, env_steps: int, new_episode: NewEpisode) -> None:
-        """Evaluates with the clock stopped; it stays stopped until `resume`."""
+        """Stops the clock and evaluates; the clock stays stopped until `resume`."""
         self.pause()
         returns = evaluate(new_episode, self.has_continuous_actions)
         sampled = None
@@ -128,11 +128,11 @@ class Run:
     seed: int
     versions: Mapping[str, str | None]
     num_updates: int
-    """Gradient steps at the last count."""
+    """Gradient steps when they were last counted."""
     num_updates_env_steps: int
-    """Env steps at that count."""
+    """Env steps at that time."""
     updating_s: float
-    """Processor time of learning: from a batch that is there to the weights made of it."""
+    """Processor time of learning, from a complete batch to new weights."""
     points: list[Point]
 
 
@@ -142,9 +142,9 @@ def processor_time_s() -> float:
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             text = path.read_text()
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended meanwhile
             continue
-        fields = text.rpartition(")")[2].split()  # a name may hold spaces
+        fields = text.rpartition(")")[2].split()  # a name may contain spaces
         pid = int(path.parent.name)
         parents[pid] = int(fields[1])
         times[pid] = int(fields[11]) + int(fields[12])

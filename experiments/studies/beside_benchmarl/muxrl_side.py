@@ -35,7 +35,7 @@ from muxrl.servers.config import ServerConfig
 
 
 def config_of(case: Case, side: str, setting: str, seed: int) -> ExperimentConfig:
-    """Returns the experiment of one server, called as the algorithm is in `CASES`."""
+    """Returns an experiment with one server, whose id is the algorithm's key in `CASES`."""
     return ExperimentConfig(
         name="benchmarl_spread",
         seed=seed,
@@ -55,12 +55,12 @@ def config_of(case: Case, side: str, setting: str, seed: int) -> ExperimentConfi
 
 
 def train(algorithm: str, side: str, setting: str, seed: int, env_steps: int) -> Run:
-    """Trains and evaluates on the way.
+    """Trains, and evaluates on the way.
 
     Args:
         algorithm: a key of `CASES`.
         side: one of `OF_OURS`.
-        setting: one of its settings.
+        setting: one of the algorithm's settings.
         seed: of the server and the environments.
         env_steps: budget.
     """
@@ -100,7 +100,7 @@ def train(algorithm: str, side: str, setting: str, seed: int, env_steps: int) ->
 
 @contextlib.contextmanager
 def _steps() -> Iterator[list[None]]:
-    """Yields a list that grows with each of MAPPO's updates; the others count theirs."""
+    """Yields a list that grows with each update of MAPPO; other trainers count their updates."""
     update, steps = TorchTrainer.update, list[None]()
 
     def counted(self: TorchTrainer, *args: Any) -> None:
@@ -115,7 +115,7 @@ def _steps() -> Iterator[list[None]]:
 
 
 def _timed(learning: Any) -> list[float]:
-    """Returns a list that gets the processor time of each iteration; waiting takes none."""
+    """Returns a list that receives the processor time of each iteration; waiting takes none."""
     train, took = learning.train, []
 
     def timed() -> Any:
@@ -131,7 +131,7 @@ def _timed(learning: Any) -> list[float]:
 
 @contextlib.contextmanager
 def _episode(client: MultiplexingClient, is_sampled: bool) -> Iterator[Act]:
-    """An episode that is never trained on."""
+    """Opens an episode that is never trained on."""
     episode_id = client.start_episode(training_enabled=False, should_explore=is_sampled)
 
     def act(observations: Observations, state: np.ndarray) -> dict[str, Any]:

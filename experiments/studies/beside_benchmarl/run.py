@@ -4,10 +4,10 @@
     python -m muxrl.experiments.studies.beside_benchmarl.run turns --beside ENV --out DIR
     python -m muxrl.experiments.studies.beside_benchmarl.run report DIR
 
-`turns` takes `--algorithm`, one of `settings.py`; by default QMIX. BenchMARL is no dependency of
-this project: `install` makes an environment of its own for it. `turns` runs each side, setting
-and seed in a process of its own, one after another and ours and theirs by turns, so that a machine
-whose speed drifts is fair to both.
+`turns` takes `--algorithm`, one of those in `settings.py`; by default QMIX. BenchMARL is no
+dependency of this project: `install` makes a separate Python environment for it. `turns` runs each
+side, setting and seed in a separate process, one after another, and alternates between ours and
+theirs, so that drifts of the machine's speed are fair to both.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from muxrl.experiments.studies.outcomes import Outcome
 
 _SRC = Path(__file__).resolve().parents[3] / "src"
-"""BenchMARL's environment has no muxrl installed, and finds it here."""
+"""Where BenchMARL's environment finds muxrl, which is not installed there."""
 _MODULE = "muxrl.experiments.studies.beside_benchmarl.run"
 TITLE = "Return per agent of 50 greedy episodes every 6,000 env steps"
-# One command with torch's exact pin: left open, pip may choose a CUDA build.
+# All in one command with an exact pin of torch, else pip may choose a CUDA build.
 PACKAGES = (
     "torch==2.13.0",
     "benchmarl==1.5.2",
     "torchrl==0.11.1",
     "tensordict==0.11.0",
-    "pettingzoo==1.27.0",  # torchrl warns that it is tested with 1.24.3, which mpe2 is too new for
+    "pettingzoo==1.27.0",  # torchrl warns that it is tested with 1.24.3, for which mpe2 is too new
     "mpe2==1.1.1",
     "numpy==2.4.6",
 )
@@ -69,7 +69,7 @@ def run(
     env_steps: int,
     out: Path,
 ) -> None:
-    """Trains one side in this process and writes its JSON."""
+    """Trains one side in this process and writes the result as JSON."""
     if side in OF_OURS:
         from muxrl.experiments.studies.beside_benchmarl.muxrl_side import train
 
@@ -105,7 +105,7 @@ def turns(
 
 
 def measure_random(algorithm: str, out: Path) -> None:
-    """Measures agents that act uniformly at random in its space of actions, by the same rule."""
+    """Measures agents that act uniformly at random, by the same rule."""
     from muxrl.experiments.studies.beside_benchmarl.measure import evaluate
 
     rng = np.random.default_rng(0)
@@ -129,7 +129,7 @@ def report(folder: Path, out: Path) -> str:
 
     Raises:
         OSError: a folder cannot be read or written to.
-        ValueError: there is no run in it.
+        ValueError: there is no run in the folder.
     """
     from muxrl.experiments.studies.outcomes import draw_outcomes, made_with, write_outcomes
 
@@ -144,7 +144,7 @@ def report(folder: Path, out: Path) -> str:
 
 
 def outcomes_of(folder: Path) -> list[Outcome]:
-    """Returns what the runs in a folder came to, in the order of `CASES`."""
+    """Returns the outcomes of the runs in a folder, in the order of `CASES`."""
     from muxrl.experiments.studies.outcomes import Outcome
 
     outcomes = []

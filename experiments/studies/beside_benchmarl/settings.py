@@ -1,6 +1,6 @@
-"""What is run: for each algorithm and setting what each side is told.
+"""The settings of each side, for each algorithm and setting.
 
-It imports nothing: two interpreters with different packages read it.
+This module imports nothing, as two interpreters with different packages read it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ SIDES = {
     THEIRS: "BenchMARL",
     TWO_LAYER: "BenchMARL, two-layer hypernetworks",
 }
-"""How each is called in tables and pictures."""
+"""By side: its name in tables and pictures."""
 OF_OURS: dict[str, dict[str, Any]] = {
     OURS: {},
     NORMALIZED: {"normalize_values": True, "huber_delta": 10.0, "vf_clip_param": 0.2},
 }
-"""The sides that are ours, and what they are told beside a setting's own."""
+"""By side of muxrl: settings in addition to those of a `Setting`."""
 
 _TEAM = {
     "groups": {"team": ["agent_*"]},
@@ -37,7 +37,7 @@ _TEAM = {
 
 @dataclass(frozen=True)
 class Setting:
-    """What differs from the defaults of either side."""
+    """Values that differ from the defaults of either side."""
 
     sides: tuple[str, ...] = (OURS, THEIRS)
     ours: Mapping[str, Any] = field(default_factory=dict)
@@ -45,9 +45,9 @@ class Setting:
     experiment: Mapping[str, Any] = field(default_factory=dict)
     """Fields of BenchMARL's `ExperimentConfig`."""
     algorithm: Mapping[str, Any] = field(default_factory=dict)
-    """Of its config of the algorithm."""
+    """Fields of BenchMARL's config of the algorithm."""
     model: Mapping[str, Any] = field(default_factory=dict)
-    """Of its `MlpConfig`; a class of torch.nn by its name."""
+    """Fields of BenchMARL's `MlpConfig`; a class of torch.nn is given by its name."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Case:
     """One algorithm."""
 
     name: str
-    """Ours, and BenchMARL's in small letters."""
+    """Name of the algorithm in muxrl; in small letters it is BenchMARL's."""
     settings: Mapping[str, Setting]
     has_continuous_actions: bool = False
     is_on_policy: bool = False
-    """Then its policy is also measured as it is drawn from, not only by its likeliest actions."""
+    """Whether the policy is also measured with sampled actions, beside its likeliest ones."""
     server: Mapping[str, Any] = field(default_factory=lambda: dict(_TEAM))
     """Further fields of a `ServerConfig`."""
 
@@ -99,7 +99,7 @@ _QMIX = Case(
     },
 )
 
-# Ours has default networks in both: two tanh layers of 256, which are BenchMARL's default, too.
+# muxrl has default networks in both: two tanh layers of 256, as in BenchMARL.
 _MAPPO = Case(
     "MAPPO",
     {
@@ -110,8 +110,8 @@ _MAPPO = Case(
                 "normalize_values": False,
                 "huber_delta": None,
                 "vf_clip_param": None,
-                "vf_loss_coeff": 2.0,  # ours is half the squared error, theirs the whole
-                "minibatch_size": 3 * 250,  # agents' steps; BenchMARL counts the team's
+                "vf_loss_coeff": 2.0,  # muxrl takes half the squared error, BenchMARL the whole
+                "minibatch_size": 3 * 250,  # in agent steps; BenchMARL counts the team's steps
             },
             experiment={
                 "lr": 0.0007,
@@ -129,7 +129,7 @@ _MAPPO = Case(
     server={},
 )
 
-# What MASAC and MADDPG are told alike.
+# Settings that MASAC and MADDPG share.
 _OUR_CRITICS = {
     "actor_lr": 0.0005,
     "critic_lr": 0.0005,
@@ -140,7 +140,7 @@ _OUR_CRITICS = {
 }
 _THEIR_CRITICS = {
     "lr": 0.0005,
-    "adam_eps": 0.00000001,  # torch's, and ours
+    "adam_eps": 0.00000001,  # as in torch and muxrl
     "clip_grad_val": 10.0,
     "off_policy_collected_frames_per_batch": BATCH_ENV_STEPS,
     "off_policy_n_optimizer_steps": BATCH_ENV_STEPS // 5,
@@ -157,7 +157,7 @@ _MASAC = Case(
             ours={
                 **_OUR_CRITICS,
                 "alpha_lr": 0.0005,
-                # BenchMARL weighs the members' mean entropy, ours their sum.
+                # BenchMARL weighs the members' mean entropy, muxrl their sum.
                 "initial_alpha": 1.0 / 3.0,
                 # Its -5 is for actions in 0..1: 5 log 2 less than the same entropy in -1..1.
                 "target_entropy": -1.534,

@@ -1,4 +1,4 @@
-"""Stable-Baselines3 behind a policy server, and alone; a PPO of one's own. See README.md."""
+"""Stable-Baselines3 behind a policy server, and alone; a PPO in one file. See README.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muxrl.orchestrator.config import ExperimentConfig, load_config
 _CARTPOLE, _ACROBOT = "CartPole-v1", "Acrobot-v1"
 _LEVELS = {_CARTPOLE: {"random": 22.0, "optimum": 500.0}, _ACROBOT: {"random": -499.0}}
 _FIRST_SEED = 10_000
-"""Of the evaluation's episodes, as in `Served.evaluate`."""
+"""Seed of the first evaluation episode, as in `Served.evaluate`."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class ByServer(Case):
     """An algorithm behind a policy server."""
 
     env: str = ""
-    """Gymnasium's id, or the import path of a factory."""
+    """Id of a Gymnasium environment, or the import path of a factory."""
     num_episodes: int = 100
-    """Of the evaluation."""
+    """Episodes of the evaluation."""
     algorithm: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class ByServer(Case):
     agents: tuple[str, ...] = ("agent",)
     groups: Mapping[str, list[str]] = field(default_factory=dict)
     normalizes: bool = False
-    """Observations and rewards."""
+    """Whether observations and rewards are normalised."""
 
     def experiment(self, seed: int) -> ExperimentConfig:
         """Returns the experiment; simulations wait for updates, as in one process."""
@@ -125,7 +125,7 @@ def _case(
     )
 
 
-# Those of RL Baselines3 Zoo; of PPO without the schedules.
+# Settings of RL Baselines3 Zoo, for PPO without the schedules.
 _DQN: dict[str, Any] = {
     "batch_env_steps": 256,
     "learning_rate": 2.3e-3,
@@ -161,7 +161,7 @@ _PPO: dict[str, Any] = {
 }
 _OWN = "muxrl.experiments.studies.beside_sb3.own_ppo:PPO"
 
-# In this order, seed by seed, so that a machine whose speed drifts is fair to all.
+# In this order, seed by seed, so that drifts of the machine's speed are fair to all.
 TABLE = CaseTable(
     {
         "DQN by a server": _case(ByServer, _CARTPOLE, "SB3_DQN", 50_000, 1, 100, **_DQN),

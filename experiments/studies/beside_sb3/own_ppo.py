@@ -1,4 +1,4 @@
-"""PPO in one file of PyTorch, with the networks and the loss of the built-in one."""
+"""PPO in one file of PyTorch, with the networks and the loss of the built-in PPO."""
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ def _network(num_inputs, num_outputs):
 
 
 class PPO:
-    """Clipped ratio, GAE, no KL penalty."""
+    """PPO with a clipped ratio and GAE, without a KL penalty."""
 
     learns_from = "newest"
 

@@ -12,32 +12,32 @@ from muxrl.experiments.studies.outcomes import Figures
 from muxrl.orchestrator.launch.in_process import Served
 
 _NUM_EPISODES = 100
-"""Training episodes whose mean return has to reach the threshold."""
+"""Number of last training episodes whose mean return has to reach the threshold."""
 
 
 def training_return(served: Served) -> Figures:
-    """Measures the mean return of the last training episodes, sampled actions."""
+    """Measures the mean return of the last training episodes, with sampled actions."""
     (server,) = served.servers.values()
     status = server.status()
     return {"return": status.episode_return_mean or 0.0, "episodes": status.num_episodes}
 
 
 def with_greedy_return(served: Served) -> Figures:
-    """Plays 50 greedy episodes, too."""
+    """Measures `training_return`, and plays 50 greedy episodes."""
     return {**training_return(served), "greedy": evaluated(50)(served)["return"]}
 
 
 @dataclass(frozen=True)
 class UntilThreshold(Case):
-    """Ends at the threshold, or when the budget is spent."""
+    """A case that ends at the threshold, or when the budget is spent."""
 
     @property
     def threshold(self) -> float:
-        """Of the mean training return."""
+        """The mean training return that has to be reached."""
         return self.levels["threshold"]
 
     def has_reached(self, figures: Figures) -> bool:
-        """Whether the threshold is reached, by enough episodes."""
+        """Whether enough episodes have reached the threshold."""
         return figures["return"] >= self.threshold and figures["episodes"] >= _NUM_EPISODES
 
     def train(self, seed: int, env_steps: int) -> dict[int, Figures]:
@@ -54,7 +54,7 @@ class UntilThreshold(Case):
 
 @dataclass(frozen=True)
 class InRllibsProcess(UntilThreshold):
-    """RLlib's PPO with its own env runner and the config's settings."""
+    """RLlib's PPO with RLlib's env runner and the config's settings."""
 
     def train(self, seed: int, env_steps: int) -> dict[int, Figures]:
         """Trains without a server, and measures after each of RLlib's iterations."""
@@ -73,9 +73,9 @@ class InRllibsProcess(UntilThreshold):
         config.debugging(seed=seed)
         returns: list[float] = []
 
-        # RLlib's own running mean is not of the last 100 episodes, whatever its window says.
+        # RLlib's running mean is not over the last 100 episodes, whatever its window is.
         def note(*, episode: Any, prev_episode_chunks: Any = (), **_: Any) -> None:
-            chunks = [*prev_episode_chunks, episode]  # an episode is cut where a batch is full
+            chunks = [*prev_episode_chunks, episode]  # an episode is cut when a batch is full
             returns.append(float(sum(chunk.get_return() for chunk in chunks)))
 
         config.callbacks(on_episode_end=note)
@@ -107,7 +107,7 @@ def _case(kind: type[UntilThreshold], algorithm: str, threshold: float) -> Until
     )
 
 
-# In this order, seed by seed, so that a machine whose speed drifts is fair to all.
+# In this order, seed by seed, so that drifts of the machine's speed are fair to all.
 TABLE = CaseTable(
     {
         "PPO through a server": _case(UntilThreshold, "ppo", 450.0),

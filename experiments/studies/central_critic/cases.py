@@ -11,10 +11,10 @@ from muxrl.experiments.studies.outcomes import Figures
 from muxrl.orchestrator.launch.in_process import Served
 
 _COMMON = "train_batch_size_per_learner: 500, lr: 0.003, gamma: 0.9, entropy_coeff: 0.01"
-# Of the paper. Or returns of +-100 take a critic twice as long.
+# As in the paper; without them, a critic of returns of +-100 takes twice as long.
 _NORMALIZED = "normalize_values: true, huber_delta: 10.0, vf_clip_param: 0.2"
-# MAPPO's settings, as far as RLlib's PPO has these. Its clip of the value loss, in units
-# of the reward squared, is set so high that it does nothing.
+# MAPPO's settings, as far as RLlib's PPO has them. PPO's clip of the value loss, in units of the
+# squared reward, is so high that it has no effect.
 _LIKE_MAPPO = (
     "lambda_: 0.95, minibatch_size: null, num_epochs: 10, clip_param: 0.2, use_kl_loss: false, "
     "kl_coeff: 0.0, vf_clip_param: 1.0e6"
@@ -31,7 +31,7 @@ _CONTESTANTS: dict[str, tuple[str, ...]] = {
 
 
 def return_without_weather(served: Served) -> Figures:
-    """Measures 50 sampled episodes; the weather's part is taken out of an agent's mean return."""
+    """Measures 50 sampled episodes, without the weather's part of the mean return."""
     game, returns = WeatherCues(), []
     for result in served.evaluate(50, should_explore=True):
         game.reset(seed=result.seed)

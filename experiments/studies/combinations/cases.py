@@ -49,7 +49,7 @@ ALGORITHMS = tuple(_SETTINGS)
 def answer_cues(
     agent_id: str, observation_space: Any, action_space: Any, seed: int, num_cues: int
 ) -> Callable[[Any], int]:
-    """Makes the script: it knows the game, and answers every cue right."""
+    """Returns the scripted policy, which knows the game and answers every cue right."""
     return lambda observation: int(observation[:num_cues].argmax())
 
 
@@ -84,7 +84,7 @@ def _case(algorithms: tuple[str, ...]) -> Case:
 
 
 def draw_pairs(outcomes: Sequence[Outcome], folder: Path) -> None:
-    """Draws what each pair learned, and how much random agents took away from it."""
+    """Draws the return of each pair, and how much lower it is with random agents."""
     learned, least = (np.full((len(ALGORITHMS), len(ALGORITHMS)), np.nan) for _ in range(2))
     for outcome in outcomes:
         names = outcome.case.split("+")
@@ -112,7 +112,7 @@ def draw_pairs(outcomes: Sequence[Outcome], folder: Path) -> None:
     figure.savefig(folder / "pairs.png", dpi=110)
 
 
-# Each one alone, and every ordered pair in which somebody learns.
+# Each algorithm alone, and every ordered pair in which one learns.
 _EVERYTHING = [*((a,) for a in ALGORITHMS), *itertools.product(ALGORITHMS, repeat=2)]
 TABLE = CaseTable(
     {"+".join(names): _case(names) for names in _EVERYTHING if set(names) != {"SCRIPTED"}},

@@ -1,4 +1,4 @@
-"""Defaults as they are, beside those that were RLlib's: does any task get worse? See README.md."""
+"""Compares present defaults with RLlib's former ones: does any task get worse? See README.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMER: dict[str, dict[str, Any]] = {
     "SAC": {"actor_lr": 3.0e-5, "target_entropy": None},
     "DQN": {"td_error_loss_fn": "huber"},
 }
-"""The defaults that changed, as they were."""
+"""By algorithm: the defaults that have changed, with their former values."""
 
 _NUM_CUES = 4
 
@@ -34,7 +34,7 @@ def sampled_and_greedy(served: Served) -> Figures:
 
 
 def _with(case: Case, server: str, settings: Mapping[str, Any], without: str = "") -> Case:
-    """Returns the case with more settings, measured by this study's rule, and `without` one."""
+    """Returns the case with more settings, and without the setting `without`."""
     overrides = list(case.overrides)
     if without:
         (at,) = [i for i, line in enumerate(overrides) if ".settings=" in line]
@@ -58,7 +58,7 @@ def _both(task: str, case: Case, server: str, algorithm: str, without: str = "")
 
 
 def _dqn(task: str) -> dict[str, Case]:
-    """Returns DQN with its default and with RLlib's; the task is long for it, so it is followed."""
+    """Returns DQN with its present and former default, measured on the way, as it takes long."""
     return {
         f"DQN, {task}: {name}": ByServer(
             "",
@@ -82,9 +82,9 @@ _CENTRAL = dataclasses.replace(CENTRAL_CRITIC.cases["MAPPO"], env_steps=6_000, e
 _PAPERS = {"normalize_values": True, "huber_delta": 10.0, "vf_clip_param": 0.2}
 _MAPPO_RECALL = _with(_by_rule(EACH_ALGORITHM["MAPPO, LSTM"]), "x", _PAPERS)
 _RAW = {"normalize_values": False}
-"""Whether MAPPO's critic should rather learn returns as they are, which is the default now."""
+"""Settings with which MAPPO's critic learns returns as they are, which is the default now."""
 _WEATHER = _with(_CENTRAL, "team", {**_RAW, "vf_clip_param": None, "huber_delta": None})
-"""By MAPPO's defaults."""
+"""The game with MAPPO's defaults."""
 
 CASES: dict[str, Case] = {
     **_both("SAC, cues, target_entropy", _SAC_CUES, "x", "SAC", "target_entropy"),

@@ -15,14 +15,14 @@ from muxrl.orchestrator.launch.in_process import Served
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be learned, and its bounds: mean return per agent."""
+    """A task to learn, and its bounds, as mean returns per agent."""
 
     config: str
     floor: float
-    """The most that is possible without having learned."""
+    """The highest return that is possible without learning."""
     optimum: float
     low: float
-    """Above it, it was learned."""
+    """A return above this counts as learned."""
     overrides: tuple[str, ...] = ()
 
 
@@ -38,7 +38,7 @@ RECALL = Task("recall", recall_game.memoryless_return(), recall_game.oracle_retu
 
 
 def measure(served: Served) -> Figures:
-    """Plays 50 greedy episodes; the policy lag is the largest of the records since the last."""
+    """Plays 50 greedy episodes; adds the largest policy lag since the last measurement."""
     (server,) = served.servers.values()
     lags = [record["policy_lag_max"] for record in server.policies.drain_records()]
     return {**evaluated(50)(served), "policy_lag_max": max(lags, default=0)}
@@ -85,15 +85,15 @@ _DQN = {
 }
 _PRIORITIZED = {"type": "MultiAgentPrioritizedEpisodeReplayBuffer"}
 _LSTM = {"use_lstm": True, "lstm_cell_size": 32, "max_seq_len": 5}
-# Long enough batches to hold many answers: one step in five is paid.
-# With less entropy one seed in three stops at 0.7, without one of the cues.
+# Batches are long enough to hold many answers, since one step in five is paid.
+# With less entropy, one seed in three stops at 0.7 and does not learn one of the cues.
 _RECALL_PPO = {**_PPO, "gamma": 0.9, "entropy_coeff": 0.06, "use_kl_loss": False}
 _RECALL_A2C = {**_A2C, "gamma": 0.9, "train_batch_size_per_learner": 200, "lr": 0.003}
 _RECALL_MAPPO = {
     "train_batch_size_per_learner": 500, "lr": 0.003, "gamma": 0.9, "entropy_coeff": 0.03,
 }  # fmt: skip
 
-# Recurrent DQN: its agent is in no group.
+# Recurrent DQN, as the agent is in no group.
 _RECALL_IQL = {
     "hidden_dim": 32, "lr": 0.002, "gamma": 0.9, "target_update_freq": 50,
     "epsilon": [[0, 1.0], [5000, 0.05]],
@@ -140,16 +140,16 @@ CASES: dict[str, Case] = {
 
 TABLE = CaseTable(CASES)
 WITHOUT_MEMORY = ("PPO, MLP", "MAPPO, MLP", "A2C, MLP", "IQL, MLP")
-"""Cases that lack what the task needs, and have to stay below its `low`."""
+"""Cases without the memory that the task needs, which have to stay below its `low`."""
 
 
 def has_learned(case: str, figures: Figures) -> bool:
-    """Whether a measurement is above what counts as learned."""
+    """Whether a measurement counts as learned."""
     return figures["return"] > CASES[case].levels["low"]
 
 
 def is_as_expected(outcome: Outcome) -> bool:
-    """Whether the case learned, or did not, as it should."""
+    """Whether the case learned, or, without memory, did not learn."""
     return has_learned(outcome.case, outcome.final) == (outcome.case not in WITHOUT_MEMORY)
 
 

@@ -1,4 +1,4 @@
-"""Bytes of an image as they come, beside bytes that are scaled first. See README.md."""
+"""Compares raw bytes of an image with scaled ones as observations. See README.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BUDGETS: dict[int, dict[str, tuple[dict[str, Any], int]]] = {
         "A2C": ({**_A2C, "lr": 0.002}, 12_000),
         "SAC": (_SAC, 2_000),
     },
-    # An image of 84x84 is some 10 ms of processor time in every pass.
+    # An image of 84x84 takes some 10 ms of processor time in every pass.
     84: {
         "PPO": (
             {"train_batch_size_per_learner": 1000, "minibatch_size": 64, "num_epochs": 4,
@@ -35,7 +35,7 @@ _BUDGETS: dict[int, dict[str, tuple[dict[str, Any], int]]] = {
         "SAC": (_SAC, 2_000),
     },
 }  # fmt: skip
-"""Settings and env steps by the size of an image."""
+"""By size of an image and algorithm: settings and env steps."""
 _LEVELS = {"random": bright_corner.random_return(), "optimum": bright_corner.oracle_return()}
 
 

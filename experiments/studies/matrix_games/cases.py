@@ -1,8 +1,8 @@
 """Climbing and penalty: games whose optimum no mixer can fit. See README.md.
 
-What a team can learn at best under uniform exploration are the greedy actions of the best
-least-squares fit to the payoff table, ``[agent_0's action, agent_1's action]`` with equally
-frequent cells, for each family of values:
+At best, under uniform exploration, a team learns the greedy actions of the best least-squares fit
+to the payoff table, ``[agent_0's action, agent_1's action]`` with equally frequent cells. The fits
+of each family of values:
 
 - independent learners fit the mean of their row or column,
 - VDN fits a sum, row effect plus column effect; its greedy actions are the same,
@@ -10,8 +10,8 @@ frequent cells, for each family of values:
   et al. 2018, equation 5). For given orders that is isotonic regression, a projection onto a cone,
   solved by its dual with non-negative least squares; all orders are tried.
 
-QMIX's family here is the whole monotonic one, of which a network reaches a part, and descent may
-end in the best fit of other orders than the best.
+QMIX's family here is the whole monotonic one. A network reaches only a part of it, and descent may
+end in the best fit of orders that are not the best.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Table = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted table's greedy joint action, what that action really pays, and the squared error."""
+    """A fitted table's greedy joint action, the action's real payoff, and the squared error."""
 
     actions: tuple[int, int]
     payoff: float
@@ -75,10 +75,10 @@ def _isotonic_error(table: Table) -> float:
 
 
 ALGORITHMS = ("QMIX", "VDN", "IQL")
-"""Those whose families lack both tables."""
+"""Algorithms whose families contain neither table."""
 WAITS = "servers.team.while_learning=wait"
-"""Every run of a seed is the same. Where QPLEX serves while it learns, it depends on how busy the
-machine is from which step on it holds the optimum."""
+"""Makes every run of a seed the same. If QPLEX served while it learns, the step from which it holds
+the optimum would depend on how busy the machine is."""
 QPLEX_SETTINGS: dict[str, dict[str, Any]] = {
     "climbing": {"lr": 1.0e-3, "updates_per_episode": 0.2},
     "penalty_100": {
@@ -87,14 +87,15 @@ QPLEX_SETTINGS: dict[str, dict[str, Any]] = {
         "updates_per_episode": 0.2,
     },
 }
-"""In penalty lambda has to learn faster than the members' values; README.md says why."""
+"""By game: settings of QPLEX. In penalty, lambda has to learn faster than the members' values;
+README.md says why."""
 GAMES: dict[str, tuple[Game, float, float]] = {
     "climbing": ("climbing", 0.0, 5.0),
     "penalty_100": ("penalty", -100.0, 2.0),
     "penalty_25": ("penalty", -25.0, 2.0),
 }
-"""Game, its k, and what the best least-squares fit of each of their families earns, which
-`additive_fit` and `monotonic_fits` work out. QPLEX's family has both tables."""
+"""By name: the game, its k, and the payoff of the best least-squares fit of each family of
+`ALGORITHMS`, which `additive_fit` and `monotonic_fits` compute. QPLEX's family has both tables."""
 
 
 def _case(

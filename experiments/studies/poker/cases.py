@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 EVERY = 2500
-"""Env steps between two measurements and snapshots. The pool gets the newest weights then."""
+"""Env steps between two measurements, at which a snapshot is made and the pool gets new weights."""
 
 
 SHOWN = {"return": "mean of snapshots", "newest": "newest"}
-"""Figure to its curve in the picture."""
+"""By figure: the name of its curve in the picture."""
 
 
 class Measure:
-    """Exploitability of the newest policies, and of the mean of all measured so far.
+    """Measures the exploitability of the newest policies, and of the mean of all measured so far.
 
-    It does what a run does, too: it brings the pool the learner's weights and snapshots.
+    It also brings the pool the learner's weights and snapshots, as a run does.
     """
 
     def __init__(self, game: str) -> None:
@@ -101,7 +101,7 @@ LONGER = replace(
 
 
 def draw(outcomes: Sequence[Outcome], folder: Path) -> None:
-    """Draws a panel for each case: the mean's curve and the newest policy's."""
+    """Draws a panel for each case, with curves of the mean and of the newest policy."""
     panels = []
     for name in dict.fromkeys(outcome.case for outcome in outcomes):
         seeds = [outcome for outcome in outcomes if outcome.case == name]

@@ -19,9 +19,9 @@ ROLES = {ROLE: ["adversary_*"], "prey": ["agent_*"]}
 EVERY = 30_000
 """Env steps from one snapshot to the next."""
 RESPONSE_ENV_STEPS = 30_000
-"""Of a best response's training."""
+"""Env steps of a best response's training."""
 NUM_EPISODES = 200
-"""In which it is compared with the snapshot, on the same seeds."""
+"""Episodes in which a best response is compared with the snapshot, on the same seeds."""
 _PANELS = {
     "return": "return while learning",
     "rating": "rating, in Elo points above random",
@@ -31,20 +31,21 @@ _PANELS = {
 
 @dataclass(frozen=True)
 class Launched(Case):
-    """A run in processes of its own, in ``runs``; its snapshots are measured afterwards."""
+    """A run in separate processes, in ``runs``, whose snapshots are measured afterwards."""
 
     def train(self, seed: int, env_steps: int) -> dict[int, Figures]:
-        """Launches, and measures."""
+        """Launches the run, and measures its snapshots."""
         launched = launch(self.experiment(seed), {"stop.env_steps": env_steps})
         return measured(_whole(launched).run_dir)
 
 
 def measured(run: Path) -> dict[int, Figures]:
-    """Returns what a run's snapshots say of the predators, by their env steps.
+    """Returns figures of a run's snapshots, by env steps.
 
-    ``rating`` of each, among the prey of all snapshots; ``return`` in training since the snapshot
-    before; ``prey_rating``; of the first and the last ``gain``, that of a best response. Ends of
-    95 % intervals are ``rating_low`` and so on.
+    ``rating`` is the predators' rating against the prey of all snapshots, ``prey_rating`` the
+    prey's; ``return`` is the predators' return in training since the snapshot before. The first
+    and the last snapshot also have ``gain``, the gain of a best response. Ends of 95 % intervals
+    are ``rating_low`` and so on.
     """
     played = compare([run], snapshots=True, roles=ROLES).head_to_head
     assert played is not None
@@ -62,7 +63,7 @@ def measured(run: Path) -> dict[int, Figures]:
 
 
 def gain(run: Path, snapshot: int) -> Estimate:
-    """Returns what a best response gains that learns on from the snapshot's own weights."""
+    """Returns the gain of a best response that begins with the snapshot's weights."""
     own = run.absolute() / "checkpoints" / str(snapshot) / ROLE
     response = exploit(
         run,
@@ -79,10 +80,10 @@ def gain(run: Path, snapshot: int) -> Estimate:
 
 
 def _whole(launched: RunResult) -> RunResult:
-    """Returns a result whose run came to its end.
+    """Returns the result if its run came to its end.
 
     Raises:
-        RuntimeError: it did not.
+        RuntimeError: the run did not.
     """
     if launched.outcome != "done":
         raise RuntimeError(launched.problem or f"{launched.run_dir}: {launched.outcome}")

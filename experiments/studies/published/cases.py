@@ -28,11 +28,11 @@ RANDOM = {
     "simple_spread": -237.0,
     "foraging": 0.23,
 }
-"""Mean returns of the algorithm RANDOM in the same episodes."""
+"""By task: the mean return of the algorithm RANDOM in the same episodes."""
 
 
 def cart_pole_without_velocities() -> Any:
-    """Returns CartPole of which only the positions of cart and pole are seen."""
+    """Returns CartPole whose observation has only the positions of cart and pole."""
     env = gymnasium.make("CartPole-v1")
     seen = env.observation_space
     assert isinstance(seen, gymnasium.spaces.Box)
@@ -41,7 +41,7 @@ def cart_pole_without_velocities() -> Any:
 
 
 class HeldActions(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Takes each action sixteen times, or until the episode ends."""
+    """Repeats each action sixteen times, or until the episode ends."""
 
     def step(self, action: Any) -> Any:
         total = 0.0
@@ -54,14 +54,14 @@ class HeldActions(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def mountain_car_with_held_actions() -> Any:
-    """Returns MountainCarContinuous in which noise that is drawn anew finds the goal."""
+    """Returns MountainCarContinuous with held actions, so that independent noise finds the goal."""
     return HeldActions(gymnasium.make("MountainCarContinuous-v0"))
 
 
 class FirstForaging(Foraging):
-    """EPyMARL's `lbforaging:Foraging-8x8-2p-3f-v2`, of 25 steps, which are an end there.
+    """EPyMARL's `lbforaging:Foraging-8x8-2p-3f-v2` of 25 steps, after which it terminates.
 
-    Version 1 of the package drew an apple's level below the sum of the agents' (at least 1).
+    Version 1 of the package drew an apple's level below the sum of the agents' levels (at least 1).
     """
 
     def __init__(self) -> None:
@@ -80,28 +80,28 @@ class FirstForaging(Foraging):
 
 
 class EndedSpread(Spread):
-    """simple_spread whose 25 steps are an end, as EPyMARL takes them."""
+    """simple_spread that terminates after 25 steps, as EPyMARL treats it."""
 
     is_cut = False
 
 
 def measure(served: Served) -> Figures:
-    """Plays greedy episodes; `std` is that of their returns."""
+    """Plays greedy episodes; `std` is the standard deviation of their returns."""
     returns = [sum(result.returns.values()) for result in served.evaluate(NUM_EPISODES)]
     return {"return": fmean(returns), "std": pstdev(returns)}
 
 
 def measure_sampled(served: Served) -> Figures:
-    """Plays episodes of sampled actions, as EPyMARL tests actor-critics, and greedy ones."""
+    """Plays episodes with sampled actions, as EPyMARL tests actor-critics, and greedy episodes."""
     results = served.evaluate(NUM_EPISODES, should_explore=True)
     sampled = fmean(sum(result.returns.values()) for result in results)
     return {"return": sampled, "greedy": measure(served)["return"]}
 
 
 def measure_spread(served: Served) -> Figures:
-    """Plays as `measure`; in EPyMARL's unit, where an agent touches itself in each of 25 steps.
+    """Plays as `measure`, and converts returns to EPyMARL's unit.
 
-    An agent's reward here is half of theirs, which are added up.
+    There an agent's reward is twice as large, and each agent touches itself in each of 25 steps.
     """
     returns = [
         2.0 * sum(result.returns.values()) - 75.0 for result in served.evaluate(NUM_EPISODES)
@@ -142,25 +142,25 @@ def _falling(lr: float, env_steps: int) -> list[list[float]]:
     return [[0, lr], [env_steps, 0.0]]
 
 
-# Of RL Baselines3 Zoo, but for the clip range, which falls there.
+# As in RL Baselines3 Zoo, except for the clip range, which falls there.
 _PPO = {
     "train_batch_size_per_learner": 256, "minibatch_size": 256, "num_epochs": 20,
     "lr": _falling(1e-3, 100_000), "gamma": 0.98, "lambda_": 0.8, "clip_param": 0.2,
     "vf_loss_coeff": 0.5, "grad_clip": 0.5, "use_kl_loss": False,
 }  # fmt: skip
-# Of the zoo, but for its gSDE.
+# As in the zoo, except for its gSDE.
 _PPO_PENDULUM = {
     "train_batch_size_per_learner": 4096, "minibatch_size": 64, "num_epochs": 10, "lr": 1e-3,
     "gamma": 0.9, "lambda_": 0.95, "clip_param": 0.2, "vf_loss_coeff": 0.5, "grad_clip": 0.5,
     "use_kl_loss": False,
 }  # fmt: skip
-# Of CleanRL, but for the value's clip.
+# As in CleanRL, except for the clip of the value.
 _PPO_ACROBOT = {
     "train_batch_size_per_learner": 512, "minibatch_size": 128, "num_epochs": 4,
     "lr": _falling(2.5e-4, 500_000), "lambda_": 0.95, "clip_param": 0.2, "entropy_coeff": 0.01,
     "vf_loss_coeff": 0.5, "grad_clip": 0.5, "use_kl_loss": False,
 }  # fmt: skip
-# Of the zoo, but for its RMSProp.
+# As in the zoo, except for its RMSProp.
 _A2C = {
     "train_batch_size_per_learner": 40, "lr": 7e-4, "vf_loss_coeff": 0.5, "grad_clip": 0.5,
     "entropy_coeff": 0.0,
@@ -173,7 +173,7 @@ def _dqn(
     lr: float, batch: int, capacity: int, first: int, target: int, every: int, updates: int,
     epsilon_until: int, epsilon: float, gamma: float = 0.99,
 ) -> dict[str, Any]:  # fmt: skip
-    """Returns Stable-Baselines3's DQN: neither double nor dueling."""
+    """Returns settings of Stable-Baselines3's DQN, which is neither double nor dueling."""
     return {
         "lr": lr, "train_batch_size_per_learner": batch, "gamma": gamma, "grad_clip": 10.0,
         "replay_buffer_config": {"capacity": capacity}, "double_q": False, "dueling": False,
@@ -184,7 +184,7 @@ def _dqn(
 
 
 def _alone(task: str, env_steps: int, published: float, every: int, **settings: Any) -> Alone:
-    """Returns Stable-Baselines3's own DQN with the same settings."""
+    """Returns Stable-Baselines3's DQN in its own loop with the same settings."""
     return Alone(
         "",
         (),
@@ -200,12 +200,12 @@ def _alone(task: str, env_steps: int, published: float, every: int, **settings: 
     )  # fmt: skip
 
 
-# EPyMARL's settings, but states are bounded.
+# EPyMARL's settings, except that states are bounded.
 _QMIX = {
     "optimizer_name": "adam", "lr": 5e-4, "standardize_rewards": True, "center_rewards": True,
     "obs_last_action": False,
 }  # fmt: skip
-# Of EPyMARL's log of this task, but GAE for its returns of 5 steps and its target network.
+# From EPyMARL's log of this task, but with GAE instead of 5-step returns and a target network.
 _MAPPO = {
     "train_batch_size_per_learner": 250, "num_epochs": 4, "lr": 5e-4, "lambda_": 0.8,
     "entropy_coeff": 0.01, "clip_param": 0.2, "vf_clip_param": None, "huber_delta": None,
@@ -250,7 +250,7 @@ CASES = {
             "MountainCar", "gymnasium:MountainCar-v0", "DQN", 120_000, -100.8,
             _dqn(4e-3, 128, 10_000, 1_000, 600, 16, 8, 24_000, 0.07, 0.98), _Q_NETWORK,
         ),
-        # The zoo has its layers after the LSTM.
+        # In the zoo the layers come after the LSTM.
         "CartPole without velocities: PPO, LSTM": _case(
             "CartPole without velocities", _WITHOUT_VELOCITIES, "PPO", 100_000, 500.0, _PPO,
             {"use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 32}, num_envs=8,

@@ -15,7 +15,7 @@ from muxrl.orchestrator.launch.in_process import Served
 from muxrl.servers.trainers.interface import Rows
 
 EVERY = 128
-"""Env steps between two measurements: one batch. The pool gets the newest weights then."""
+"""Env steps between two measurements, one batch; at each the pool gets the newest weights."""
 SNAPSHOT_EVERY = 2
 """Measurements from one snapshot to the next."""
 NOW = "{now: {live: main}}"
@@ -23,9 +23,9 @@ BOTH = "{now: {live: main}, past: {snapshots: main, last: 100, weight: 4}}"
 
 
 class Measure:
-    """Exploitability of the newest policy, and of the mean of all measured so far.
+    """Measures the exploitability of the newest policy, and of the mean of all measured so far.
 
-    It does what a run does, too: it brings the pool the learner's weights and snapshots.
+    It also brings the pool the learner's weights and snapshots, as a run does.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Measure:
 
 
 def policy_of(learner: Any) -> np.ndarray:
-    """Returns the probabilities of the three actions."""
+    """Returns the probabilities with which the learner takes the three actions."""
     seen = np.ones((1, 1), np.float32)
     rows = Rows(seen, None, None, ("agent_0",), True, False, np.random.default_rng(0))
     found: np.ndarray = learner.acting.learners["default"].probabilities(rows)[0]
