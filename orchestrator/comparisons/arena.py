@@ -1,8 +1,8 @@
-"""Where policies of different runs meet: frozen, each served by a server of its own.
+"""Lets policies of different runs play together: frozen, each player on a separate server.
 
-A player of one role has the policies of a run's checkpoint, is scripted, or acts at random. It is
-started when it is first needed and stays, so that every pair of players costs no more than their
-episodes. Nothing here can learn.
+A player of a role has the policies of a run's checkpoint, is scripted, or acts at random. Its
+server is started when it is first needed and then kept, so that another pair of players costs only
+its episodes. No player learns.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _REST = "rest"
 
 
 def random_player(run: RecordedRun, role: str, agents: Sequence[str]) -> Player:
-    """Returns uniformly random actions for a role, within the bounds that they have in a run."""
+    """Returns a random player of a role, with the action bounds that the role has in a run."""
     return Player(random_server(server_of_role(run, agents)[1], agents), RANDOM, role)
 
 
@@ -62,15 +62,15 @@ def player_of(
     should_explore: bool,
     checkpoint: str = LAST,
 ) -> Player:
-    """Returns a run's policies for a role, from their checkpoint if they were trained.
+    """Returns the player with a run's policies for a role, from a checkpoint if they were trained.
 
     Args:
-        run: whose.
-        role: that it played there.
-        agents: of the role.
-        label: for tables.
+        run: the run.
+        role: the role that the policies played in the run.
+        agents: the agents of the role.
+        label: name of the player in tables.
         should_explore: whether stochastic policies are sampled.
-        checkpoint: the folder's name under ``checkpoints``; a pool has the members of the last.
+        checkpoint: name of its folder under ``checkpoints``; of a pool, always the last is used.
 
     Raises:
         CannotCompare: there is no such checkpoint, or a team has members outside the role.
@@ -92,7 +92,7 @@ def frozen_of(
     *,
     should_explore: bool,
 ) -> Player:
-    """Returns `FrozenRun.player` of a run.
+    """Returns the player with a server's policies in a run, see `FrozenRun.player`.
 
     Raises:
         CannotCompare: there is no such checkpoint, or a team has members besides the agents.
@@ -105,10 +105,10 @@ def frozen_of(
 
 
 class Arena:
-    """Plays episodes of one simulation between players; a context manager, which stops them.
+    """Plays episodes of one simulation between players; a context manager that stops their servers.
 
     Args:
-        config: of an experiment, whose evaluations its episodes are as.
+        config: of an experiment; episodes are played as in its evaluations.
         roles: role to its agents.
 
     Raises:
@@ -138,23 +138,23 @@ class Arena:
         self._simulation: Bounded | None = None
 
     def __enter__(self) -> Arena:
-        self._stack.enter_context(contextlib.chdir("."))  # which the environment may leave
+        self._stack.enter_context(contextlib.chdir("."))  # the environment may change the folder
         return self
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
     def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> AgentReturns:
-        """Plays episodes.
+        """Plays episodes between players.
 
         Args:
-            seating: role to who plays it; a player may sit in another role than its own.
+            seating: role to its player; a player may play another role than its own.
             seeds: one for each episode's reset.
 
         Raises:
             CannotCompare: a player does not fit its seats.
-            ServerProblem: its server could not be started.
-            RunFailed: its process could not.
+            ServerProblem: a player's server could not be started.
+            RunFailed: a player's process could not be started.
             SimulationFailed: the simulation raised.
         """
         addresses = {role: self._address(player, role) for role, player in seating.items()}
@@ -166,7 +166,7 @@ class Arena:
         """Plays episodes in which all agents act uniformly at random.
 
         Args:
-            random: role to its random player; none of them is started.
+            random: role to its random player, whose server is not started.
             seeds: one for each episode's reset.
         """
         agents = dict(self.facts.agents)
@@ -178,16 +178,16 @@ class Arena:
             return self._episodes(client, seeds)
 
     def notes(self) -> Iterator[str]:
-        """Yields a sentence if episodes were longer than they may be."""
+        """Yields a note if episodes were truncated at their greatest length."""
         if self._simulation and (num := self._simulation.num_truncated):
             most = int(self._config.evaluation.max_episode_steps)
             yield f"{num:,} of the episodes played here: {truncated_text(most)}"
 
     def check_interchangeable(self, roles: Sequence[str]) -> None:
-        """Holds the roles' agents against each other, one by one.
+        """Checks that seats of roles can be rotated: their agents match one by one.
 
         Raises:
-            CannotCompare: a role is unknown, or their numbers of agents or their spaces differ.
+            CannotCompare: a role is unknown, or the roles' numbers of agents or spaces differ.
         """
         for role in roles:
             if role not in self._roles:
@@ -215,7 +215,7 @@ class Arena:
         return returns_by_agent(episodes, list(self.facts.agents))
 
     def _address(self, player: Player, role: str) -> ServerAddress:
-        """Returns where a player listens for the agents of a role; it is started if it is new."""
+        """Returns the address of a player's server in a role; starts the server if it is new."""
         if (player, role) not in self._addresses:
             alone = seated(self._resolved(player, role), {role: player})
             served = self._stack.enter_context(serve_experiment(alone))
@@ -248,6 +248,6 @@ class Arena:
 
 
 def rotations(roles: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Yields each cyclic shift of seats, home role to the role that is played, none at first."""
+    """Yields each cyclic shift of seats, as own role to played role; the first changes nothing."""
     for shift in range(max(1, len(roles))):
         yield {home: roles[(i + shift) % len(roles)] for i, home in enumerate(roles)}

@@ -1,4 +1,4 @@
-"""Compares runs: reads them, scores them, plays baselines and matches, gathers the findings.
+"""Compares runs: reads and scores them, plays baselines and matches, and gathers the results.
 
 ::
 
@@ -77,17 +77,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison(Findings):
-    """Runs of one simulation, compared; its attributes are those of `Findings`."""
+    """The comparison of runs of one simulation; `Findings` documents its attributes."""
 
     def frame(self, table: TableName = "runs") -> pandas.DataFrame:
-        """Returns one of the tables for pandas, with the columns of its CSV file.
+        """Returns one of the tables as a pandas frame, with the columns of its CSV file.
 
         Args:
-            table: "runs": one row for each run and subject; "curves": for each evaluation of
-                these; "standings": for each contestant and subject; "roles": for each label of a
-                role; "pairings": for each ordered pair of these; "parameters": for each value of a
-                parameter of the episodes, contestant and subject; "learners": for each role of each
-                contestant that was learned; "matches": for each match of the head to head.
+            table: what has a row each. "runs": each run and subject; "curves": each evaluation of a
+                run and subject; "standings": each contestant and subject; "roles": each label of a
+                role; "pairings": each ordered pair of labels; "parameters": each value of a
+                parameter of the episodes, contestant and subject; "learners": each role of each
+                contestant that was learned; "matches": each match of the head to head.
 
         Raises:
             ValueError: there is no such table.
@@ -98,7 +98,7 @@ class Comparison(Findings):
         return frame_of(list(found), found.itertuples(index=False, name=None))
 
     def _repr_html_(self) -> str:
-        """A notebook's view: what it comes to, and the contestants' returns."""
+        """Returns a notebook's view: the main results, and the contestants' returns."""
         from muxrl.orchestrator.reports.pages import notebook_html
 
         grid = tables.returns(self, self.main_subjects)
@@ -107,9 +107,10 @@ class Comparison(Findings):
     def write(self, folder: str | Path) -> Path:
         """Writes the report and its data into a folder, made if absent.
 
+        The data are a CSV file for each table, and ``comparison.json`` with all estimates.
+
         Returns:
-            The report: ``report.html``. Beside it: a CSV file for each table, and
-            ``comparison.json`` with all estimates.
+            The path of the report, ``report.html``.
 
         Raises:
             OSError: the folder cannot be written to.
@@ -138,30 +139,31 @@ def compare_runs(
     """Compares runs of one simulation.
 
     Args:
-        paths: run directories, or sweep directories, whose finished runs are taken.
-        num_episodes: of each baseline and each match.
+        paths: run directories, or sweep directories, whose finished runs are compared.
+        num_episodes: number of episodes of each baseline and each match.
         should_meet: whether policies of different runs meet head to head.
-        roles: role to agent patterns; None: as a sweep names them, else agents that share a
+        roles: role to agent patterns; None: the roles that a sweep names; other agents that share a
             server in every run are one role.
         interchangeable: roles whose seats are rotated in the head to head.
-        budget: env steps at which runs are compared; None: the most that all have.
-        thresholds: by subject's key (``role:prey``, ``total``), the return whose first reaching
-            is reported; by default halfway from random to the best contestant.
+        budget: env steps at which runs are compared; None: the most at which all were evaluated.
+        thresholds: by subject's key (``role:prey``, ``total``): a return; the report says when it
+            was first reached. By default it is halfway from random to the best contestant.
         should_explore: whether stochastic policies are sampled head to head; None: as in the
             runs' own evaluations.
-        checkpoint: whose policies meet head to head: "last", "best", or by env steps.
-        snapshots: whether all checkpoints that the runs have at the same env steps meet, not one.
-        cooperative: whether the sum over all agents is measured, too; None: where there is one
-            role, or all agents have the same return in every episode.
-        games: a file of the games that were played head to head, which are not played again as
-            long as nothing has changed, and to which new ones are added; the command's is
-            ``games.json``, beside its report.
+        checkpoint: the checkpoint that meets head to head: "last", "best", or its env steps.
+        snapshots: whether all checkpoints that the runs have at the same env steps meet, instead of
+            one of each run.
+        cooperative: whether the sum over all agents is measured, too; None: if there is one role,
+            or all agents have the same return in every episode.
+        games: a file of games that were played head to head. They are not played again as long as
+            nothing has changed, and new ones are added. The command's file is ``games.json``,
+            beside its report.
 
     Raises:
         CannotCompare: the runs cannot be compared with these arguments.
         MalformedMetrics: a metrics file is broken elsewhere than in its last line.
-        ServerProblem: head to head, a player's server could not be started.
-        SimulationFailed: head to head, the simulation raised.
+        ServerProblem: a player's server could not be started, head to head.
+        SimulationFailed: the simulation raised, head to head.
     """
     if num_episodes < 1:
         raise CannotCompare(f"the number of episodes is {num_episodes}, must be at least 1")
@@ -257,9 +259,9 @@ def compare_runs(
 
 
 def default_folder(paths: Sequence[Path]) -> Path:
-    """Returns where the report goes by default: into the sweep, or beside the first run.
+    """Returns the default folder of the report: in the sweep, or beside the first run.
 
-    Results that come with muxrl are left out: their folder is an installed one.
+    Results that come with muxrl do not count: the report cannot go into muxrl's installation.
     """
     first = next((path for path in paths if find_runs(path) == path), Path("benchmark"))
     is_sweep = (first / TRIALS_FILE).is_file()

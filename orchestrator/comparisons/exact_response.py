@@ -1,4 +1,4 @@
-"""What a best response in a small game of OpenSpiel's returns, and a run's own policy, exactly."""
+"""Computes exact returns of a best response and of a run's own policy, in small OpenSpiel games."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ from muxrl.servers.fixed_policies.loaded_policies import LoadedPolicy, load_poli
 from muxrl.servers.setting_values import AlgorithmProblem
 
 _Player = tuple[LoadedPolicy | None, float, bool]
-"""As `ExactGame.mean_table` has it."""
+"""A policy, its weight, and whether it is greedy, as `ExactGame.mean_table` takes them."""
 _RANDOM: _Player = (None, 1.0, False)
 
 
 @dataclass(frozen=True)
 class Exact:
-    """Expected returns among the same others; `own` is None of what gives no probabilities."""
+    """Expected returns among the same others; `own` is None if the policy has no probabilities."""
 
     best_response: float
     own: float | None
 
     @property
     def gain(self) -> float | None:
-        """Of the best response over the run's own policy."""
+        """What the best response gains over the run's own policy; None: not known."""
         return None if self.own is None else self.best_response - self.own
 
 
 def exact_response(
     run: RecordedRun, agent: str, checkpoint: str, *, should_explore: bool
 ) -> Exact | None:
-    """Returns what a best response of an agent is worth; None where it is not computed.
+    """Returns the expected return of an agent's best response; None if it cannot be computed.
 
-    It is of a small sequential game of OpenSpiel's whose other agents are at random, or have
-    policies that give probabilities, also a pool of such, drawn by their weights. Where agents swap
-    sides, it is the mean over these.
+    It is computed for small sequential OpenSpiel games of two agents whose other agent is random,
+    has a policy with probabilities, or has a pool of such policies, drawn by their weights. If
+    agents swap sides, the result is the mean over the sides.
 
     Args:
-        run: whose policies play.
-        agent: that responds.
-        checkpoint: of the run, by name.
+        run: the run whose policies play.
+        agent: the agent that responds.
+        checkpoint: name of a checkpoint of the run.
         should_explore: whether policies are sampled; else they take their likeliest action.
     """
     kind, _, name = run.config.simulation.env.partition(":")
     given = of_evaluations(run.config)
     sides = [one for one in given.values() if isinstance(one, Mapping) and "sides" in one]
-    agents = sorted(run.server_of)  # by seat: player_0, player_1
+    agents = sorted(run.server_of)  # in order of seats: player_0, player_1
     if kind != "open_spiel" or len(given) > len(sides) or len(agents) != 2 or len(sides) > 1:
         return None
     own = agents.index(agent)
@@ -85,11 +85,11 @@ def exact_response(
 def _players(
     run: RecordedRun, agent: str, checkpoint: str, should_explore: bool
 ) -> Iterator[_Player]:
-    """Yields who may play an agent, and how often it is drawn for an episode.
+    """Yields the policies that may play an agent, with the weights by which they are drawn.
 
     Raises:
-        AlgorithmProblem: there is no such policy, or it has a memory of its episode.
-        CannotEvaluate: it has no such checkpoint, or a pool's member has none.
+        AlgorithmProblem: there is no such policy, or it remembers earlier steps of an episode.
+        CannotEvaluate: the run has no such checkpoint, or a member of a pool has none.
     """
     server_id = run.server_of[agent]
     path = CheckpointFolder(run.path / "checkpoints").of_server(server_id, checkpoint)

@@ -1,11 +1,12 @@
 """Plays a comparison's episodes: baselines, and matches of one run's policies among another's.
 
-Baselines are fixed policies alone: random ones in all roles, each scripted one among random ones.
-In the head to head, for each role, the policies that one run trained for it play among the others
-of another run, for all pairs of contestants. Roles that the user calls interchangeable are rotated:
-the same policies play in every cyclic shift of the seats, and a policy's return is its mean over
-its seats. Runs are paired by seed: the k-th run of A meets the k-th of B. A game is played once,
-however many matches, reruns of a command or rounds ask for it.
+Baselines have fixed policies only: random ones in all roles, or one scripted policy among random
+ones. In the head to head, the policies that one run trained for a role play among another run's
+policies of the other roles, for each role and all pairs of contestants. Roles that the user calls
+interchangeable are rotated: the same policies play in every cyclic shift of the seats, and a
+policy's return is its mean over its seats. Runs are paired by seed: the k-th run of A meets the
+k-th run of B. A game is played once, even if several matches, rounds, or reruns of a command need
+it.
 """
 
 from __future__ import annotations
@@ -59,19 +60,19 @@ from muxrl.servers.fixed_names import POOL, is_fixed
 from muxrl.servers.training.policies import ServerProblem
 
 Game = tuple[Mapping[str, Player], range]
-"""Role to who plays it, and the seeds of the episodes."""
+"""Role to its player, and the seeds of the episodes."""
 Pair = Mapping[str, RecordedRun]
-"""By contestant's name, its run that meets those of the others."""
+"""By contestant's name: its run; the runs of a pair meet each other."""
 _FORMAT = 1
 Scripts = Mapping[str, Mapping[str, Player]]
-"""Label of a scripted policy to role to who plays it."""
+"""Label of a scripted policy to role to its player."""
 Snapshots = Mapping[int, Mapping[RecordedRun, str]]
-"""Env steps to the checkpoint's name of each run that learns, earliest first."""
+"""By env steps, fewest first: the checkpoint's name of each run that learns."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Who plays each role: a contestant's policies, or a baseline's.
+    """The players of each role: a contestant's policies, or a baseline's.
 
     Attributes:
         label: the contestant's name, "random", or the label of a scripted policy.
@@ -95,23 +96,24 @@ def play_head_to_head(
     interchangeable: Sequence[str] = (),
     known: dict[str, AgentReturns] | None = None,
 ) -> tuple[HeadToHead, list[str]]:
-    """Plays all matches.
+    """Plays all matches of a head to head.
 
     Args:
         arena: of the runs' simulation.
-        contestants: who meet.
+        contestants: the contestants that meet.
         roles: role to its agents.
-        scripts: which meet them too.
-        num_episodes: of each match. All matches of a pair of seeds play the same episodes, those
-            of its own evaluation first, and every pair others: their luck is in the intervals.
+        scripts: scripted policies that meet the contestants, too.
+        num_episodes: of each match. All matches of a pair of seeds play the same episodes, which
+            begin at the seed of its evaluations. Every pair plays other episodes, so that
+            intervals also cover the luck of the episodes.
         should_explore: whether stochastic policies are sampled.
-        checkpoint: of each run, by name.
-        snapshots: play in its place, if given; see `find_snapshots`.
+        checkpoint: name of the checkpoint of each run.
+        snapshots: checkpoints that play instead, if given; see `find_snapshots`.
         interchangeable: roles whose seats are rotated.
-        known: games that were played, by `key_of`; new ones are added.
+        known: by `key_of`: returns of games that were played; new games are added.
 
     Returns:
-        The results, and notes for their reader.
+        The results, and notes on them.
 
     Raises:
         CannotCompare: there is only one role, or a checkpoint is missing or does not fit.
@@ -139,7 +141,7 @@ def play_head_to_head(
         if role not in ours.players[pair] or not set(roles) <= {role, *theirs.players[pair]}:
             continue
         player, others = ours.players[pair][role], theirs.players[pair]
-        # Random players are the same in every profile, so they meet each opponent once.
+        # Several profiles can have the same players (random ones): these meet only once.
         meeting = (role, player, tuple(_rest(others, role)), pair)
         if meeting in meetings:
             continue
@@ -150,7 +152,7 @@ def play_head_to_head(
             key, seat = key_of(seated, seeds), shift[role]
             games[key], subjects[key] = (seated, seeds), Subject("role", seat, roles[seat])
         meetings[meeting] = subjects, _about(role, ours, theirs, pair)
-    play(arena, games, known, "head to head")  # the matches of both roles share games
+    play(arena, games, known, "head to head")  # matches of different roles share games
     played = tuple(
         scored([subject.returns(known[key]) for key, subject in subjects.items()], **about)
         for subjects, about in meetings.values()
@@ -177,7 +179,7 @@ def play_head_to_head(
 
 
 def _players(profiles: Sequence[Profile], role: str) -> list[dict[str, Any]]:
-    """Returns a row for each player of a role that a POOL can have; see `HeadToHead.players`."""
+    """Returns a row for each player of a role that a POOL can hold; see `HeadToHead.players`."""
     seated = (players[role] for p in profiles for players in p.players if role in players)
     return [
         {"player": who.label, "algorithm": who.server.algorithm, "settings": who.server.settings}
@@ -187,7 +189,7 @@ def _players(profiles: Sequence[Profile], role: str) -> list[dict[str, Any]]:
 
 
 def cycle_notes(tables: Sequence[CrossPlay]) -> Iterator[str]:
-    """Yields where no rating can tell who is better."""
+    """Yields notes on roles in which players beat each other in cycles, so that ratings mislead."""
     for table in tables:
         if table.cycles:
             cycle = " over ".join((*table.cycles[0], table.cycles[0][0]))
@@ -200,18 +202,18 @@ def cycle_notes(tables: Sequence[CrossPlay]) -> Iterator[str]:
 def check_equal_training(runs: Sequence[RecordedRun], checkpoint: str) -> None:
     """Refuses a head to head of policies that were trained for different numbers of env steps.
 
-    Best ones may be of any moment; the runs that they are the best of are as long.
+    Best checkpoints may be from any moment; their runs must be equally long.
 
     Raises:
-        CannotCompare: they differ by more than `TOLERANCE`.
+        CannotCompare: the numbers differ by more than `TOLERANCE`.
         CannotResume: a checkpoint's manifest is broken.
     """
     trained: dict[RecordedRun, int] = {}
     for run in runs:
-        if run.learns and not checkpoint.isdecimal():  # which says it
+        if run.learns and not checkpoint.isdecimal():  # else its name says the env steps
             place = CheckpointFolder(run.path / "checkpoints").find()
             num = Manifest.read(place).env_steps if place else run.points[-1].env_steps
-            # Of episodes that go on beyond the end of training `extra_steps_notes` tells.
+            # Steps of episodes beyond the end do not count here, see `extra_steps_notes`.
             trained[run] = min(num, run.config.stop.env_steps or num)
     if not trained:
         return
@@ -226,13 +228,13 @@ def check_equal_training(runs: Sequence[RecordedRun], checkpoint: str) -> None:
 
 
 def find_snapshots(runs: Sequence[RecordedRun]) -> Snapshots:
-    """Returns the checkpoints that meet: those that all runs that learn have.
+    """Returns the checkpoints at env steps at which all runs that learn have one.
 
-    With ``checkpoint.keep_every_env_steps`` they are known by its multiples, since each run writes
-    them where its episodes end; else by their own env steps.
+    With ``checkpoint.keep_every_env_steps``, env steps are rounded down to its multiples, since
+    each run writes checkpoints where its episodes end.
 
     Raises:
-        CannotCompare: they have less than two in common.
+        CannotCompare: the runs have less than two such checkpoints in common.
     """
     saved: dict[RecordedRun, dict[int, str]] = {}
     for run in runs:
@@ -255,7 +257,7 @@ def find_snapshots(runs: Sequence[RecordedRun]) -> Snapshots:
 
 
 def _pairs(contestants: Sequence[Contestant]) -> tuple[list[Pair], list[str]]:
-    """Returns which runs meet: of equal seeds; the k-th of each if no seed is common to all."""
+    """Returns the runs that meet: those of equal seeds, or the k-th if no seed is common."""
     by_seed = {c.name: dict(zip(c.seeds, c.runs, strict=True)) for c in contestants}
     common = set.intersection(*map(set, by_seed.values()))
     if not common:
@@ -269,7 +271,7 @@ def _pairs(contestants: Sequence[Contestant]) -> tuple[list[Pair], list[str]]:
 
 
 def _first_seeds(contestant: Contestant, pairs: Sequence[Pair], num_episodes: int) -> list[int]:
-    """Returns the seed of each pair's first episode: of a run's evaluations, if these differ."""
+    """Returns the seed of each pair's first episode: that of a run's evaluations if all differ."""
     found = [evaluation_seed(pair[contestant.name].config) for pair in pairs]
     if len(set(found)) < len(found):
         return [found[0] + place * num_episodes for place in range(len(found))]
@@ -294,7 +296,7 @@ def _profile(
             should_explore=should_explore,
             checkpoint=names.get(run, checkpoint),
         )
-        # What was not trained is the same at all env steps.
+        # Policies without training are the same at all env steps.
         return found if found.run else replace(found, label=found.label.removesuffix(suffix))
 
     return Profile(
@@ -306,7 +308,7 @@ def _profile(
 def _baselines(
     profiles: Sequence[Profile], random: Mapping[str, Player], scripts: Scripts, num_pairs: int
 ) -> list[Profile]:
-    """Random players in every role, and in their roles the scripted ones that no run has."""
+    """Returns random players in every role, and the scripted policies that no run has."""
     found = [Profile(RANDOM, (random,) * num_pairs)]
     known = {
         (player.home, player.label)
@@ -323,7 +325,7 @@ def _baselines(
 
 
 def _about(role: str, ours: Profile, theirs: Profile, pair: int) -> dict[str, Any]:
-    """Returns what is known of a match before it is played."""
+    """Returns the attributes of a match that are known before it is played."""
     player, rest = ours.players[pair][role], _rest(theirs.players[pair], role)
     return {
         "role": role,
@@ -360,7 +362,7 @@ def find_scripts(
     order = list(dict.fromkeys(role for role, _, _ in found))
     by_label: dict[str, dict[str, Player]] = {}
     for role, label, server in sorted(found, key=lambda one: order.index(one[0])):
-        who = Player(on_free_port(server), label, role)  # the run's own may be taken
+        who = Player(on_free_port(server), label, role)  # the port in the run's config may be taken
         by_label.setdefault(label, {}).setdefault(role, who)
     return by_label
 
@@ -372,18 +374,18 @@ def play_baselines(
     scripts: Scripts,
     seeds: Sequence[int],
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Plays random policies in all roles, then each scripted one among random ones.
+    """Plays random policies in all roles, then each scripted policy among random ones.
 
     Args:
         arena: of the runs' simulation.
-        subjects: whose returns are measured.
+        subjects: the subjects whose returns are measured.
         random: role to its random player.
-        scripts: those of one label play together.
+        scripts: scripted policies; those of one label play together.
         seeds: one for each episode.
 
     Returns:
-        Their rows of the frame "standings", random ones first, and a note for each scripted one
-        that could not be played.
+        The baselines' rows of the frame "standings", random ones first, and a note for each
+        scripted policy that could not be played.
 
     Raises:
         SimulationFailed: the simulation raised with random agents.
@@ -399,7 +401,7 @@ def play_baselines(
         except (CannotCompare, RunFailed, ServerProblem, SimulationFailed) as error:
             notes.append(f"the scripted policy {label!r} is no baseline: {error}")
     rows = []
-    # Of episodes that are played here only returns are asked.
+    # Games have returns, but no metrics.
     for (name, by_agent), subject in product(played, (s for s in subjects if s.kind != "metric")):
         values = subject.returns(by_agent)
         values = values[np.isfinite(values)]
@@ -412,13 +414,13 @@ def play_baselines(
 
 
 def play(arena: Arena, games: Mapping[str, Game], known: dict[str, AgentReturns], at: str) -> None:
-    """Plays those games whose returns are not known, and adds these.
+    """Plays the games whose returns are not known, and adds their returns.
 
     Args:
-        arena: of their simulation.
-        games: by key.
-        known: by key, each agent's returns by episode.
-        at: what they are for, as is shown meanwhile.
+        arena: of the games' simulation.
+        games: by key: the games.
+        known: by key: each agent's return in each episode.
+        at: name of the activity that is shown meanwhile.
 
     Raises:
         CannotCompare, ServerProblem, SimulationFailed: as `Arena.play`.
@@ -430,11 +432,11 @@ def play(arena: Arena, games: Mapping[str, Game], known: dict[str, AgentReturns]
 
 
 def scored(returns: Sequence[Floats], **about: Any) -> Match:
-    """Returns a match.
+    """Returns a match with its score.
 
     Args:
-        returns: of each seat, by episode.
-        about: its other columns.
+        returns: of each seat: the return in each episode.
+        about: the other columns of the match.
     """
     seen = np.concatenate(returns)
     seen = seen[np.isfinite(seen)]
@@ -444,7 +446,7 @@ def scored(returns: Sequence[Floats], **about: Any) -> Match:
 
 
 def key_of(seating: Mapping[str, Player], seeds: range) -> str:
-    """Returns what tells a game from all others: who plays, with which weights, which episodes."""
+    """Returns a hash that identifies a game by its players, their weights, and its episodes."""
     players = [
         [role, who.label, who.home, who.run, who.should_explore, *_served(who)]
         for role, who in sorted(seating.items())
@@ -464,10 +466,10 @@ def _served(player: Player) -> list[Any]:
 
 @contextlib.contextmanager
 def kept(path: Path | None, config: ExperimentConfig) -> Iterator[dict[str, AgentReturns]]:
-    """Reads the games of a comparison, by `key_of`, and writes those that it has at the end.
+    """Yields the games in a file, by `key_of`, and at the end writes them and new ones.
 
-    They are of one experiment and one software: where either has changed, and where no commit holds
-    all of the sources, they are played again.
+    Games are kept for one experiment and one state of the software. If either has changed, or if
+    sources were changed after their last commit, the games are played again.
 
     Args:
         path: of the file; None: nothing is kept.

@@ -1,1 +1,1 @@
-"""Numbers from records: means with intervals, results of runs, what was learned against random."""
+"""Computes results from records: means with intervals, and comparisons with random agents."""

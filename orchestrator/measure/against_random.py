@@ -1,7 +1,7 @@
-"""Learned policies against uniformly random actions in their place, with the same others.
+"""Compares learned policies with uniformly random actions in their place; the others stay.
 
-And against the policies that they began as: one that has learned nothing may be better than random
-only because it acts by one rule throughout an episode, or greedily.
+It also compares them with the policies that they began as: a policy that has learned nothing may
+be better than random only because it acts by one rule throughout an episode, or greedily.
 """
 
 from __future__ import annotations
@@ -27,62 +27,63 @@ from muxrl.orchestrator.measure.statistics import (
 from muxrl.orchestrator.measure.subjects import Measured
 
 Strata = Sequence[Floats]
-"""For each seed, the returns of its episodes, in the order of their resets' seeds; NaN for an
-episode that none of the agents was in."""
+"""For each seed: the returns of its episodes, in the order of the resets' seeds; NaN for an episode
+without any of the agents."""
 
 
 class Verdict(StrEnum):
-    """What the interval of the advantage shows."""
+    """What the interval of the advantage over random actions shows."""
 
     BETTER = "better than random"
     """The whole interval is above 0; untrained policies were not measured."""
     BETTER_THAN_BOTH = "better than random and untrained"
-    """And so is that of the advantage over the untrained policies."""
+    """The intervals of the advantages over random and over untrained policies are above 0."""
     NOT_THAN_UNTRAINED = "better than random, not than untrained"
-    """The advantage over the untrained policies may be 0 or below: what makes these policies better
-    than random was there before any training."""
+    """Better than random, but the advantage over the untrained policies may be 0 or below: whatever
+    makes these policies better than random may have been there before training."""
     NOT_ALL_UPDATED = "better than random, but some seeds made no update"
-    """And so is that of the advantage over the untrained policies, if these were measured; but of
-    some seeds these are untrained policies themselves."""
+    """The intervals of the advantages over random and (if measured) untrained policies are above 0,
+    but in some seeds the policies are themselves untrained."""
     WORSE = "worse"
     """The whole interval is below 0."""
     UNCLEAR = "not distinguishable"
-    """The interval contains 0, or there is none: too few episodes or seeds, or a few all equal."""
+    """The interval contains 0, or there is none: there are too few episodes or seeds, or a few that
+    are all equal."""
 
 
 @dataclass(frozen=True)
 class AgainstRandom:
-    """Returns of one server's agents, mean over them, at one point of training."""
+    """Mean returns of one server's agents at one point of training, and how random ones compare."""
 
     env_steps: float
-    """Mean over the seeds."""
+    """Env steps of training before the evaluation, mean over the seeds."""
     unit: Unit
     """What intervals are over."""
     num_episodes: int
-    """With all policies as learned, over all seeds; only episodes that the agents were in."""
+    """Episodes of all seeds with all policies as learned, in which the agents took part."""
     learned: Estimate
     learned_interquartile_mean: float
-    """Over the episodes of all seeds."""
+    """The interquartile mean over the episodes of all seeds."""
     num_random_episodes: int
-    """With this server's agents at random; 0 if that was not measured."""
+    """Episodes with this server's agents at random; 0: not measured."""
     random: Estimate | None
     advantage: Estimate | None
-    """`learned` less `random`: where both played the same episodes, the mean over these pairs."""
+    """`learned` less `random`; if both played the same episodes, the mean over these pairs."""
     num_seeds_above: int
-    """Seeds whose own advantage is above 0."""
+    """Number of seeds whose advantage is above 0."""
     num_seeds_below: int
-    """And below."""
+    """Number of seeds whose advantage is below 0."""
     num_untrained_episodes: int = 0
-    """With this server's agents as it began; 0 if that was not measured."""
+    """Episodes with this server's agents untrained; 0: not measured."""
     untrained: Estimate | None = None
     over_untrained: Estimate | None = None
-    """`learned` less `untrained`, as `advantage`."""
+    """`learned` less `untrained`, computed as `advantage` is."""
     num_seeds_without_update: int = 0
-    """Seeds whose learner made no update: there the learned policies are untrained ones."""
+    """Number of seeds in which the server made no update, so that its policies are untrained."""
 
     @property
     def verdict(self) -> Verdict | None:
-        """None where random was not measured."""
+        """What the advantage shows; None if random was not measured."""
         if self.advantage is None:
             return None
         if self.advantage.low > 0:
@@ -103,17 +104,17 @@ def against_random(
 ) -> AgainstRandom:
     """Compares the returns of learned policies with those under random actions.
 
-    If both played equally many episodes with each seed, these are the same episodes: an evaluation
-    uses the same resets in every condition, unless somebody else's simulation plays it. The
-    advantage is then the mean difference of paired episodes, so that what an episode's reset does
-    to both cancels out. Pairs with a NaN are left out. If the numbers of episodes differ, or no
-    pair is left, the advantage is the difference of two independent samples.
+    If both conditions have equally many episodes for each seed, these are the same episodes: an
+    evaluation uses the same resets in every condition, unless an external simulation plays it. The
+    advantage is then the mean difference of paired episodes, so that the effect of a reset on both
+    cancels out. Pairs with a NaN are left out. If the numbers of episodes differ, or no pair is
+    left, the advantage is the difference of two independent samples.
 
     Args:
-        points: one evaluation of each seed; what one of them did not measure is left out.
+        points: one evaluation of each seed; a condition that one of them lacks is left out.
         unit: what intervals are over.
-        is_proportion: whether each number is 0 or 1; None: if that is seen of returns.
-        num_without_update: of the seeds, whose learner made no update.
+        is_proportion: whether each number is 0 or 1; None: find out from the returns.
+        num_without_update: number of seeds in which the server made no update.
     """
     shares_resets = all(point.first_seed is not None for point in points)
     are_shared = share_episodes(point.first_seed for point in points)
@@ -127,7 +128,7 @@ def against_random(
         return estimate_of(strata, unit, share_episodes=are_shared, is_proportion=is_proportion)
 
     def compare(others: Strata) -> tuple[Estimate, Floats]:
-        """Returns the advantage over the others, and each seed's."""
+        """Returns the advantage over `others`, and the advantage of each seed."""
         if pairs := _paired_differences(learned, others) if shares_resets else None:
             return interval(pairs, is_proportion=False), _means(pairs)
         by_seed = _means(learned) - _means(others)
@@ -160,7 +161,7 @@ def against_random(
 
 
 def share_episodes(first_seeds: Iterable[int | None]) -> bool:
-    """Returns whether runs whose evaluations begin at these seeds played the same episodes."""
+    """Whether any two runs, whose evaluations begin at these seeds, played the same episodes."""
     seeds = list(first_seeds)
     return None not in seeds and len(set(seeds)) < len(seeds)
 
@@ -171,7 +172,7 @@ def _of_all(found: Sequence[Floats | None]) -> Strata | None:
 
 
 def _paired_differences(learned: Strata, random: Strata) -> Strata | None:
-    """For each seed, learned less random by episode; None if episodes cannot be paired."""
+    """Returns learned less random by episode for each seed; None if episodes cannot be paired."""
     played = list(zip(learned, random, strict=True))
     if any(len(ours) != len(theirs) for ours, theirs in played):
         return None

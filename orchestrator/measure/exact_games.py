@@ -1,7 +1,7 @@
-"""What policies are worth against best responses, exactly, by OpenSpiel.
+"""Computes with OpenSpiel exactly how policies fare against best responses.
 
-A game's policy is a table of probabilities, float64 ``[information states, actions]``, for all
-players: an information state is of one of them.
+A game's policy is a table of probabilities, float64 ``[information states, actions]``. It is for
+all players at once, since each information state belongs to one player.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from muxrl.client.adapters.simulation import SimulationError
 
 Table = NDArray[np.float64]
 _MOST_STATES = 100_000
-"""Leduc poker has 9,457; beyond this a best response takes minutes."""
+"""Most states of a game: Leduc poker has 9,457; beyond this a best response takes minutes."""
 
 
 class ExactGame:
-    """A sequential game of perfect recall, small enough to be walked through.
+    """A sequential game of perfect recall that is small enough to visit all states.
 
     Args:
-        name: as in OpenSpiel.
+        name: name of the game in OpenSpiel.
         parameters: of the game.
 
     Raises:
-        SimulationError: it is not sequential, has no information states, or is too large.
+        SimulationError: the game is not sequential, has no information states, or is too large.
     """
 
     def __init__(self, name: str, **parameters: Any) -> None:
@@ -45,14 +45,14 @@ class ExactGame:
         self._walk(self._game.new_initial_state(), (None,) * self._game.num_players(), before)
         self._policy = TabularPolicy(self._game)
         self.uniform: Table = self._policy.action_probability_array.copy()
-        """Over legal actions."""
+        """The table of the policy that is uniform over legal actions."""
         self.seats = np.array([state.current_player() for state in self._policy.states])
-        """By information state, whose it is."""
+        """By information state: the seat of its player."""
         row_of = self._policy.state_lookup
         self._before = {
             row_of[state]: last and (row_of[last[0]], last[1]) for state, last in before.items()
         }
-        """By information state, in the order of play, its player's last one and action there."""
+        """By information state, in order of play: its player's previous one and action."""
 
     def _walk(
         self,
@@ -76,14 +76,15 @@ class ExactGame:
             self._walk(state.child(action), after, before)
 
     def table(self, policies: Sequence[Any], *, is_greedy: bool = False) -> Table:
-        """Returns the table of policies by seat, as `muxrl.load_policy` loads them; None: uniform.
+        """Returns the table of one policy for each seat.
 
         Args:
-            policies: a `LoadedPolicy` or `MeanPolicy` for each seat, or None.
-            is_greedy: whether each takes its likeliest action.
+            policies: for each seat a `LoadedPolicy` or `MeanPolicy`, as `muxrl.load_policy` loads
+                it, or None: uniform.
+            is_greedy: whether each policy takes its likeliest action.
 
         Raises:
-            AlgorithmProblem: one gives no probabilities.
+            AlgorithmProblem: a policy has no probabilities of actions.
         """
         if any(hasattr(policy, "members") for policy in policies):
             seats = [getattr(policy, "members", [policy]) for policy in policies]
@@ -98,10 +99,11 @@ class ExactGame:
         return rows
 
     def mean_table(self, seats: Sequence[Sequence[tuple[Any, float, bool]]]) -> Table:
-        """Returns the table of who draws one of several policies in each seat; see `Mean`.
+        """Returns the table of a draw among several policies for each seat; see `Mean`.
 
         Args:
-            seats: by seat policies, as `table` has them, weights, and whether each is greedy.
+            seats: by seat: of each policy, the policy as for `table`, its weight, and whether it is
+                greedy.
 
         Raises:
             AlgorithmProblem: as `table`.
@@ -114,9 +116,9 @@ class ExactGame:
         return mean.table
 
     def best_response(self, table: Table, seat: int) -> tuple[float, float]:
-        """Returns what a best response in a seat returns among the others' parts of a table.
+        """Returns the value of a best response in a seat to the rest of a table.
 
-        And what the seat's own part does.
+        The second number is the value of the seat's own part of the table.
         """
         from open_spiel.python.algorithms import exploitability
 
@@ -125,16 +127,16 @@ class ExactGame:
         return float(found["best_response_value"]), float(found["on_policy_value"])
 
     def gains(self, table: Table) -> list[float]:
-        """Returns what a best response of each player gains over its part of a table."""
+        """Returns for each player what a best response gains over its part of a table."""
         both = [self.best_response(table, seat) for seat in range(self._game.num_players())]
         return [best - own for best, own in both]
 
     def exploitability(self, table: Table) -> float:
-        """Returns the mean of these gains: 0 in an equilibrium."""
+        """Returns the mean of the players' `gains`: 0 in an equilibrium."""
         return float(np.mean(self.gains(table)))
 
     def reach(self, table: Table) -> NDArray[np.float64]:
-        """Returns how likely each information state's player makes its own way there."""
+        """Returns how likely the player's own actions lead to each information state."""
         reach = np.ones(len(table))
         for row, before in self._before.items():
             if before is not None:
@@ -143,9 +145,10 @@ class ExactGame:
 
 
 class Mean:
-    """The policy that draws one of several for a whole game (Heinrich et al. 2015).
+    """The policy that draws one of several policies for a whole game (Heinrich et al. 2015).
 
-    In tables, each counts by how likely it gets there, as in OpenSpiel's `PolicyAggregator`.
+    In each information state, a policy counts by its probability to get there, as in OpenSpiel's
+    `PolicyAggregator`.
     """
 
     def __init__(self, game: ExactGame) -> None:
@@ -153,11 +156,11 @@ class Mean:
         self._sum: Any = 0.0
 
     def add(self, table: Table, weight: Any = 1.0) -> None:
-        """Adds a policy; its weight may be one by information state."""
+        """Adds a policy; `weight` is one number, or one for each information state."""
         self._sum = self._sum + (weight * self._game.reach(table))[:, None] * table
 
     @property
     def table(self) -> Table:
-        """The mean of what was added; uniform where none of that gets."""
+        """The mean of the added policies; uniform in states that none of them reaches."""
         num = self._sum.sum(axis=1, keepdims=True)
         return np.divide(self._sum, num, out=self._game.uniform.copy(), where=num > 0)

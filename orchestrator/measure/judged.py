@@ -1,4 +1,4 @@
-"""What servers, their sides and the simulation's metrics reached in runs of one experiment."""
+"""Results of servers, their sides and the simulation's metrics in the runs of one experiment."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
 from muxrl.orchestrator.records.rows import AgentReturns
 
 NO_UPDATE, SIDE_BY_SIDE, PLAYS_ITSELF = "made no update", "side by side", "plays itself"
-"""What is said of a server in the place of a verdict."""
+"""Texts that stand in place of a server's verdict."""
 SeedCurve = tuple[tuple[float, float], ...]
-"""(env steps, mean) of each evaluation of one seed."""
+"""For each evaluation of one seed: (env steps, mean)."""
 
 
 @dataclass(frozen=True)
@@ -37,68 +37,70 @@ class Judged:
 
     subject: Subject
     final: AgainstRandom | None
-    """Each seed's last evaluation, the last with random in place if there is one."""
+    """The last evaluation of each seed, with random in place if all seeds have such a one."""
     curve: tuple[AgainstRandom, ...]
-    """Evaluations that all seeds have."""
+    """The evaluations at env steps at which all seeds have one."""
     seed_curves: tuple[SeedCurve, ...]
-    """For each seed."""
+    """For each seed: its evaluations."""
 
     @property
     def name(self) -> str:
-        """Of the server, or the side."""
+        """The name of the server, or of the side."""
         return self.subject.name
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """Whose returns they are."""
+        """The agents whose returns these are."""
         return self.subject.agents
 
     @property
     def verdict(self) -> Verdict | str:
-        """That of the final evaluation; "" without one, or where random was not measured."""
+        """The verdict of the final evaluation; "" without one, or if random was not measured."""
         return (self.final.verdict if self.final else None) or ""
 
 
 @dataclass(frozen=True)
 class ServerResult(Judged):
-    """The returns of one server's agents."""
+    """The returns of one server's agents, and how the server was trained."""
 
     server_id: str
     algorithm: str
     learns: bool
-    """False for fixed policies, which have no verdict."""
+    """False: its policies are fixed, and it has no verdict."""
     env_steps: float
     """Env steps of training, mean over seeds."""
     train_return: float | None
-    """Last mean return while training, exploration included, mean over seeds."""
+    """The last mean return during training, exploration included, mean over seeds."""
     training: tuple[TrainingCurve, ...]
-    """For each seed."""
+    """For each seed: returns during training."""
     has_updates: bool
-    """False if its learner made no update in any of the runs: it acts as it began."""
+    """False: the server made no update in any run, and acts with its first weights."""
     is_played_by_others: bool = False
-    """In any of the runs, see `RecordedRun.is_played_by_others`."""
+    """Whether this is so in any of the runs, see `RecordedRun.is_played_by_others`."""
     plays_itself: bool = False
-    """Whether its agents play against each other, so that their mean return says nothing."""
+    """Whether the agents play against each other, so that their mean return says nothing."""
     shadow: str = ""
-    """The server from whose agents' steps it learned; "": it acted."""
+    """The acting server from whose agents' steps this one learned; "": this one acted."""
     over_acting: AgainstRandom | None = None
-    """The last evaluation in that one's place, whose returns are in the place of random ones."""
+    """Of a shadow, the last evaluation in place of the acting server, whose returns take the place
+    of random ones."""
     sides: tuple[Judged, ...] = ()
-    """Those of such a server, if they were replaced one at a time; each has a `final`."""
+    """The sides of a server that plays itself, if they were replaced one at a time; each has a
+    `final`."""
 
     @property
     def parts(self) -> dict[str, Judged]:
-        """By name what is judged: its sides, where it has any, else the server."""
+        """By name: the parts that are judged, which are its sides, or else the whole server."""
         return {f"{self.server_id}/{one.name}": one for one in self.sides} or {self.server_id: self}
 
     @property
     def trained_by(self) -> str:
-        """The algorithm, and whose shadow it was."""
+        """The algorithm, and whose shadow the server was, if it was one."""
         return self.algorithm + (f", shadow of {self.shadow}" if self.shadow else "")
 
     @property
     def judgement(self) -> Verdict | str:
-        """What the final evaluation says of its learning, in words; "" where it says nothing."""
+        """The verdict on the server's learning, or why there is none, in words; "" if unknown."""
         if self.is_played_by_others:
             return "logged actions"
         if not self.learns:
@@ -114,32 +116,32 @@ class ServerResult(Judged):
 class MetricResult:
     """One of the simulation's metrics, of whole episodes or of one server's agents.
 
-    What is better, the simulation's author knows: here are values, and no verdicts.
+    There are values, but no verdicts: only the simulation's author knows which values are better.
     """
 
     name: str
     server: str | None
-    """Whose agents it is the mean over; None: it is of the whole episode."""
+    """The server over whose agents the mean is; None: it is the whole episode's metric."""
     train: float | None
-    """Last mean while training, exploration included, mean over seeds."""
+    """The last mean during training, exploration included, mean over seeds."""
     env_steps: float | None
     """Env steps of training before the evaluation, mean over seeds; None: not evaluated."""
     evaluated: Estimate | None
     num_episodes: int
-    """Evaluated episodes that had it, over all seeds."""
+    """Number of evaluated episodes that have the metric, over all seeds."""
     random: dict[str, Estimate]
-    """By server, the same with that server's agents at random; of a server's metric, its own."""
+    """By server: the metric with its agents at random; of a server's metric, only its own."""
     curves: tuple[SeedCurve, ...]
-    """For each seed."""
+    """For each seed: its evaluations."""
     training: tuple[TrainingCurve, ...]
-    """For each seed; not written, since the run's metrics have it."""
+    """For each seed: means during training; not written, the run's metrics have them."""
 
 
 def _judged(
     runs: Sequence[RecordedRun], server_id: str, subject: Subject, in_place: str, unit: Unit
 ) -> Judged:
-    """Returns what some of a server's agents returned; `final` is of evaluations with random in
-    place, if all runs have such a one."""
+    """Returns the results of some of a server's agents; `in_place` is the condition that `final`
+    compares them with, if all runs have it."""
     without = sum(not run.has_updates(server_id) for run in runs)
     judge = partial(against_random, unit=unit, num_without_update=without)
     found = [measured(run.evaluations, run.points, subject, in_place) for run in runs]
@@ -153,7 +155,7 @@ def _judged(
 
 
 def _side_results(runs: Sequence[RecordedRun], server_id: str, unit: Unit) -> Iterator[Judged]:
-    """Yields the sides that all runs have, each at the run's last evaluation side by side."""
+    """Yields the sides that all runs have, as of each run's last evaluation with sides."""
     last = [next((p for p in run.points[::-1] if server_id in p.sides), None) for run in runs]
     sides = [point.sides[server_id] for point in last if point is not None]
     if len(sides) < len(runs):
@@ -167,7 +169,7 @@ def _side_results(runs: Sequence[RecordedRun], server_id: str, unit: Unit) -> It
 
 
 def server_result(runs: Sequence[RecordedRun], server_id: str, unit: Unit) -> ServerResult:
-    """Returns what the agents of one server reached; intervals are over `unit`."""
+    """Returns the results of one server's agents; intervals are over `unit`."""
     server = runs[0].servers[server_id]
     runs = [run.seen_by(server_id) for run in runs]
     training = tuple(run.training[server_id] for run in runs)
@@ -192,13 +194,13 @@ def server_result(runs: Sequence[RecordedRun], server_id: str, unit: Unit) -> Se
 
 
 def metric_results(runs: Sequence[RecordedRun], unit: Unit) -> Iterator[MetricResult]:
-    """Yields every metric that was recorded, in training or evaluations."""
+    """Yields the results of every metric that was recorded, in training or evaluations."""
     servers = runs[0].acting
     for name in sorted({name for run in runs for name in run.metric_names}):
         for server_id in (None, *servers):
             agents = (COMMON,) if server_id is None else servers[server_id].agents
             subject = Subject("metric", name, agents, name)
-            # What the simulation says of an episode; its length and parameters are no proportions.
+            # An episode's length and parameters are no proportions, even if all are 0 or 1.
             is_part = name in (*runs[0].metrics, TRUNCATED) and are_proportions(
                 subject.of(run.evaluations).to_numpy() for run in runs
             )
@@ -229,19 +231,19 @@ def metric_results(runs: Sequence[RecordedRun], unit: Unit) -> Iterator[MetricRe
 
 
 def _last_mean(training: Sequence[TrainingCurve]) -> float | None:
-    """Returns the mean over seeds of what each had at last; None if no episode had ended."""
+    """Returns the mean over seeds of each curve's last value; None if no episode had ended."""
     last = [curve.returns[-1] for curve in training if len(curve.returns)]
     return float(np.mean(last)) if last else None
 
 
 def plays_itself(run: RecordedRun, server_id: str) -> bool:
-    """Whether a server's agents play against each other, as of a run's last evaluation."""
+    """Whether a server's agents play against each other, judged by a run's last evaluation."""
     agents = run.servers[server_id].agents
     return bool(run.points) and play_against_each_other(_last_returns(run, server_id), agents)
 
 
 def _last_returns(run: RecordedRun, server_id: str) -> list[AgentReturns]:
-    """Returns what a server's agents returned in the last evaluation, at random and as learned."""
+    """Returns the returns of a server's agents in the last evaluation, random and as learned."""
     point = run.points[-1]
     columns = [(RETURN, agent) for agent in run.servers[server_id].agents]
     last = run.evaluations.loc[point.env_steps].reindex(columns=columns).droplevel("metric", axis=1)
@@ -253,6 +255,6 @@ def _last_returns(run: RecordedRun, server_id: str) -> list[AgentReturns]:
 
 
 def _aligned(runs: Sequence[Sequence[Measured]]) -> list[list[Measured]]:
-    """For each number of env steps at which all runs were evaluated, their points there."""
+    """Returns, for each number of env steps at which all runs were evaluated, their evaluations."""
     at = [{point.env_steps: point for point in points} for points in runs]
     return [[of_run[n] for of_run in at] for n in sorted(set.intersection(*map(set, at)))]

@@ -1,4 +1,4 @@
-"""How numbers and intervals are written: in tables, in sentences, on pages."""
+"""Formats numbers and intervals for tables, sentences and pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from muxrl.orchestrator.measure.rounding import NOISE, is_wide
 
-if TYPE_CHECKING:  # it takes SciPy, which tables without intervals need not wait for
+if TYPE_CHECKING:  # imports SciPy, which is slow and which tables without intervals do not need
     from muxrl.orchestrator.measure.statistics import Estimate
 
 MISSING = "–"
@@ -18,8 +18,11 @@ _MOST_DIGITS = 6
 
 
 def number(value: float | None, digits: int | None = None) -> str:
-    """Two decimals below 100, one below 10,000, none above, if `digits` does not say how many, but
-    three significant digits where that would show 0; `MISSING` for None and NaN."""
+    """Formats a number; None and NaN are `MISSING`.
+
+    It has `digits` decimals. If that is None, it has two decimals below 100, one below 10,000 and
+    none above, or three significant digits where it would otherwise show as 0.
+    """
     if value is None or math.isnan(value):
         return MISSING
     return _fixed(value, digits) if digits is not None else _visible(value, _usual_digits(value))
@@ -40,7 +43,7 @@ def _usual_digits(value: float) -> int:
 
 
 def _digits_of_width(estimate: Estimate) -> int:
-    """How many decimals tell the ends of an interval apart; 0 if they are the same."""
+    """Returns how many decimals tell the ends of an interval apart; 0 if they are the same."""
     width = estimate.high - estimate.low
     largest = max(map(abs, (estimate.mean, estimate.low, estimate.high)))
     if not (math.isfinite(width) and is_wide(width, largest)):
@@ -49,19 +52,20 @@ def _digits_of_width(estimate: Estimate) -> int:
 
 
 def whole(value: float) -> str:
-    """A number without decimals; `MISSING` for NaN."""
+    """Formats a number without decimals; NaN and infinities are `MISSING`."""
     return f"{value:,.0f}" if math.isfinite(value) else MISSING
 
 
 def interval_lines(
     estimate: Estimate, sign: str = "", digits: int | None = None
 ) -> tuple[str, str]:
-    """A mean and the interval that stands behind it, or below it where room is narrow.
+    """Formats a mean and its interval, which may stand behind it or below it.
 
     Args:
-        estimate: both; what the interval is over stands in the heading, see `unit_heading`.
-        sign: before a mean above 0.
-        digits: as for `number`; None: as many more as a narrow interval needs.
+        estimate: the mean and its interval; what this is over is in the heading, see
+            `unit_heading`.
+        sign: is put before a mean above 0.
+        digits: as for `number`; None: as for `number`, and more if a narrow interval needs them.
     """
     sign = sign if estimate.mean > 0 else ""
     if math.isnan(estimate.low):
@@ -72,20 +76,20 @@ def interval_lines(
         shown = _visible if is_visible and digits is None else _fixed
         return shown(value, max(_usual_digits(value), least) if digits is None else digits)
 
-    # Where 0 is inside, the mean may as well be 0; an end has to show on which side it is.
+    # If 0 is inside, the mean may show as 0; but an end must show on which side of 0 it is.
     mean = written(estimate.mean, is_visible=not estimate.low < 0 < estimate.high)
     return sign + mean, f"[{written(estimate.low)}, {written(estimate.high)}]"
 
 
 signed_lines = partial(interval_lines, sign="+")
-"""The same of a difference."""
+"""Formats a difference and its interval: `interval_lines` with a plus sign."""
 
 
 def unit_heading(over: str) -> str:
-    """Returns what the intervals of a column are over, for its heading."""
+    """Returns the line of a column's heading that says what its intervals are over."""
     return f"[95 %,\n{over}]"
 
 
 def interval(estimate: Estimate, over: str, sign: str = "", digits: int | None = None) -> str:
-    """A mean with its interval and what that is over: ``+3.10 [2.00, 4.20] over seeds``."""
+    """Formats a mean, its interval, and what this is over: ``+3.10 [2.00, 4.20] over seeds``."""
     return f"{' '.join(interval_lines(estimate, sign, digits))} over {over}"

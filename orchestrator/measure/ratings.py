@@ -1,10 +1,10 @@
-"""Ratings from paired comparisons: Bradley and Terry's model on Elo's scale, and where it misleads.
+"""Rates players from paired comparisons: Bradley and Terry's model on Elo's scale, and its limits.
 
 P(i beats k) = 1 / (1 + 10 ** ((r_k - r_i) / 400)) for ratings r (Bradley & Terry 1952, Elo 1978),
 fitted by the MM algorithm of Hunter 2004, "MM algorithms for generalized Bradley-Terry models".
-A draw is half a win for both. One drawn game is added to each pair, so that who always wins has a
-finite rating: it is then a lower bound. One number for each player cannot tell that A beats B, B
-beats C, and C beats A, so such triples are counted.
+A draw is half a win for both. One drawn game is added to each pair, so that a player who always
+wins has a finite rating, which is then a lower bound. One number for each player cannot express
+that A beats B, B beats C, and C beats A, so such triples are counted.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import numpy as np
 
 from muxrl.orchestrator.measure.statistics import Estimate, Floats, has_interval, widened
 
-_NUM_RESAMPLES = 1_000  # each is fitted
+_NUM_RESAMPLES = 1_000  # a model is fitted to each
 _SCALE = 400 / math.log(10)
 _MAX_ROUNDS, _TOLERANCE = 2_000, 1e-7
 
 
 @dataclass(frozen=True)
 class Ratings:
-    """Of some players.
+    """The ratings of some players.
 
     Attributes:
-        ratings: by player, in Elo points above the anchor; no interval as
-            `has_interval` says.
-        cycles: triples (i, k, l) of which each beats the next more often than not, the interval of
-            its share of wins being above one half.
-        num_triples: of players.
+        ratings: by player: Elo points above the anchor; without intervals if `has_interval`
+            says so.
+        cycles: triples (i, k, l) in which each player beats the next: the interval of its share of
+            wins is above one half.
+        num_triples: number of all triples of players.
     """
 
     ratings: tuple[Estimate, ...]
@@ -41,12 +41,12 @@ class Ratings:
 
 
 def rate(wins: Floats, anchor: int) -> Ratings:
-    """Rates players, with intervals as `statistics.widened` has them.
+    """Rates players, with bootstrap intervals from `statistics.widened`.
 
     Args:
         wins: ``[num_units, num_players, num_players]``, how often the row beat the column (a draw
-            is one half for both). The unit is what the bootstrap draws again.
-        anchor: whose rating is 0.
+            is one half for both). The bootstrap resamples units.
+        anchor: the player whose rating is 0.
     """
     num_units, num_players, _ = wins.shape
     rng = np.random.default_rng(0)
@@ -54,7 +54,7 @@ def rate(wins: Floats, anchor: int) -> Ratings:
     whole, again = wins.sum(axis=0), np.tensordot(drawn, wins, 1)
     found, share = _fit(whole, anchor), _share(whole)
     low, high = _ends(_fit(again, anchor) - found, num_units, is_known=has_interval([wins]))
-    # That one rating may mislead is said of a few units that are alike, too.
+    # Cycles are also reported if a few units are all equal, where ratings have no intervals.
     is_above = share + _ends(_share(again) - share, num_units, is_known=num_units > 1)[0] > 0.5
     triples = list(combinations(range(num_players), 3))
     return Ratings(
@@ -81,8 +81,8 @@ def wins_of(returns: Sequence[Sequence[Floats]]) -> Floats:
     """Returns how often each player's return was above another's in the same episode.
 
     Args:
-        returns: by player, what each of its runs had in each episode, ``[num_episodes]``; NaN
-            where it had none. Of several runs the mean counts.
+        returns: by player and run: the return in each episode, ``[num_episodes]``; NaN where there
+            is none. Several runs of a player count as their mean.
 
     Returns:
         ``[num_episodes, num_players, num_players]``, see `rate`.
@@ -98,12 +98,12 @@ def wins_of(returns: Sequence[Sequence[Floats]]) -> Floats:
 
 
 def _share(wins: Floats) -> Floats:
-    """Returns the rows' share of the games with each column, drawn ones added: ``[..., n, n]``."""
+    """Returns the rows' share of wins over each column, with one added draw: ``[..., n, n]``."""
     return (wins + 0.5) / (wins + np.swapaxes(wins, -1, -2) + 1)
 
 
 def _fit(wins: Floats, anchor: int) -> Floats:
-    """Returns the ratings of wins ``[..., num_players, num_players]``: ``[..., num_players]``."""
+    """Fits ratings ``[..., num_players]`` to wins ``[..., num_players, num_players]``."""
     others = 1 - np.eye(wins.shape[-1])
     won = (wins + 0.5) * others
     games, total = won + np.swapaxes(won, -1, -2), won.sum(-1)

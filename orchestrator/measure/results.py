@@ -26,7 +26,7 @@ _RANDOM_RULE = (
 _UNTRAINED_RULE = "Untrained: they act, by the same rule, as the server began. "
 
 _MAX_CONFLICTS = 3
-"""Told of two runs."""
+"""Most differences between two runs that an error names."""
 _MEANING = {
     Unit.SEEDS: "they speak of training again, with other seeds",
     Unit.EPISODES: "they speak of these policies, in other episodes",
@@ -36,36 +36,36 @@ _WRITTEN = (
     *("algorithm", "agents", "learns", "has_updates", "env_steps", "train_return"),
     *("shadow", "over_acting"),
 )
-"""Of a server, into ``summary.json``."""
+"""Attributes of a server's result that ``summary.json`` has."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that is written, printed or drawn of a run."""
+    """All that is written, printed or drawn of the runs of one experiment."""
 
     runs: tuple[RecordedRun, ...]
-    """One for each seed."""
+    """One run for each seed."""
     unit: Unit
-    """What intervals are over: of several runs their seeds, unless their episodes are asked for."""
+    """What intervals are over: seeds if there are several runs, unless episodes were asked for."""
     servers: tuple[ServerResult, ...]
     metrics: tuple[MetricResult, ...]
-    """Those of whole episodes first."""
+    """The results of metrics; of each metric, that of whole episodes comes first."""
     notes: tuple[str, ...] = ()
     """What a reader must know before trusting the numbers."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the runs' folders."""
+        """The names of the runs' folders."""
         return tuple(run.name for run in self.runs)
 
     @property
     def assignment(self) -> str:
-        """Of all runs."""
+        """The assignment, which is the same in all runs."""
         return self.runs[0].assignment
 
     @property
     def seeds(self) -> tuple[int | None, ...]:
-        """Of the runs."""
+        """The seeds of the runs."""
         return tuple(run.seed for run in self.runs)
 
     @property
@@ -80,7 +80,7 @@ class Report:
 
     @property
     def restarted_at(self) -> dict[str, tuple[int, ...]]:
-        """By process, the env steps at which it was lost and started again, in any of the runs."""
+        """By process: the env steps at which it was lost and started again, in any of the runs."""
         names = sorted({name for run in self.runs for name in run.restarted_at})
         at = {s: [n for run in self.runs for n in run.restarted_at.get(s, ())] for s in names}
         return {name: tuple(sorted(env_steps)) for name, env_steps in at.items()}
@@ -92,18 +92,18 @@ class Report:
 
     @property
     def has_untrained(self) -> bool:
-        """Whether any server was measured as it began, beside as it learned."""
+        """Whether any server's untrained policies were measured, too."""
         judged = (one for server in self.servers for one in (server, *server.parts.values()))
         return any(one.final is not None and one.final.untrained is not None for one in judged)
 
     @property
     def headline(self) -> tuple[str, ...]:
-        """What it comes to, in sentences: one for each server that learns, or each side of it."""
+        """The main results: a sentence for each server that learns, or for each of its sides."""
         return tuple(headline(self.servers, len(self.seeds), self.interval_unit))
 
     @property
     def caption(self) -> str:
-        """Says how the numbers were measured."""
+        """A text on how the numbers were measured."""
         finals = [server.final for server in self.servers if server.final is not None]
         if not finals:
             return "Nothing was evaluated: training returns only, exploration included."
@@ -133,7 +133,7 @@ class Report:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the same for ``summary.json``."""
+        """Returns the content of ``summary.json``."""
         statuses = [run.status for run in self.runs]
         servers = {
             server.server_id: {
@@ -168,7 +168,7 @@ class Report:
 
 
 def _plain(value: Any) -> Any:
-    """Returns mappings and lists of results for JSON, comparisons with their verdicts."""
+    """Converts nested results for JSON; comparisons with random also get their verdicts."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -179,16 +179,15 @@ def _plain(value: Any) -> Any:
 
 
 def results_of(runs: Sequence[RecordedRun], *, over_episodes: bool = False) -> Report:
-    """Computes the results of one run, or of one run for each seed of an experiment.
+    """Computes the results of one run, or of several runs that differ in the seed.
 
     Args:
         runs: of one experiment.
-        over_episodes: whether the intervals of several runs speak of their episodes, not of
-            training with any seed.
+        over_episodes: whether the intervals of several runs are over episodes, not over seeds.
 
     Raises:
         ValueError: there is no run.
-        DifferentRuns: they differ in the assignment, the servers, or the rule of evaluation.
+        DifferentRuns: runs differ in the assignment, servers, settings, or rule of evaluation.
     """
     if not runs:
         raise ValueError("a report needs at least one run")
@@ -208,7 +207,7 @@ def results_of(runs: Sequence[RecordedRun], *, over_episodes: bool = False) -> R
 
 
 def _spread(values: Sequence[float]) -> str:
-    """The value, or the ends of the values' range."""
+    """Returns the text of the one value, or of the values' range; "" of none."""
     if not values:
         return ""
     low, high = round(min(values)), round(max(values))

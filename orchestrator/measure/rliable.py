@@ -1,10 +1,10 @@
 """The statistics over runs that rliable defines: the field's own numbers for comparing algorithms.
 
 Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (arXiv
-2108.13264). One score for each run; runs come as *strata*, one array for each task, and intervals
-speak of training with any seed. The numbers are rliable's, their intervals are not: its percentiles
-cover 75 % with three runs. Interquartile means are drawn again inside their task and widened as
-`statistics.widened` says; parts of runs have score intervals in closed form.
+2108.13264). Each run has one score. Runs come as *strata*, one array for each task, and
+intervals are over seeds. The numbers are those of rliable, but the intervals are not: with three
+runs, rliable's percentile intervals cover only 75 %. Here interquartile means are resampled within
+tasks and widened by `statistics.widened`; proportions of runs have score intervals in closed form.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from muxrl.orchestrator.measure.statistics import (
 )
 
 _PLACES = np.linspace(0.0, 1.0, 2_001)
-"""Where a probability is tried for its interval: finer than what is printed of one."""
+"""The probabilities that are tried as ends of an interval; finer than what is printed."""
 
 
 def interquartile_mean(values: ArrayLike) -> float:
-    """The mean of the middle half: ``floor(n / 4)`` numbers are left out at each end.
+    """Returns the mean of the middle half, without ``floor(n / 4)`` numbers at each end.
 
     Raises:
-        ValueError: there is no number, or one that is not finite.
+        ValueError: there is no number, or a number is not finite.
     """
     return float(_middle_mean(checked(values)))
 
 
 def _middle_mean(values: Floats) -> Floats:
-    """Interquartile means along the last axis, as ``scipy.stats.trim_mean(values, 0.25, -1)``."""
+    """Returns the interquartile mean, as ``scipy.stats.trim_mean(values, 0.25, -1)`` does."""
     num = values.shape[-1]
     trimmed = num // 4
     return np.sort(values)[..., trimmed : num - trimmed].mean(axis=-1)
@@ -56,18 +56,18 @@ def interquartile_mean_interval(
     *,
     num_resamples: int = NUM_RESAMPLES,
 ) -> Estimate:
-    """The interquartile mean over runs and tasks, with its stratified bootstrap interval.
+    """Returns the interquartile mean over runs and tasks, with a stratified bootstrap interval.
 
-    The scores of all tasks go into one trimmed mean.
+    It is one trimmed mean over the scores of all tasks.
 
     Args:
         strata: one array ``[num_runs]`` for each task, on one scale.
         shared: as for `mean_interval`.
-        num_resamples: more make the ends steadier, not the interval narrower.
+        num_resamples: more resamples make the ends less random, not the interval narrower.
 
     Returns:
-        The interquartile mean as the estimate's mean; NaN at both ends as `has_interval`
-        says.
+        The interquartile mean as the estimate's mean; NaN at both ends if `has_interval` says that
+        there is no interval.
 
     Raises:
         ValueError: as `mean_interval`.
@@ -76,7 +76,7 @@ def interquartile_mean_interval(
     estimate = interquartile_mean(np.concatenate(arrays))
     if not has_interval(arrays):
         return unknown(estimate)
-    rng = np.random.default_rng(0)  # so that a report can be reproduced to the last digit
+    rng = np.random.default_rng(0)  # fixed, so that reports are reproduced exactly
     drawn = np.concatenate(
         [a[rng.integers(len(a), size=(num_resamples, len(a)))] for a in arrays], axis=1
     )
@@ -89,28 +89,29 @@ def interquartile_mean_interval(
 def probability_of_improvement(
     first: Sequence[ArrayLike], second: Sequence[ArrayLike], share: float = 1.0
 ) -> Estimate:
-    """How likely a run of the first has a higher score than one of the second, on the same task.
+    """Returns how likely a run of `first` scores higher than a run of `second` on the same task.
 
-    For each task the Mann-Whitney statistic, the part of all pairs of runs in which the first is
-    higher, ties counting one half; then the mean over tasks (section 4.3).
+    It is the mean over tasks of the Mann-Whitney statistic: the proportion of pairs of runs in
+    which the run of `first` is higher, where ties count one half (section 4.3).
 
-    Its interval holds the probabilities that are less than 1.96 of their own standard deviations
-    away: Newcombe 2006, "Confidence intervals for an effect size measure based on the Mann-Whitney
+    The interval has the probabilities that are less than 1.96 of their own standard deviations
+    from the estimate:
+    Newcombe 2006, "Confidence intervals for an effect size measure based on the Mann-Whitney
     statistic. Part 2", method 5; with the continuity correction of that statistic, half a pair. So
-    three runs that are all above three others tell 1.00 [0.45, 1.00], where a bootstrap would say
+    three runs that are all above three others give 1.00 [0.45, 1.00], where a bootstrap would give
     [1.00, 1.00].
 
     Args:
         first: one array ``[num_runs]`` for each task.
-        second: the same, tasks in the same order.
-        share: the part of the runs that count as independent, see `Variance.share`.
+        second: as `first`, with the tasks in the same order.
+        share: the proportion of runs that count as independent, see `Variance.share`.
 
     Returns:
         The probability as the estimate's mean; NaN at both ends if either has one run for every
         task, whose variance is then unknown.
 
     Raises:
-        ValueError: their numbers of tasks differ; else as `mean_interval`.
+        ValueError: the numbers of tasks differ; else as `mean_interval`.
     """
     if len(first) != len(second):
         raise ValueError(f"{len(first)} tasks against {len(second)}: a pair is of one task")
@@ -137,10 +138,10 @@ def probability_of_improvement(
 def performance_profile(
     strata: Sequence[ArrayLike], thresholds: ArrayLike, share: float = 1.0
 ) -> Line:
-    """The part of all runs whose score is above a threshold, for each of `thresholds`.
+    """Returns for each threshold the proportion of runs whose score is above it.
 
-    The run-score distribution of section 4.2, with Wilson's pointwise intervals. Where one profile
-    is above another at every threshold, the first is stochastically better; where they cross,
+    This is the run-score distribution of section 4.2, with Wilson's pointwise intervals. If one
+    profile is above another at every threshold, the first is stochastically better; if they cross,
     neither is.
 
     Args:
@@ -149,8 +150,8 @@ def performance_profile(
         share: as for `probability_of_improvement`.
 
     Returns:
-        By threshold, the part and its pointwise 95 % interval, whose ends are NaN where every task
-        has one run.
+        For each threshold the proportion and its pointwise 95 % interval; the ends are NaN if every
+        task has one run.
 
     Raises:
         ValueError: as `mean_interval`.

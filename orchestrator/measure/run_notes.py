@@ -1,4 +1,4 @@
-"""What a run's report comes to, in sentences, and what to know before trusting its numbers."""
+"""Writes the main results of a report as sentences, and notes on what limits its numbers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from muxrl.orchestrator.storage.versions import version_notes
 from muxrl.protocol.suggestions import listed
 
 TOLERANCE = 0.05
-"""Of budgets that a clock or an open episode ended: a twentieth is no advantage."""
+"""Relative difference of budgets that does not count: clocks and open episodes cause such."""
 
 _MAX_LISTED = 5
 _BLOCKS = 10
 _LEAST_RECORDS = 2 * _BLOCKS
 _NOTICEABLE = 2.5
-"""Typical steps from block to block. Were they noise alone, one curve in sixty would fall so far; a
-curve that falls at once is three of them lower."""
+"""How many typical steps between blocks a curve must fall. Of curves of mere noise, one in sixty
+falls so far; a curve that falls all at once falls by three steps."""
 _CLAIMS = {
     Verdict.BETTER: "better than random agents in its place",
     Verdict.BETTER_THAN_BOTH: "better than random agents and than untrained ones in its place",
@@ -42,12 +42,12 @@ _CLAIMS = {
 
 
 def headline(servers: Sequence[ServerResult], num_seeds: int, over: str) -> Iterator[str]:
-    """Yields for each server that learns what its evaluation shows; of several seeds, how many.
+    """Yields sentences on what the evaluation of each server that learns shows.
 
     Args:
-        servers: of a report.
-        num_seeds: that it has.
-        over: what its intervals are over.
+        servers: the servers of a report.
+        num_seeds: the number of the report's seeds.
+        over: what the report's intervals are over.
     """
     for server in servers:
         if not server.learns:
@@ -81,12 +81,12 @@ def _sentence(who: str, final: AgainstRandom | None, num_seeds: int, over: str) 
 
 
 class _Note(NamedTuple):
-    """What a reader must know of how a run went.
+    """A note on how a run went.
 
     Attributes:
-        text: with ``{}`` for each of the numbers, if there are any.
-        numbers: those that say how often, or when.
-        is_drawn: whether a report's picture has a line there.
+        text: the note, with ``{}`` for each entry of `numbers`.
+        numbers: how often, or at which env steps, it happened.
+        is_drawn: whether a report's picture has a vertical line there.
     """
 
     text: str
@@ -95,13 +95,13 @@ class _Note(NamedTuple):
 
 
 def run_notes(runs: Sequence[RecordedRun], *, has_picture: bool = False) -> Iterator[str]:
-    """Yields what must be known of how runs went, each a sentence without its full stop.
+    """Yields notes on how runs went, each a sentence without its full stop.
 
-    What is alike in several runs is said once, of all of them, with the range of its numbers.
+    A note that several runs have is yielded once, with the range of its numbers.
 
     Args:
-        runs: of a report, or of a comparison.
-        has_picture: whether there are thin vertical lines in a picture.
+        runs: the runs of a report, or of a comparison.
+        has_picture: whether a picture with thin vertical lines goes with the notes.
     """
     yield from _grouped(runs, {run: list(_notes(run)) for run in runs}, has_picture=has_picture)
 
@@ -109,11 +109,11 @@ def run_notes(runs: Sequence[RecordedRun], *, has_picture: bool = False) -> Iter
 def extra_steps_notes(
     runs: Sequence[RecordedRun], at: Mapping[RecordedRun, EvaluationPoint]
 ) -> Iterator[str]:
-    """Yields for which runs an evaluation says a good deal less training than there was.
+    """Yields notes on runs that had trained for many more env steps than their evaluation says.
 
     Args:
-        runs: of a report, or of a comparison.
-        at: the evaluation that counts, of runs that have one.
+        runs: the runs of a report, or of a comparison.
+        at: by run: the evaluation that counts; runs without one are left out.
     """
     notes: dict[RecordedRun, list[_Note]] = {run: [] for run in runs}
     for run, point in at.items():
@@ -127,7 +127,7 @@ def extra_steps_notes(
 
 
 def pooled_note(runs: Sequence[RecordedRun]) -> str:
-    """Returns what to say of seeds that did not have the same settings throughout, else ""."""
+    """Returns a note if settings changed during pooled runs, but not in all alike; else ""."""
     changed = [run.changed_settings for run in runs]
     keys = dict.fromkeys(key for one in changed for key in one)
     if apart := [key for key in keys if len({one.get(key) for one in changed}) > 1]:
@@ -156,7 +156,7 @@ def _grouped(
 
 
 def _range(of_runs: Sequence[Sequence[int]]) -> str:
-    """Returns the numbers of a run, or between which those of several lie."""
+    """Returns the numbers if all runs have the same ones, else their range."""
     every = [n for one in of_runs for n in one]
     if len({tuple(one) for one in of_runs}) == 1:
         return ", ".join(f"{n:,}" for n in of_runs[0])
@@ -206,7 +206,7 @@ def _notes(run: RecordedRun) -> Iterator[_Note]:
     for name, planned in run.servers.items():
         if planned.learns and run.weights_seq_no.get(name) == 0:
             why = "its first batch needs more env steps"
-            was_played = any(run.env_steps.values())  # a run may fail before its first row
+            was_played = any(run.env_steps.values())  # False if the run failed before its first row
             if was_played and run.env_steps[name] == 0:
                 why = "none of its agents acted in a training episode"
                 if name in run.restarted_at:
@@ -233,14 +233,14 @@ def notes_of(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> It
         for name, found in run.status.warnings.items() if run.status else ():
             whose = f"the log of {name} warns of " if name else ""
             for one in found:
-                if not one.text:  # of a whole run
+                if not one.text:  # a warning of the run itself
                     yield f"run {run.name} was warned: {one.what}"
                     continue
                 yield (
                     f"in run {run.name}, {whose}{one.what} {one.num:,}×, first at "
                     f"{one.env_steps:,} env steps: {one.text}"
                 )
-        is_done = run.status is not None and run.status.state == "done"  # else it says its cause
+        is_done = run.status is not None and run.status.state == "done"  # else a note has its cause
         has_ended = run.points or any(len(curve.returns) for curve in run.training.values())
         if is_done and not has_ended:
             yield (
@@ -310,15 +310,15 @@ def _judging_notes(server: ServerResult) -> Iterator[str]:
 def find_fall(
     curve: Sequence[AgainstRandom], last: AgainstRandom | None, training: Sequence[TrainingCurve]
 ) -> str:
-    """Returns from where to where a server's return fell, in words; "" if it did not.
+    """Returns from where to where a server's return fell, in words; "" if it did not fall.
 
-    Evaluations decide, if there are two: the intervals of first and last do not overlap. Else
-    the train returns do: in each seed, the last tenth of the records is far below the first.
+    With at least two evaluations, it fell if the interval of the last is below that of the first.
+    Otherwise the train returns decide: in each seed, the last tenth must be far below the first.
 
     Args:
-        curve: its evaluations, by env steps.
-        last: the final one.
-        training: for each seed.
+        curve: the server's evaluations, in order of env steps.
+        last: its final evaluation.
+        training: for each seed: returns during training.
     """
     if curve and last is not None and last.env_steps > curve[0].env_steps:
         first = curve[0]
@@ -342,8 +342,8 @@ def find_fall(
 def _fall(curve: TrainingCurve) -> tuple[float, float] | None:
     """Returns the means of the first and the last tenth, if the last is noticeably lower.
 
-    Records are means over the same recent episodes, in part, so their own deviation says little of
-    how far they wander; the steps between the means of tenths do.
+    Neighbouring records are means over partly the same episodes, so their deviation says little
+    about how far a curve wanders; the steps between the means of tenths do.
     """
     if len(curve.returns) < _LEAST_RECORDS:
         return None

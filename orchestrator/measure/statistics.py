@@ -1,17 +1,18 @@
-"""Means, proportions and differences with 95 % intervals, in closed form.
+"""Computes means, proportions and differences with 95 % intervals, in closed form.
 
-What an interval speaks of is its `Unit`. Over *episodes* it speaks of the policies that were
-trained: had they played other episodes, what would the mean be? Over *seeds* it speaks of training
-again: each run counts as one number, its mean over its episodes. Evaluations of different seeds
-play different episodes, so the luck of the episodes is in how the runs differ. Where runs played
-the same episodes all the same, what these have in common is added (`shared_variance`).
+The `Unit` of an interval says what would be repeated. An interval over *episodes* is about the
+trained policies: what would the mean be if they played other episodes? An interval over *seeds* is
+about training again: each run counts as one number, its mean over its episodes. Evaluations of
+different seeds usually play different episodes, so the luck of the episodes shows in how the runs
+differ. If runs did play the same episodes, the variance that these share is added
+(`shared_variance`).
 
-Numbers come as *strata*, one array for each seed (or for each set of opponents): the mean is the
+Numbers come as *strata*, one array for each seed (or for each set of opponents). The mean is the
 mean of the strata's means, so every stratum has the same weight. Intervals are Student's t with
-Satterthwaite's degrees of freedom, all strata being assumed to have the same variance: N - K for K
-strata with N numbers in all, if each has equally many; fewer otherwise, because a small stratum has
-the same weight and is known less well. With a stratum of one number there is no interval, nor with
-a few that are all equal (`has_interval`).
+Satterthwaite's degrees of freedom, assuming that all strata have the same variance: N - K for K
+strata of equal size with N numbers in all; fewer for unequal sizes, because a small stratum has the
+same weight but a less certain mean. There is no interval if a stratum has one number, or if
+the numbers are few and all equal (`has_interval`).
 """
 
 from __future__ import annotations
@@ -23,34 +24,34 @@ from enum import StrEnum
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri, stdtrit  # what scipy.stats calls; that would take a second to load
+from scipy.special import ndtri, stdtrit  # scipy.stats takes a second to import
 
 from muxrl.orchestrator.measure.rounding import is_wide
 
 CONFIDENCE = 0.95
 NUM_RESAMPLES = 10_000
-"""The ends of a 95 % interval then move by about 1 % of its width from one RNG seed to another."""
+"""With so many, the ends of a 95 % interval move by about 1 % of its width between RNG seeds."""
 _TAIL = (1 + CONFIDENCE) / 2
 NORMAL = float(ndtri(_TAIL))
-"""How many standard deviations a normal interval reaches: 1.96."""
+"""How many standard deviations a normal interval reaches on each side: 1.96."""
 _LEAST_WON_OR_LOST = 20
 Floats = NDArray[np.float64]
 
 
 class Unit(StrEnum):
-    """What an interval is over."""
+    """What an interval is over, that is, what would be repeated."""
 
     EPISODES = "episodes"
-    """Of these policies."""
+    """Other episodes of the same policies."""
     SEEDS = "seeds"
-    """Of training again."""
+    """Training again."""
     PAIRS = "pairs of seeds"
-    """Of training again, both of those that meet."""
+    """Training again both runs that meet in a game."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and its 95 % interval; both ends are NaN where there are too few numbers for one."""
+    """A mean and its 95 % interval; both ends are NaN if there is no interval."""
 
     mean: float
     low: float
@@ -58,68 +59,71 @@ class Estimate:
 
 
 def unknown(mean: float) -> Estimate:
-    """Returns a mean without an interval."""
+    """Returns the estimate of a mean without an interval."""
     return Estimate(mean, math.nan, math.nan)
 
 
 UNKNOWN = unknown(math.nan)
-"""The estimate of no number at all."""
+"""The estimate if there is no number at all."""
 Line = Sequence[tuple[float, Estimate]]
-"""What is drawn: estimates by their place on the horizontal axis."""
+"""A line to be drawn: estimates with their places on the horizontal axis."""
 
 
 @dataclass(frozen=True)
 class Variance:
-    """The variance of a mean, as far as it is known.
+    """The estimated variance of a mean.
 
     Attributes:
         value: the estimate; NaN: unknown.
-        freedom: its degrees of freedom.
+        freedom: degrees of freedom of the estimate.
     """
 
     value: float
     freedom: float
 
     def __add__(self, other: Variance) -> Variance:
-        """That of a sum of independent means, with Satterthwaite's degrees of freedom."""
+        """Returns the variance of a sum of independent means; freedom is Satterthwaite's."""
         total = self.value + other.value
         parts = self.value**2 / self.freedom + other.value**2 / other.freedom
         return Variance(total, total**2 / parts if parts > 0 else self.freedom)
 
     def share(self, shared: Variance) -> float:
-        """The part that this one is of its sum with `shared`: how many of the runs count as
-        independent, if `shared` is what they have in common."""
+        """Returns which proportion of the sum of this variance and `shared` is this one.
+
+        If `shared` is the variance that runs share, this proportion of the runs counts as
+        independent.
+        """
         total = self.value + shared.value
         return self.value / total if total > 0 else 1.0
 
     @property
     def quantile(self) -> float:
-        """How many standard deviations the interval reaches on each side."""
+        """How many standard deviations the 95 % interval reaches on each side."""
         return float(stdtrit(self.freedom, _TAIL))
 
     def around(self, mean: float) -> Estimate:
-        """Returns a mean with its interval."""
+        """Returns a mean of this variance with its interval."""
         reach = self.quantile * math.sqrt(self.value)
         return Estimate(mean, mean - reach, mean + reach)
 
 
 NO_VARIANCE = Variance(0.0, math.inf)
-"""Of runs that share no episodes."""
+"""The shared variance of runs that share no episodes."""
 
 
 def mean_interval(strata: Sequence[ArrayLike], shared: Variance = NO_VARIANCE) -> Estimate:
-    """The mean of the strata's means, with its interval.
+    """Returns the mean of the strata's means, with its interval.
 
     Args:
         strata: one array ``[num_numbers]`` each.
-        shared: the variance that all of them have in common, see `shared_variance`.
+        shared: a variance that all numbers share, see `shared_variance`.
 
     Returns:
-        The estimate; NaN at both ends if a stratum has one number, whose variance is unknown, or as
-        `has_interval` says.
+        The estimate; NaN at both ends if a stratum has one number, whose variance is unknown, or if
+        `has_interval` says that there is no interval.
 
     Raises:
-        ValueError: there is no stratum, an empty one, or a number that is not finite.
+        ValueError: there is no stratum, a stratum is empty, or a number is not finite.
     """
     arrays = checked_strata(strata, "mean")
     mean = _mean(arrays)
@@ -129,7 +133,7 @@ def mean_interval(strata: Sequence[ArrayLike], shared: Variance = NO_VARIANCE) -
 
 
 def difference_interval(strata: Sequence[ArrayLike], other_strata: Sequence[ArrayLike]) -> Estimate:
-    """The mean of the first less that of the second, for two independent samples (Welch).
+    """Returns the mean of the first sample less that of an independent second one (Welch).
 
     Raises:
         ValueError: as `mean_interval`.
@@ -148,12 +152,12 @@ def estimate_of(
     share_episodes: bool = False,
     is_proportion: bool = False,
 ) -> Estimate:
-    """The mean over runs of what each had in its episodes.
+    """Returns the mean over runs of their means over episodes, with its interval.
 
     Args:
         runs: for each run ``[num_episodes]``, NaN for an episode that does not count.
         unit: what the interval is over.
-        share_episodes: whether the k-th episode is the same one in all runs.
+        share_episodes: whether the k-th episode is the same in all runs.
         is_proportion: whether every number is 0 or 1; the interval is then Wilson's.
 
     Raises:
@@ -172,11 +176,13 @@ def estimate_of(
 def part_over_seeds(
     parts: ArrayLike, num_episodes: int, shared: Variance = NO_VARIANCE
 ) -> Estimate:
-    """The mean of runs' proportions, with Wilson's interval for as many episodes as vary like them.
+    """Returns the mean of runs' proportions, with Wilson's interval.
+
+    The interval is that of as many independent episodes as would have the variance of the mean.
 
     Args:
-        parts: ``[num_runs]``, from 0 to 1.
-        num_episodes: of all runs, that count where nothing varies.
+        parts: the proportions ``[num_runs]``, from 0 to 1.
+        num_episodes: number of episodes of all runs, which all count if nothing varies.
         shared: as for `mean_interval`.
     """
     known = checked(parts, "proportion")
@@ -185,14 +191,15 @@ def part_over_seeds(
 
 
 def are_proportions(values: Iterable[Floats]) -> bool:
-    """Returns whether each of the numbers is 0 or 1; those that are not finite do not count."""
+    """Whether all finite numbers are 0 or 1."""
     return all(np.isin(array[np.isfinite(array)], (0.0, 1.0)).all() for array in values)
 
 
 def are_won_or_lost(returns: Sequence[Floats]) -> bool:
-    """Returns whether returns are proportions, too.
+    """Whether returns only say if an episode was won or lost, as 1 or 0.
 
-    Zeros alone may be of any scale, and a few zeros and ones may count something.
+    Zeros alone may be of any scale, and a few zeros and ones may be counts, so both numbers must
+    occur in enough episodes.
     """
     known = np.concatenate(returns)
     known = known[np.isfinite(known)]
@@ -200,14 +207,14 @@ def are_won_or_lost(returns: Sequence[Floats]) -> bool:
 
 
 def shared_variance(runs: Sequence[Floats]) -> Variance:
-    """The variance of a mean over runs that comes of the episodes they all played.
+    """Returns the variance of a mean over runs that is due to episodes which all runs played.
 
-    That the third episode was an easy one for everybody does not show in how the runs differ. It is
+    If an episode was easy for all runs, this does not show in how the runs differ. The result is
     the variance component of the episodes in a table of runs by episodes, without replication
     (Searle, Casella & McCulloch 1992, "Variance Components", chapter 4).
 
     Args:
-        runs: for each run ``[num_episodes]``; episodes in which one of them has a NaN are left out.
+        runs: for each run ``[num_episodes]``; episodes in which a run has NaN are left out.
     """
     num = min(map(len, runs), default=0)
     table = np.array([run[:num] for run in runs], np.float64).reshape(len(runs), num)
@@ -223,14 +230,14 @@ def shared_variance(runs: Sequence[Floats]) -> Variance:
 
 
 def wilson_interval(strata: Sequence[ArrayLike], share: float = 1.0) -> Estimate:
-    """The mean of the strata's means, each of zeros and ones, with Wilson's interval.
+    """Returns the mean of the means of strata of zeros and ones, with Wilson's interval.
 
-    Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference": 0 of 20 is
-    not [0, 0], but [0, 0.16].
+    Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference": 0 of 20
+    has the interval [0, 0.16], not [0, 0].
 
     Args:
         strata: one array ``[num_numbers]`` each.
-        share: the part of them that count as independent.
+        share: the proportion of numbers that count as independent.
 
     Raises:
         ValueError: as `mean_interval`.
@@ -244,9 +251,9 @@ def wilson_interval(strata: Sequence[ArrayLike], share: float = 1.0) -> Estimate
 
 
 def _wilson(part: float, variance: Variance, num: float, quantile: float) -> Estimate:
-    """Wilson's interval for as many independent episodes as have this variance.
+    """Returns Wilson's interval for as many independent episodes as would have this variance.
 
-    Where nothing varied there is no such number, and all `num` of them count (Korn & Graubard 1998,
+    If nothing varies, there is no such number, and all `num` episodes count (Korn & Graubard 1998,
     "Confidence Intervals for Proportions with Small Expected Number of Positive Counts").
     """
     if math.isnan(variance.value):
@@ -260,12 +267,13 @@ def _wilson(part: float, variance: Variance, num: float, quantile: float) -> Est
 
 
 def has_interval(strata: Sequence[Floats]) -> bool:
-    """Returns whether numbers tell how far their mean may be off: they vary, or are many.
+    """Whether numbers show how far off their mean may be: they vary, or there are many.
 
-    A variance of 0 is none that was measured: equal numbers do not show that the next one is equal.
-    What is left is that all of N lie on one side of the median with a probability of 2 ** (1 - N)
-    (Thompson 1936, "On Confidence Ranges for the Median"): where six are equal, an interval of no
-    width holds it with 95 %; for fewer, no interval does. Of K strata that is N - K + 1.
+    The variance of equal numbers is no estimate: equal numbers do not show that the next one will
+    be equal, too. But N numbers all lie on one side of the median with a probability of only
+    2 ** (1 - N) (Thompson 1936, "On Confidence Ranges for the Median"): if six are equal, an
+    interval of width 0 contains the median with 95 %; with fewer, no interval does. For K strata,
+    N - K + 1 takes the place of N.
 
     Args:
         strata: one array ``[num_numbers, ...]`` each.
@@ -278,7 +286,7 @@ def has_interval(strata: Sequence[Floats]) -> bool:
 
 
 def variance_of(strata: Sequence[Floats]) -> Variance:
-    """The variance of the mean of the strata's means; unknown if one of them has one number."""
+    """Returns the variance of the strata's mean of means; unknown if a stratum has one number."""
     sizes = np.array([len(stratum) for stratum in strata])
     if sizes.min() == 1:
         return Variance(math.nan, 1.0)
@@ -290,16 +298,16 @@ def variance_of(strata: Sequence[Floats]) -> Variance:
 def widened(
     deviations: Floats, num: int, num_strata: int, shared: Variance = NO_VARIANCE
 ) -> Floats:
-    """The ends of an interval, from how a statistic deviates in resamples: ``[2, ...]``.
+    """Returns the ends ``[2, ...]`` of an interval, relative to the estimate, from resamples.
 
-    A plain percentile interval is too narrow in small samples. Deviations are widened by
-    ``sqrt(N / (N - K))``, what resampling lacks of an unbiased variance, and by Student's t
+    A plain percentile interval is too narrow in small samples. So deviations are multiplied by
+    ``sqrt(N / (N - K))``, which makes the variance of resamples unbiased, and by Student's t
     quantile over the normal one (Hesterberg 2015, "What Teachers Should Know About the Bootstrap").
 
     Args:
-        deviations: ``[num_resamples, ...]``.
-        num: numbers that were drawn from, N.
-        num_strata: in which they were drawn, K.
+        deviations: of the statistic in resamples from the estimate, ``[num_resamples, ...]``.
+        num: N, how many numbers were resampled.
+        num_strata: K, in how many strata.
         shared: as for `mean_interval`.
     """
     deviations = deviations * math.sqrt(num / (num - num_strata))
@@ -313,10 +321,10 @@ def widened(
 
 
 def checked(values: ArrayLike, what: str = "mean") -> Floats:
-    """Returns the numbers as one flat array.
+    """Returns the numbers as one flat array; `what` is the statistic that an error names.
 
     Raises:
-        ValueError: there is none, or one is not finite.
+        ValueError: there is no number, or a number is not finite.
     """
     array = np.asarray(values, dtype=np.float64).ravel()
     if not len(array):
@@ -327,10 +335,10 @@ def checked(values: ArrayLike, what: str = "mean") -> Floats:
 
 
 def checked_strata(strata: Sequence[ArrayLike], what: str) -> list[Floats]:
-    """Returns each stratum as `checked` has it; `what` is made of them.
+    """Returns each stratum as one flat array; `what` is the statistic that an error names.
 
     Raises:
-        ValueError: there is none, or as `checked`.
+        ValueError: there is no stratum; else as `checked`.
     """
     if not len(strata):
         raise ValueError(f"a {what} needs at least one stratum")

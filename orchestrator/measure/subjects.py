@@ -1,4 +1,4 @@
-"""Whose return or metric is measured: a rule from a run's wide frame to one number an episode."""
+"""Selects whose return or metric is measured: one number an episode from a run's wide frame."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ class Subject:
     """Some agents whose return is measured, or one of the simulation's metrics.
 
     Attributes:
-        kind: the return of "total" is the sum over all agents, that of all others the mean over
-            their agents; a metric is of the episode, or the mean over some agents.
-        name: of the server, side, role, team, agent or metric; of a role's metric ``hits:prey``.
-        agents: whose return or metric it is; `COMMON` alone: the episode's.
-        metric: its name.
+        kind: of "total" the number is the sum over all agents, of others the mean over `agents`; a
+            "metric" may also be the whole episode's own.
+        name: of the server, side, role, team, agent or metric; ``hits:prey`` for the metric of a
+            role.
+        agents: the agents whose return or metric is measured; `COMMON` alone: the whole episode.
+        metric: name of the metric, or `RETURN`.
     """
 
     kind: Kind
@@ -41,42 +42,42 @@ class Subject:
 
     @property
     def key(self) -> str:
-        """Its name among all subjects: ``role:prey``, ``total``, ``metric:win``."""
+        """The subject's unique name: ``role:prey``, ``total``, ``metric:win``."""
         return self.kind if self.kind == "total" else f"{self.kind}:{self.name}"
 
     @property
     def title(self) -> str:
-        """Its name with the number of agents, for headings."""
+        """The subject's name with the number of its agents, for headings."""
         if len(self.agents) == 1:
             return self.name
         how = "sum" if self.kind == "total" else "mean"
         return f"{self.name} ({how} over {len(self.agents)} agents)"
 
     def of(self, evaluations: DataFrame) -> Series:
-        """Returns its number in each episode, by the index of the wide frame.
+        """Returns the subject's number in each episode, by the index of the wide frame.
 
-        An agent that was not in an episode does not count there; NaN where none was.
+        An agent that was not in an episode does not count there; NaN if none was.
         """
         columns = [(self.metric, agent) for agent in self.agents]
         own = evaluations.reindex(columns=columns)
         return own.sum(axis=1, min_count=1) if self.kind == "total" else own.mean(axis=1)
 
     def returns(self, by_agent: AgentReturns) -> Floats:
-        """Returns the same of episodes that were just played: ``[num_episodes]``."""
+        """Returns the subject's return in each episode: ``[num_episodes]``."""
         return returns_by_episode(by_agent, self.agents, is_sum=self.kind == "total")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a subject had in each episode of one evaluation.
+    """A subject's number in each episode of one evaluation.
 
     Attributes:
-        env_steps: of training before it.
+        env_steps: env steps of training before the evaluation.
         first_seed: as `EvaluationPoint.first_seed`.
-        episodes: by who was replaced ``[num_episodes]``, NaN in an episode that nobody of it was
-            in; conditions in which no episode had it are left out, but never `AS_LEARNED`.
-        in_place: the condition in which its own agents are at random; "": there is none.
-        time_s: seconds of training before it; NaN: not recorded.
+        episodes: by condition: ``[num_episodes]``, NaN in an episode without any of the subject's
+            agents; conditions without any number are left out, except `AS_LEARNED`.
+        in_place: the condition in which the subject's own agents are random; "": there is none.
+        time_s: seconds of training before the evaluation; NaN: not recorded.
     """
 
     env_steps: int
@@ -89,7 +90,7 @@ class Measured:
     def of(
         cls, point: EvaluationPoint, episodes: Mapping[str, Floats], in_place: str
     ) -> Measured | None:
-        """Returns what an evaluation measured; None if the subject took no part in it."""
+        """Returns the numbers of an evaluation; None if the subject took no part in it."""
         known = {who: one for who, one in episodes.items() if np.isfinite(one).any()}
         if AS_LEARNED not in known:
             return None
@@ -97,27 +98,27 @@ class Measured:
 
     @property
     def learned(self) -> Floats:
-        """With all agents as learned."""
+        """The numbers with all agents as learned."""
         return self.episodes[AS_LEARNED]
 
     @property
     def random(self) -> Floats | None:
-        """With its own agents at random; None: not measured."""
+        """The numbers with the subject's own agents at random; None: not measured."""
         return self.episodes.get(self.in_place) if self.in_place else None
 
     @property
     def untrained(self) -> Floats | None:
-        """And as their server began."""
+        """The numbers with the subject's own agents untrained; None: not measured."""
         return self.episodes.get(untrained(self.in_place))
 
     def mean(self, replaced: str = AS_LEARNED) -> float:
-        """Returns the mean over its episodes; NaN if none had it."""
+        """Returns the mean over the episodes of a condition; NaN if no episode has a number."""
         episodes = self.episodes.get(replaced, _NONE)
         known = episodes[np.isfinite(episodes)]
         return float(known.mean()) if len(known) else math.nan
 
     def cut(self, num_episodes: int) -> Measured:
-        """Returns the first episodes alone."""
+        """Returns only the first episodes."""
         first = {who: episodes[:num_episodes] for who, episodes in self.episodes.items()}
         known = {w: one for w, one in first.items() if w == AS_LEARNED or np.isfinite(one).any()}
         return replace(self, episodes=known)
@@ -129,12 +130,12 @@ def measured(
     subject: Subject,
     in_place: str = "",
 ) -> list[Measured]:
-    """Returns what a subject had in each evaluation that it took part in.
+    """Returns a subject's numbers in each evaluation that it took part in.
 
     Args:
-        evaluations: of a run, as one wide frame.
-        points: those that count.
-        subject: whose numbers.
+        evaluations: a run's evaluations, as one wide frame.
+        points: the evaluations that count.
+        subject: the subject.
         in_place: as in `Measured`.
     """
     conditions = evaluations.index.droplevel("episode")
@@ -148,9 +149,9 @@ def measured(
 
 
 def last_of_each(runs: Sequence[Sequence[Measured]], conditions: Collection[str]) -> list[Measured]:
-    """Returns the last evaluation of each run; [] if one has none.
+    """Returns the last evaluation of each run; [] if a run has none.
 
-    It is the last with these conditions, if all runs have such a one.
+    If all runs have evaluations with these conditions, it is the last of these.
     """
     whole = [[one for one in run if one.episodes.keys() >= set(conditions)] for run in runs]
     usable = whole if all(whole) else runs

@@ -1,1 +1,1 @@
-"""What a run writes while it lives, and reads back afterwards."""
+"""Writes the records of a run while it goes on, and reads them back afterwards."""

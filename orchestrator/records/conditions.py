@@ -1,18 +1,18 @@
-"""The conditions of an evaluation: all as learned, or something else in the place of some agents.
+"""The conditions of an evaluation: all agents act as learned, or some of them are replaced.
 
-In records, a condition is the text in ``replaced``::
+Records name a condition by the text in ``replaced``::
 
     null                  all agents act as learned
     "ppo"                 the agents of server ppo act at random
-    "ppo:untrained"       they act with the weights that the server began with
-    "ppo/left"            those of them on the side "left" act at random
-    "ppo/left:untrained"  they act with the weights that the server began with
-    "ppo=dqn"             they act as dqn has learned, a shadow of that server
-    "ppo=dqn:untrained"   they act with the weights that dqn began with
+    "ppo:untrained"       the agents of ppo act with the weights that it began with
+    "ppo/left"            the agents of ppo on the side "left" act at random
+    "ppo/left:untrained"  the agents of that side act with the weights that ppo began with
+    "ppo=dqn"             the agents of ppo act as its shadow dqn has learned
+    "ppo=dqn:untrained"   the agents of ppo act with the weights that dqn began with
 
-A server's id has none of "/", ":" and "=", so these are unambiguous; a side may have them. One
-text tells conditions apart, so that whoever looks for a server's id finds what it found before
-there were the others.
+A server's id has none of "/", ":" and "=", so the texts are unambiguous; a side may have
+them. A server's id alone still means its agents at random, as in runs that are older than the
+other conditions.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ _SIDE, _SHADOW, _UNTRAINED = "/", "=", ":untrained"
 
 
 def untrained(key: str) -> str:
-    """Returns the key of the condition in which the same agents act as their server began."""
+    """Returns the key of a condition with untrained weights instead of random actions."""
     return f"{key}{_UNTRAINED}"
 
 
 def seen_by(server_id: str, conditions: Collection[str]) -> dict[str, str]:
-    """Returns what conditions of an evaluation are to a server that may have acted in none of its
-    training: each as if the server, which was a shadow then, had acted.
+    """Renames the conditions of an evaluation as if a server had acted, even if it was a shadow.
 
     Args:
-        server_id: it is a shadow, was one, or had one that replaced it.
-        conditions: keys, "" for all as learned.
+        server_id: of a server that is or was a shadow, or was replaced by its shadow.
+        conditions: keys of the evaluation's conditions; "": all agents act as learned.
 
     Returns:
-        Key to key; that of the server which acted is where that did. {}: it was not evaluated.
+        Recorded key to new key. If the server was a shadow in this evaluation, the condition in
+        which it acted becomes "", and "" becomes the id of the server that acted in training.
+        {}: the server was not evaluated.
     """
     for key in conditions:
         acting, _, shadow = key.partition(_SHADOW)
@@ -51,22 +52,22 @@ def seen_by(server_id: str, conditions: Collection[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Condition:
-    """Who plays; the others act as learned."""
+    """Which agents are replaced, and by what; all others act as learned."""
 
     server_id: str | None = None
-    """Whose agents are replaced; None: nobody's."""
+    """The server whose agents are replaced; None: no agent is."""
     side: str = ""
-    """Which of them, see `muxrl.orchestrator.measure.sides`; "": all."""
+    """The side that is replaced, see `muxrl.orchestrator.measure.sides`; "": all agents."""
     agents: tuple[str, ...] = ()
     """The agents of that side."""
     is_untrained: bool = False
-    """Whether they act as the server began, or its shadow, instead of at random."""
+    """Whether the agents act with the first weights of the server, or of its shadow."""
     shadow: str = ""
-    """The server that acts in its place; "": none."""
+    """The server that acts in place of `server_id`; "": none."""
 
     @property
     def key(self) -> str | None:
-        """The text in records."""
+        """The text that stands for the condition in records."""
         if self.server_id is None:
             return None
         key = f"{self.server_id}{_SIDE}{self.side}" if self.side else self.server_id

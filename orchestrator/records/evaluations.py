@@ -1,12 +1,11 @@
 """A run's evaluations as one wide frame: a row for each episode, a column for each number.
 
-Its index is ``(env_steps, replaced, episode)``: env steps of training before the evaluation, who
-was replaced (a `Condition`'s key; "" where all agents acted as learned), and the episode's place,
-which is the same episode in every condition. Its columns are ``(metric, agent)``: `RETURN`, or a
-metric's name, and whose it is, with `COMMON` in an agent's place where it is of the episode.
-Numbers are float64, NaN where there was none. Who is measured is a
-`muxrl.orchestrator.measure.subjects.Subject`. pandas, which Ray Tune brings, is imported when
-needed.
+Its index is ``(env_steps, replaced, episode)``: env steps of training before the evaluation, the
+condition (a `Condition`'s key; "": all agents acted as learned), and the episode's index in the
+evaluation. The same index is the same episode in every condition. Its columns are ``(metric,
+agent)``: `RETURN` or the name of a metric, and the agent, or `COMMON` for a number of the whole
+episode. Numbers are float64; a missing one is NaN. A `muxrl.orchestrator.measure.subjects.Subject`
+selects what is measured. pandas, which Ray Tune brings, is imported when needed.
 """
 
 from __future__ import annotations
@@ -27,38 +26,41 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 RETURN = "return"
-"""Stands for returns among the metrics, none of which may have this name."""
+"""The name of the return among the metrics; no metric may have it."""
 AS_LEARNED = ""
 INDEX = ("env_steps", "replaced", "episode")
 _UNRECORDED = 10_000
-"""The first seed of evaluations whose rows do not say it: those of all runs were the same then."""
+"""The first seed of evaluations whose rows lack it: at that time all runs used this one."""
 
 
 @dataclass(frozen=True)
 class EvaluationPoint:
-    """One evaluation: the same weights under every condition that was measured."""
+    """One evaluation: the same weights in each condition that was measured."""
 
     env_steps: int
-    """Env steps of training before it."""
+    """Env steps of training before the evaluation."""
     time_s: float = math.nan
-    """Seconds of training before it; NaN where it was not recorded."""
+    """Seconds of training before the evaluation; NaN if they were not recorded."""
     first_seed: int | None = None
-    """Of its episodes' resets; None: those of an external simulation, which are its own."""
+    """The seed of the first episode's reset; None: an external simulation chose the episodes."""
     num_episodes: Mapping[str, int] = field(default_factory=dict)
-    """By who was replaced."""
+    """By condition: how many episodes it has."""
     sides: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    """By server whose agents were found to play against each other: side to agents."""
+    """By server that was found to play against itself: side to agents."""
     logged_agents: frozenset[str] = frozenset()
-    """Of whose actions the simulation chose any itself, in any condition."""
+    """Agents for which the simulation chose any action itself, in any condition."""
     env_steps_played: int = 0
-    """What training had played: open episodes go on to their end; 0: not recorded."""
+    """Env steps that training had played by then, which may be more, since open episodes are played
+    to their end; 0: not recorded."""
 
     @classmethod
     def of(
         cls, env_steps: int, rows: Mapping[str, EvaluationRow], first_seed: int | None
     ) -> EvaluationPoint:
-        """Returns the evaluation of rows, by who was replaced; `first_seed` is where they do not
-        say it."""
+        """Returns the evaluation that rows, by condition, are of.
+
+        `first_seed` is used if the rows have none.
+        """
         first = next(iter(rows.values()))
         sides: dict[str, dict[str, tuple[str, ...]]] = {}
         for condition in map(Condition.of_row, rows.values()):
@@ -78,15 +80,17 @@ class EvaluationPoint:
 class EvaluationSeries:
     """A run's evaluations, from their rows.
 
-    A condition seen again begins the next evaluation, so that a point holds together even where
-    training went on meanwhile and its rows differ by a few env steps. Of two evaluations at the
-    same env step (the last of training and the final one) the later counts, unless it lacks
-    conditions of the earlier one, as one that was stopped does: their episodes are not the same.
-    Those by another rule of acting than the newest are left out.
+    A condition that is seen again begins the next evaluation. So the rows of one evaluation stay
+    together even if training went on meanwhile and their env steps differ a little.
+
+    Of two evaluations at the same env step (the last one during training and the final one) the
+    later one counts, unless it lacks conditions of the earlier one because it was stopped. They are
+    not merged: their episodes differ. Evaluations that chose actions by another rule (sampled or
+    greedy) than the newest one are left out.
 
     Args:
-        most: at how many env steps evaluations are kept, the newest ones; None: all.
-        is_external: whether somebody else's simulation played them.
+        most: the number of env steps whose evaluations are kept, the newest ones; None: all.
+        is_external: whether an external simulation played the episodes.
     """
 
     def __init__(self, most: int | None = None, *, is_external: bool = False) -> None:
@@ -110,7 +114,7 @@ class EvaluationSeries:
 
     @property
     def rows(self) -> dict[int, dict[str, EvaluationRow]]:
-        """By env steps of the evaluation, and by who was replaced."""
+        """The rows that count: by env steps of the evaluation, and by condition."""
         found: dict[int, dict[str, EvaluationRow]] = {}
         for rows in self._by_rule[self.should_explore]:
             at = _env_steps(rows)
@@ -120,7 +124,7 @@ class EvaluationSeries:
 
     @property
     def points(self) -> tuple[EvaluationPoint, ...]:
-        """By env steps, no two at the same."""
+        """The evaluations in order of their env steps, which all differ."""
         return tuple(EvaluationPoint.of(n, one, self._first_seed) for n, one in self.rows.items())
 
     def frame(self) -> DataFrame:
@@ -131,7 +135,7 @@ class EvaluationSeries:
 
 
 def wide_frame(rows: Mapping[tuple[int, str], EvaluationRow]) -> DataFrame:
-    """Returns the frame of rows, which are given by env steps and who was replaced."""
+    """Returns the wide frame of rows, given by env steps and condition."""
     from pandas import DataFrame, MultiIndex
 
     lengths = {at: _num_episodes(rows[at]) for at in sorted(rows)}
@@ -148,7 +152,7 @@ def wide_frame(rows: Mapping[tuple[int, str], EvaluationRow]) -> DataFrame:
 
 
 def frame_of(parts: Mapping[tuple[int, str], DataFrame], like: DataFrame) -> DataFrame:
-    """Returns a wide frame, of the columns of another one, from the episodes of each condition."""
+    """Returns the episodes of each condition as one wide frame; of none, `like` without rows."""
     from pandas import concat
 
     return concat(dict(sorted(parts.items())), names=INDEX[:2]) if parts else like[:0]

@@ -1,6 +1,6 @@
-"""What runs have recorded, as pandas frames.
+"""Returns the records of runs as pandas frames.
 
-What is unknown is None in a column of text, and NaN in one of numbers. pandas, which Ray Tune
+An unknown value is None in a column of text, and NaN in a column of numbers. pandas, which Ray Tune
 brings, is imported when needed.
 """
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 def frame_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> DataFrame:
-    """Returns a frame.
+    """Returns a frame that keeps None in columns of text.
 
-    pandas 3 makes a text column of text and None, in which None becomes NaN, so that ``is None``
-    never holds. Here such a column keeps its objects. A column of numbers and None is of floats.
+    pandas 3 turns a column of text and None into its text type, in which None becomes NaN and ``is
+    None`` never holds. Here such a column has dtype object. Numbers and None make floats.
 
     Args:
-        columns: their names.
-        rows: each with a value for each column.
+        columns: the names of the columns.
+        rows: of each row, a value for each column.
     """
     from pandas import DataFrame, Series
 
@@ -45,7 +45,7 @@ def frame_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> DataFrame
 
 
 def _holds_objects(values: Sequence[Any]) -> bool:
-    """Whether None is among them, and something other than numbers, or nothing else."""
+    """Whether the values include None, and are not otherwise all numbers."""
     known = [value for value in values if value is not None]
     return len(known) < len(values) and not (
         known and all(isinstance(value, int | float) for value in known)
@@ -61,11 +61,11 @@ METRIC_COLUMNS = (*_RUN_COLUMNS, "metric", "server", *_AT_COLUMNS, "value")
 def evaluation_frame(run_dirs: Iterable[Path]) -> DataFrame:
     """Returns every evaluated return of some runs, a row for each agent in each episode.
 
-    Columns are `EVALUATION_COLUMNS`: `server` and `algorithm` are those that served the agent
-    then, `env_steps` and `time_s` of training before the evaluation, `replaced` the server whose
-    agents acted at random (None: all as learned; ``SERVER:untrained``, ``SERVER=SHADOW``: see
-    `muxrl.orchestrator.records.conditions`), `episode` its place in the evaluation, which is the
-    same seed in every condition, and `return` the agent's raw one.
+    Columns are `EVALUATION_COLUMNS`: `server` and `algorithm` served the agent at that time,
+    `env_steps` and `time_s` are those of training before the evaluation, `replaced` is the server
+    whose agents acted at random (None: all as learned; ``SERVER:untrained``, ``SERVER=SHADOW``: see
+    `muxrl.orchestrator.records.conditions`), `episode` is the episode's index in the evaluation
+    (the same seed in every condition), and `return` is the agent's raw return.
 
     Raises:
         NotARunDirectory: a folder is no run's, or its ``plan.json`` is absent or broken.
@@ -82,8 +82,9 @@ def evaluation_frame(run_dirs: Iterable[Path]) -> DataFrame:
 def metric_frame(run_dirs: Iterable[Path]) -> DataFrame:
     """Returns every evaluated metric of some runs, a row for each episode that had it.
 
-    Columns are `METRIC_COLUMNS`: `metric` is its name, `agent` whose it is and `server` who serves
-    that agent, both None where it is of the whole episode; the others as in `evaluation_frame`.
+    Columns are `METRIC_COLUMNS`: `metric` is the metric's name, `agent` has the metric and `server`
+    serves that agent, both None for a metric of the whole episode; the others as in
+    `evaluation_frame`.
 
     Raises:
         NotARunDirectory, MalformedMetrics: as `evaluation_frame`.
@@ -97,14 +98,17 @@ def metric_frame(run_dirs: Iterable[Path]) -> DataFrame:
 
 
 def _values(run_dirs: Iterable[Path]) -> Iterator[tuple[Any, ...]]:
-    """Yields each number of each evaluation: the run, as `_RUN_COLUMNS` have it, its name among
-    metrics, the server that acted and its algorithm, `_AT_COLUMNS`, and itself."""
+    """Yields a tuple for each number of each evaluation.
+
+    It has a tuple of the values of `_RUN_COLUMNS`, the name of the metric or `RETURN`, the server
+    that acted, its algorithm, the values of `_AT_COLUMNS`, and the number.
+    """
     for run_dir in run_dirs:
         folder = RunDirectory.open(run_dir)
         plan = folder.read_plan()
         run = (folder.path.resolve().name, plan.assignment, plan.seed)
         rows = list(iter_rows(folder.metrics / "evaluation.jsonl", EvaluationRow))
-        acted: dict[int, set[str]] = {}  # one that shadows follow, or have replaced, is among them
+        acted: dict[int, set[str]] = {}  # also servers that a shadow follows or replaced
         for row in rows:
             acted.setdefault(row.env_steps, set()).add(Condition.of_row(row).server_id or "")
         for row in rows:
@@ -124,10 +128,10 @@ def _values(run_dirs: Iterable[Path]) -> Iterator[tuple[Any, ...]]:
 def training_frame(run_dirs: Iterable[Path]) -> DataFrame:
     """Returns the training metrics of some runs, a row for each iteration of each server.
 
-    Columns: `run`, `assignment`, `seed`, `server`, `algorithm`, those of a server's rows (see
+    Columns: `run`, `assignment`, `seed`, `server`, `algorithm`, the fields of a server's rows (see
     `records.rows.IterationRow`: `time_s` and `env_steps` of the iteration, `episode_return_mean`
     with exploration, `loss`, ...), and ``learner.POLICY.NAME`` for each number of its learner.
-    What a server does not have is NaN. Servers that do not learn have no rows.
+    A value that a server does not report is NaN. Servers that do not learn have no rows.
 
     Raises:
         NotARunDirectory, MalformedMetrics: as `evaluation_frame`, of the servers' files.
@@ -140,7 +144,7 @@ def training_frame(run_dirs: Iterable[Path]) -> DataFrame:
         run = (folder.path.resolve().name, plan.assignment, plan.seed)
         for server_id, server in plan.servers.items():
             about = dict(zip(always, (*run, server_id, server.algorithm), strict=True))
-            # As they are: a server of another version may have other fields.
+            # As dicts: a server of another version may report other fields.
             for row in iter_rows(folder.metrics / f"{server_id}.jsonl", dict):
                 records.append(about | flat(row))
     columns = list(

@@ -1,13 +1,13 @@
-"""Metrics as they happen: one JSON object a line, and the same rows to what else takes them.
+"""Appends rows of metrics to files, one JSON object a line, and reads them back.
 
-A line goes to the operating system in one write, so that a process that is killed leaves at most an
-incomplete last line, which `read_metrics` skips. A line for which the disk has no room is cut off
+A line goes to the operating system in one write, so a process that is killed leaves at most an
+incomplete last line, which `read_metrics` skips. A line that does not fit on the disk is removed
 again.
 
 Each file has one kind of row, see `muxrl.orchestrator.records.rows`: ``SERVER.jsonl`` a row for
 each training iteration, ``joint.jsonl`` one for each second, ``evaluation.jsonl`` one for each
-condition of each evaluation. What takes rows as they are, with whatever fields they have, reads
-them as ``dict``.
+condition of each evaluation. A reader that wants all fields, declared or not, reads rows as
+``dict``.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from muxrl.orchestrator.storage.json_files import finite
 Row = TypeVar("Row")
 
 _CHUNK_BYTES = 256 * 1024
-"""Read at a time from the end: holds the newest rows of most files."""
+"""How much is read at a time from the end of a file; most newest rows are within it."""
 
 
 def iter_rows(path: Path, kind: type[Row]) -> Iterator[Row]:
     """Yields the rows of one file, oldest first; none if the file is absent.
 
-    A run of ten days has a million of them, so keep only what you need of each. An incomplete last
-    line, of a process that was killed, is left out.
+    A run of ten days has a million rows, so keep only what you need of each. An incomplete last
+    line, left by a process that was killed, is skipped.
 
     Args:
         path: the file.
-        kind: of its rows, or ``dict``.
+        kind: the type of its rows, or ``dict``.
 
     Raises:
         MalformedMetrics: a line is broken.
@@ -50,12 +50,12 @@ def iter_rows(path: Path, kind: type[Row]) -> Iterator[Row]:
 
 
 def rows_from(path: Path, kind: type[Row], begin: int = 0) -> Iterator[tuple[int, Row]]:
-    """Yields the same rows, those that begin at a place or later, each after the place of its end.
+    """Yields the rows of one file from an offset on, each with the offset of its end.
 
     Args:
         path: the file.
-        kind: of its rows.
-        begin: in bytes; it may be within a line, where the file was cut and has grown since.
+        kind: the type of its rows.
+        begin: an offset in bytes; it may be within a line, if the file was cut and has grown since.
 
     Raises:
         MalformedMetrics: a line is broken.
@@ -69,12 +69,12 @@ def rows_from(path: Path, kind: type[Row], begin: int = 0) -> Iterator[tuple[int
 
 
 def last_rows(path: Path, kind: type[Row]) -> Iterator[Row]:
-    """Yields the same rows, the newest first; raises as `iter_rows`."""
+    """Yields the rows of one file, newest first; raises as `iter_rows`."""
     return (row for _, row in _rows(path, kind, _lines_from_end))
 
 
 def whole_lines(file: IO[bytes], begin: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yields each line from `begin` on, after its place; one without an end is not whole yet."""
+    """Yields the offset and text of each line from `begin` on, without an incomplete last one."""
     file.seek(begin)
     for line in file:
         if not line.endswith(b"\n"):
@@ -94,7 +94,7 @@ def _lines_from_end(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def _line_ends(file: IO[bytes]) -> Iterator[int]:
-    """Yields the place after each newline, the last one first, then 0."""
+    """Yields the offset after each newline, the last one first, then 0."""
     begin = file.seek(0, os.SEEK_END)
     while begin:
         end, begin = begin, max(0, begin - _CHUNK_BYTES)
@@ -136,7 +136,7 @@ def last_row(path: Path, kind: type[Row]) -> Row | None:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Returns all rows of a file as they are, see `iter_rows`."""
+    """Returns all rows of a file as dicts, see `iter_rows`."""
     return list(iter_rows(path, dict))
 
 
@@ -144,8 +144,8 @@ class MetricsWriter:
     """Appends a run's metrics to its directory. For one thread at a time.
 
     Args:
-        run_directory: where to; rows of an earlier process are kept and added to.
-        emit: is called with each row that was written, after the name of its file; never raises.
+        run_directory: of the run; new rows follow those of an earlier process.
+        emit: is called with the name of the file and each row that was written; never raises.
     """
 
     def __init__(
@@ -157,14 +157,14 @@ class MetricsWriter:
         self._files: dict[str, IO[bytes]] = {}
         self._is_closed = False
         self.recorded_env_steps = 0
-        """Those of the newest joint row."""
+        """The env steps of the newest joint row."""
         self._emit = emit
 
     def server(self, server_id: str, row: Mapping[str, Any]) -> None:
         """Appends one training iteration to ``<server_id>.jsonl``.
 
         Args:
-            server_id: of the server.
+            server_id: names the file.
             row: an `IterationRow`, as the server's process sends it.
 
         Raises:
@@ -173,7 +173,7 @@ class MetricsWriter:
         self._append(server_id, row)
 
     def joint(self, row: JointRow | Mapping[str, Any]) -> None:
-        """Appends the state of the whole run to ``joint.jsonl``, after all others of its time.
+        """Appends the state of the whole run to ``joint.jsonl``, after the other rows of its time.
 
         Raises:
             CannotRecord: the file cannot be written to.
@@ -194,7 +194,7 @@ class MetricsWriter:
         return path.stat().st_size if path.exists() else 0
 
     def sync(self) -> dict[str, int]:
-        """Has all that was written be on the disk; returns the length of each file in bytes.
+        """Flushes all files to the disk; returns the length of each file in bytes.
 
         Raises:
             CannotRecord: a file cannot be written to.
@@ -208,7 +208,7 @@ class MetricsWriter:
         return {path.name: path.stat().st_size for path in sorted(self._folder.glob("*.jsonl"))}
 
     def cut_back(self, lengths: Mapping[str, int], env_steps: int) -> None:
-        """Drops all that came after `sync` returned these lengths; before anything is appended.
+        """Cuts files back to lengths that `sync` returned; call it before anything is appended.
 
         Raises:
             CannotRecord: a file cannot be cut.
@@ -218,9 +218,9 @@ class MetricsWriter:
         self.recorded_env_steps = env_steps
 
     def cut_back_server(self, server_id: str, length: int) -> None:
-        """Drops what a server has recorded since `sync` returned this length of its file.
+        """Cuts a server's file back to a length that `sync` returned.
 
-        Whoever takes the rows, too, keeps it.
+        Rows that were already passed to `emit` are not taken back.
 
         Raises:
             CannotRecord: the file cannot be cut.
@@ -241,7 +241,7 @@ class MetricsWriter:
         self.close()
 
     def _append(self, name: str, row: msgspec.Struct | Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns what was appended, as plain data."""
+        """Appends a row to a file; returns the row as plain data."""
         if self._is_closed:
             raise ValueError(f"a row for {name!r} came after the metrics were closed")
         record: Mapping[str, Any] = msgspec.to_builtins(row, enc_hook=lambda value: value.tolist())
@@ -252,7 +252,7 @@ class MetricsWriter:
                 _drop_torn_line(path)
                 self._files[name] = path.open("ab", buffering=0)
             file = self._files[name]
-            if not os.path.samestat(path.stat(), os.fstat(file.fileno())):  # as if removed
+            if not os.path.samestat(path.stat(), os.fstat(file.fileno())):  # like a removed file
                 raise FileNotFoundError(errno.ENOENT, "another file is in its place")
             _write_line(file, line.encode())
         except OSError as error:
@@ -263,11 +263,11 @@ class MetricsWriter:
 
 
 def _write_line(file: IO[bytes], line: bytes) -> None:
-    """Appends the whole line or, where the disk has no room for it, nothing."""
+    """Appends the whole line or, if the disk has no room for it, nothing."""
     begin = os.fstat(file.fileno()).st_size
     written = 0
     try:
-        while written < len(line):  # the system may take a part, and say why only then
+        while written < len(line):  # a write may be partial; only the next one raises
             written += file.write(line[written:])
     finally:
         if written < len(line):
@@ -276,7 +276,7 @@ def _write_line(file: IO[bytes], line: bytes) -> None:
 
 
 def _cut(path: Path, length: int, env_steps: int) -> None:
-    """Drops what a file has beyond a length; `env_steps` are those up to which nothing is lost."""
+    """Cuts a file back to a length; an error names the env steps that are safely recorded."""
     try:
         if path.exists() and path.stat().st_size > length:
             os.truncate(path, length)
@@ -285,7 +285,7 @@ def _cut(path: Path, length: int, env_steps: int) -> None:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Cuts what follows the last newline, so that nothing is appended to an incomplete line."""
+    """Removes an incomplete last line, so that nothing is appended to it."""
     try:
         file = path.open("r+b")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Recorded episodes of one agent as a Minari dataset, for offline learning elsewhere."""
+"""Writes the recorded episodes of one agent as a Minari dataset, for offline learning elsewhere."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from muxrl.servers.gymnasium_spaces import to_gymnasium
 
 
 def write_dataset(files: Sequence[Path], dataset_id: str, agent: str | None, about: str) -> int:
-    """Writes a dataset where Minari keeps them (``MINARI_DATASETS_PATH``).
+    """Writes a dataset to Minari's folder (``MINARI_DATASETS_PATH``).
 
-    An agent's step lasts until its next observation, and has all rewards until then. Where an
-    episode terminates without a final observation, the last one stands in its place. An agent that
-    comes back after its end has an episode for each of its lives.
+    An agent's step lasts until its next observation, and has all rewards until then. If an episode
+    ends without a final observation, the last observation is used instead. An agent that comes
+    back after its end has an episode for each of its lives.
 
     Args:
-        files: of `muxrl.orchestrator.records.played`.
+        files: Parquet files of `muxrl.orchestrator.records.played`.
         dataset_id: such as ``chase/prey-v0``.
-        agent: whose steps; None: of the only one there is.
+        agent: whose steps are written; None: the only agent's.
         about: description of the dataset.
 
     Returns:
-        How many episodes it has.
+        The number of episodes.
 
     Raises:
         ValueError: there is no such agent, or no episode of it, or Minari refuses the name.
@@ -67,7 +67,7 @@ def write_dataset(files: Sequence[Path], dataset_id: str, agent: str | None, abo
     if not buffers:
         raise ValueError(f"agent {agent!r} acts in no recorded episode")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it has no author's address, and no environment
+        warnings.simplefilter("ignore")  # about a missing author's address and environment
         minari.create_dataset_from_buffers(
             dataset_id,
             buffers,
@@ -80,9 +80,9 @@ def write_dataset(files: Sequence[Path], dataset_id: str, agent: str | None, abo
 
 
 def _lives(rows: Sequence[Row]) -> list[list[Row]]:
-    """Returns an agent's rows in which it acts, with what it earned and how it ended after them.
+    """Returns an agent's rows in which it acts, as one list for each of its lives.
 
-    Those after an end are a list of their own.
+    Each row also has the rewards that came before the agent's next action, and its end, if any.
     """
     lives: list[list[Row]] = []
     for row in rows:
@@ -101,7 +101,7 @@ def _lives(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _in_columns(space: Space, values: Sequence[Any]) -> Any:
-    """Returns values of a space as a list for each of its parts."""
+    """Returns values of a space with one list for each part of the space."""
     parts = parts_of(space)
     if parts is None:
         return list(values)

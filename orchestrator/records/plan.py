@@ -1,4 +1,4 @@
-"""Which server of a run has which agents, as its ``plan.json`` says, and the agents' roles."""
+"""Describes which server of a run has which agents (``plan.json``), and the agents' roles."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from typing import Any
 from muxrl.protocol.patterns import unnumbered
 
 _MOST_ROLES = 4
-"""Of a server: with more, names that end in numbers say nothing of roles."""
+"""Most roles of a server; with more, the agents' names do not tell roles."""
 
 
 @dataclass(frozen=True)
 class PlannedServer:
-    """Which agents a server was to play, and how."""
+    """The agents that a server was to play, and its algorithm."""
 
     algorithm: str
     agents: tuple[str, ...]
     learns: bool = True
     """Whether its policies changed during the run."""
     shadow: str = ""
-    """The server from whose agents' steps it learned, without acting; "": it acted."""
+    """The acting server from whose agents' steps this one learned; "": this one acted."""
     replaced_by: str = ""
-    """The shadow that acts in its place since the run was resumed; "": none."""
+    """The shadow that replaced this server when the run was resumed; "": none."""
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
-    """Team to its agents; some runs are older than these."""
+    """Team to its agents; {} in older runs, which did not record teams."""
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
-    """``settings`` and ``model`` that the algorithm had where the config gives none; likewise."""
+    """Default ``settings`` and ``model`` of the algorithm; {} in older runs."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run was to be; fields of the file that are not here are of no use to readers."""
+    """The plan of a run: those fields of ``plan.json`` that readers of a run need."""
 
     servers: Mapping[str, PlannedServer]
     assignment: str = ""
-    """Which algorithm has which agents, canonical."""
+    """The canonical string of which algorithm has which agents."""
     seed: int | None = None
     metrics: tuple[str, ...] = ()
-    """Those that the config asks for."""
+    """The names of the metrics that the config asks for."""
     is_external: bool = False
-    """Whether somebody else's simulation played, on seeds that it chose."""
+    """Whether an external simulation played, on seeds that it chose."""
 
     @property
     def acting(self) -> dict[str, PlannedServer]:
-        """Those that act now: each agent is of one of them."""
+        """The servers that act now, by id; each agent belongs to one of them."""
         promoted = {server.replaced_by for server in self.servers.values()}
         return {
             s: server
@@ -55,27 +55,27 @@ class Plan:
 
     @property
     def server_of(self) -> dict[str, str]:
-        """By agent its server."""
+        """By agent: the id of the server that acts for it."""
         return {agent: s for s, server in self.acting.items() for agent in server.agents}
 
 
 @dataclass(frozen=True)
 class Role:
-    """Agents of one server that are shown as one curve, the mean over them."""
+    """Agents of one server whose mean is shown as one curve."""
 
     server_id: str
     name: str
-    """"" where it is all agents of the server."""
+    """Name of the role; "" if it has all agents of the server."""
     agents: tuple[str, ...]
 
     @property
     def key(self) -> str:
-        """SERVER, or SERVER/ROLE."""
+        """The role's name in records and results: SERVER, or SERVER/ROLE."""
         return f"{self.server_id}/{self.name}" if self.name else self.server_id
 
 
 def roles_of(plan: Plan) -> list[Role]:
-    """Returns the roles of a run's servers: the groups, else the agents of one name.
+    """Returns the roles of a run's servers: their groups, else the agents that share a name.
 
     ``predator_0`` and ``predator_1`` have the name ``predator``. A server with one role, or more
     than four, is shown as a whole.
@@ -94,7 +94,7 @@ def roles_of(plan: Plan) -> list[Role]:
 
 
 def groups_of(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Returns the agents of each server that acts, and of each role (`Role.key`)."""
+    """Returns the agents of each acting server, and of each of its roles (by `Role.key`)."""
     acting = plan.acting
     servers = {server_id: server.agents for server_id, server in acting.items()}
     return servers | {r.key: r.agents for r in roles_of(plan) if r.server_id in acting}

@@ -1,20 +1,20 @@
-"""What was played, step by step: the rows of whole episodes, and Parquet files of them.
+"""Records what was played step by step, and reads and writes it as Parquet files.
 
-A row is of one agent in one env step. Its keys:
+Each agent has a row for each env step. Its keys:
 
 =====================================  ==========================================================
-``seed``                               of the episode; what it was reset with, but in a vector
+``seed``                               the episode's; a vector environment is not reset with it
 ``t``                                  env step, from 0
 ``agent``
-``observation``, ``action``            None where the agent only earned something, or ended
-``reward``, ``terminated``,            that followed
+``observation``, ``action``            None if the agent did not act but got a reward, or ended
+``reward``, ``terminated``,            what followed the action
 ``truncated``
-``final_observation``                  of an agent that is done, where there is one
+``final_observation``                  of an agent that is done, if the simulation has one
 =====================================  ==========================================================
 
-In Parquet, values are lists of numbers: all parts of the space in its order, each flattened row by
-row. ``parameter.NAME`` is a column for each parameter of the episode. The file's metadata has the
-agents' spaces, so that `read_episodes` returns the values as they were.
+In Parquet, observations and actions are lists of numbers: all parts of the space in its order, each
+flattened row by row. ``parameter.NAME`` is a column for each parameter of the episode. The file's
+metadata has the agents' spaces, from which `read_episodes` restores the original values.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _VALUES = ("observation", "action", "final_observation")
 
 
 Emit = Callable[[list[Row], Mapping[str, float]], None]
-"""Gets the rows of an episode, and its parameters."""
+"""A callback for an episode that has ended: it gets the rows and the parameters."""
 
 
 class _Episode:
-    """The rows of an episode that is open."""
+    """Collects the rows of an open episode."""
 
     def __init__(
         self, seed: int | None, parameters: Mapping[str, float], observations: Mapping[str, Any]
@@ -65,7 +65,7 @@ class _Episode:
         self._rows: list[Row] = []
 
     def add(self, actions: Mapping[str, Any], result: StepResult, emit: Emit) -> None:
-        """Adds what followed from actions; hands all on at the end."""
+        """Adds a step; passes all rows to `emit` if the episode is over."""
         done = result.terminations.keys() | result.truncations.keys()
         for agent in dict.fromkeys((*self._seen, *result.rewards, *sorted(done))):
             row = {
@@ -88,11 +88,11 @@ class _Episode:
 
 
 class Recorded(Around):
-    """Hands on the rows of each episode at its end.
+    """Wraps a simulation, and passes on the rows of each episode when it ends.
 
     Args:
-        simulation: what is played.
-        emit: gets them.
+        simulation: the simulation to record.
+        emit: is called with the rows and parameters of each episode.
         wants: whether an episode with this seed is recorded.
     """
 
@@ -121,7 +121,7 @@ class Recorded(Around):
 
 
 class RecordedVector(Around):
-    """Does so with the episodes of a `VectorSimulation`'s copies; see `Recorded`."""
+    """Records the episodes of a `VectorSimulation`'s copies; see `Recorded`."""
 
     def __init__(
         self, simulation: VectorSimulation, emit: Emit, wants: Callable[[int | None], bool]
@@ -129,7 +129,7 @@ class RecordedVector(Around):
         super().__init__(simulation)
         self._emit, self._wants = emit, wants
         self._episodes: dict[int, _Episode] = {}
-        """By copy."""
+        """By copy: its open episode, if it is recorded."""
         self._observations: Mapping[str, Rows] = {}
 
     def reset(self, seed: int | None = None) -> dict[str, Rows]:
@@ -140,7 +140,7 @@ class RecordedVector(Around):
     def begin(self, copy: int, seed: int | None, options: Mapping[str, float]) -> None:
         """See `VectorSimulation.begin`."""
         self._inside.begin(copy, seed, options)
-        self._episodes.pop(copy, None)  # of one that was lost
+        self._episodes.pop(copy, None)  # left by an episode that was lost
         if self._wants(seed):
             seen = {a: copied(row(rows, copy)) for a, rows in self._observations.items()}
             self._episodes[copy] = _Episode(seed, options, seen)
@@ -159,15 +159,15 @@ class RecordedVector(Around):
 
 
 def share_of(seed: int | None, share: float) -> bool:
-    """Whether an episode is among a share of all: the same ones in a run that is resumed."""
+    """Whether an episode is in a random share of all; the seed decides, also in a resumed run."""
     return random.Random(f"record/{seed}").random() < share
 
 
 class ParquetFile:
-    """A file of episodes, each a row group.
+    """Writes a file in which each episode is a row group.
 
     Args:
-        path: of the new file; nothing is there before `close`.
+        path: of the new file, which appears with `close`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -177,7 +177,7 @@ class ParquetFile:
     def write(
         self, simulation: Simulation, rows: list[Row], parameters: Mapping[str, float]
     ) -> None:
-        """Adds an episode of a simulation; all have the same spaces and parameters' names."""
+        """Adds an episode; all episodes of a file have the same spaces and parameter names."""
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -214,16 +214,16 @@ class ParquetFile:
         self._writer.write_table(table)
 
     def close(self) -> None:
-        """Puts the file in its place, if there is an episode."""
+        """Moves the file to its path, if an episode was written."""
         if self._writer is not None:
             self._writer.close()
             os.replace(self._part, self._path)
 
 
 def keep_share(simulation: Any, folder: Path, share: float, *, is_vector: bool = False) -> Any:
-    """Returns a simulation that writes a share of its episodes, each to ``SEED.parquet``.
+    """Wraps a simulation so that a share of its episodes is written, each to ``SEED.parquet``.
 
-    A disk that is full costs the record, not the run.
+    If an episode cannot be written, on a full disk for instance, the run goes on without it.
     """
 
     def write(rows: list[Row], parameters: Mapping[str, float]) -> None:
@@ -238,11 +238,11 @@ def keep_share(simulation: Any, folder: Path, share: float, *, is_vector: bool =
 
 
 def read_episodes(path: Path) -> Iterator[tuple[list[Row], dict[str, float]]]:
-    """Yields the rows of each episode in a file, with values as they were, and its parameters.
+    """Yields the rows of each episode in a file, with the original values, and its parameters.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is no such file.
+        OSError: the file cannot be read.
+        ValueError: the file holds no episodes.
     """
     from pyarrow import parquet
 

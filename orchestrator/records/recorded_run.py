@@ -1,4 +1,4 @@
-"""A run as its files tell it, whole or cut short: its returns put together."""
+"""Reads a run back from its files, even if it was cut short, and puts its curves together."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from muxrl.orchestrator.config import ExperimentConfig
 
 _MAX_POINTS = 4_998
-"""Of a training curve, and the newest one: more than a picture can show."""
+"""Points of a training curve, without the newest one: more than a picture can show."""
 
 
 @dataclass(frozen=True)
 class TrainingCurve:
-    """Returns while training, exploration included; or another metric."""
+    """Returns during training, exploration included; or another metric."""
 
     env_steps: Floats
     returns: Floats
-    """At each, the mean over recent episodes and the server's agents."""
+    """At each number of env steps: the mean over recent episodes and the server's agents."""
 
     @classmethod
     def of(cls, points: Sequence[Point]) -> TrainingCurve:
@@ -54,83 +54,83 @@ class TrainingCurve:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecordedRun(Plan):
-    """All that reports need of one run: its plan, and what came of it. No two are alike."""
+    """All that reports need of one run: its plan and its results. Compared by identity."""
 
     path: Path
-    """Its directory."""
+    """The run's directory."""
     evaluations: DataFrame
     """All evaluations as one wide frame."""
     points: tuple[EvaluationPoint, ...]
-    """What else is known of each, by env steps, no two at the same."""
+    """Each evaluation without its numbers, in order of env steps, which all differ."""
     should_explore: bool | None
-    """Whether evaluated policies sampled their actions; None if nothing was evaluated."""
+    """Whether evaluated policies sampled their actions; None: nothing was evaluated."""
     training: Mapping[str, TrainingCurve]
-    """By server; one that never finished an episode has an empty curve."""
+    """By server: returns during training; the curve is empty if no episode ended."""
     env_steps: Mapping[str, int]
-    """By server, those that its last training iteration had seen."""
+    """By server: the env steps of training that it has taken part in."""
     status: RunStatus | None = None
-    """How the run ended; None where nobody wrote that down."""
+    """How the run stands or ended; None: the run has no ``status.json``."""
     resumed_at: tuple[int, ...] = ()
-    """Env steps of the checkpoints from which it was resumed."""
+    """Env steps of the checkpoints from which the run was resumed."""
     restarted_at: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """By process, the env steps at which it was lost and started again."""
+    """By process: the env steps at which it was lost and started again."""
     num_lost_episodes: int = 0
-    """Training episodes that were closed early since a process was lost."""
+    """Training episodes that were closed early because a process was lost."""
     num_bad_episodes: int = 0
-    """Training episodes that ended at a value that a server refused."""
+    """Training episodes that ended because a server refused a value."""
     num_random_episodes: Mapping[str, int] = field(default_factory=dict)
-    """By server, training episodes in which its agents acted at random, since it was lost."""
+    """By server: training episodes in which its agents acted at random, because it was lost."""
     num_logged_actions: Mapping[str, int] = field(default_factory=dict)
-    """By server, those that simulations chose themselves in training; without those of none."""
+    """By server, if any: actions in training that simulations chose themselves."""
     weights_seq_no: Mapping[str, int] = field(default_factory=dict)
-    """By server, the last version of its weights, 0 before any update; unless it is unknown."""
+    """By server: the last version of its weights, 0 before any update; left out if unknown."""
     metric_training: Mapping[tuple[str, str | None], TrainingCurve] = field(default_factory=dict)
-    """By metric, and server or None: of the whole episode. None of those is empty."""
+    """By metric and server (None: of the whole episode); no curve is empty."""
     versions: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Of the software that made it, by name, the newest first."""
+    """By name: versions of the software that made the run, newest first."""
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of the run's folder."""
         return self.path.name
 
     @property
     def learns(self) -> bool:
-        """Whether any of its servers learns."""
+        """Whether any server of the run learns."""
         return any(server.learns for server in self.servers.values())
 
     @cached_property
     def config(self) -> ExperimentConfig:
-        """The experiment it was started with.
+        """The config with which the run was started.
 
         Raises:
-            FileNotFoundError: it was not saved: the run never began.
-            ConfigError: it is of another version of muxrl.
+            FileNotFoundError: no config was saved: the run never began.
+            ConfigError: the config is of another version of muxrl.
         """
         return RunDirectory(self.path).read_config()
 
     @cached_property
     def changed_settings(self) -> Mapping[str, str]:
-        """What was not so throughout, see `RunDirectory.changed_settings`; of configs that cannot
-        be read nothing."""
+        """Settings that changed during the run, see `RunDirectory.changed_settings`; {} if a config
+        cannot be read."""
         with contextlib.suppress(FileNotFoundError, ConfigError):
             return RunDirectory(self.path).changed_settings()
         return {}
 
     @property
     def changes_as_comments(self) -> str:
-        """The same as lines that go before its config."""
+        """`changed_settings` as comment lines, to be put before the config."""
         return "".join(f"# {key} was {value}\n" for key, value in self.changed_settings.items())
 
     def differences(self, other: RecordedRun, *keys: str) -> list[str]:
-        """Returns in which settings two runs differ, and whether they were evaluated by two rules.
+        """Returns in which settings two runs differ, or that they were evaluated by two rules.
 
         Args:
-            other: of them; configs that cannot be read are passed over.
-            keys: with which the names of the settings begin, see `experiment_settings`.
+            other: the other run; if a config cannot be read, settings are not compared.
+            keys: what the names of compared settings begin with, see `experiment_settings`.
         """
         rules = [run.should_explore for run in (self, other)]
         if None not in rules and rules[0] != rules[1]:
@@ -146,12 +146,12 @@ class RecordedRun(Plan):
 
     @property
     def metric_names(self) -> set[str]:
-        """The metrics of which anything was recorded."""
+        """The names of all metrics that were recorded, in evaluations or in training."""
         names = [*self.evaluations.columns, *self.metric_training]
         return {name for name, _ in names} - {RETURN}
 
     def seen_by(self, server_id: str) -> RecordedRun:
-        """Returns the run as if a shadow had acted all the time; see `conditions.seen_by`."""
+        """Returns the run as if a server, maybe a shadow, had acted; see `conditions.seen_by`."""
         server = self.servers[server_id]
         if not (server.shadow or server.replaced_by):
             return self
@@ -166,12 +166,14 @@ class RecordedRun(Plan):
         return replace(self, points=tuple(points), evaluations=frame_of(parts, self.evaluations))
 
     def has_updates(self, server_id: str) -> bool:
-        """Whether its learner made an update, or that is not known; else it acts as it began."""
+        """Whether a server made an update, or may have; else it acts with its first weights."""
         return self.weights_seq_no.get(server_id, 1) > 0
 
     def is_played_by_others(self, server_id: str) -> bool:
-        """Whether simulations chose its agents' actions: of one that learns, in the last
-        evaluation; of another in training at least."""
+        """Whether simulations chose actions of a server's agents themselves.
+
+        What counts is the last evaluation if the server learns, else training.
+        """
         server = self.servers[server_id]
         if not server.learns:
             return server_id in self.num_logged_actions
@@ -179,7 +181,7 @@ class RecordedRun(Plan):
 
     @classmethod
     def read(cls, path: Path) -> RecordedRun:
-        """Read a run back from its directory; metrics that are absent count as none.
+        """Reads a run from its directory; absent files of metrics count as empty.
 
         Raises:
             NotARunDirectory: the folder is no run's, or its ``plan.json`` is absent or broken.
@@ -219,7 +221,7 @@ class RecordedRun(Plan):
         for server_id in plan.servers:
             own, newest = Thinned(most=_MAX_POINTS), None
             for one in iter_rows(directory.metrics / f"{server_id}.jsonl", IterationRow):
-                if server_id not in of_server:  # the first runs did not say it
+                if server_id not in of_server:  # joint rows of the first runs lack it
                     env_steps[server_id] = one.env_steps or last.env_steps
                 if one.weights_seq_no is not None:
                     newest = one.weights_seq_no

@@ -1,9 +1,9 @@
-"""What a run records, as one row for each line of its metrics; all names and units are here.
+"""Declares the rows of a run's metrics, one for each line of a file, with all names and units.
 
-A row is written with all of its fields except those that are marked "rarely", which are written
-where they say something. Older runs lack some fields, which then have their defaults, and
-fields that are not declared here are passed over. Env steps and seconds are those of training,
-over all processes and resumptions of the run. NaN and infinities are written as null.
+A row is written with all of its fields, except that a field marked "rarely" is left out where it
+has its default. A field that an older run lacks has its default when read, and fields that are not
+declared here are ignored. Env steps and seconds are those of training, over all
+processes and resumptions of the run. NaN and infinities are written as null.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 
 AgentReturns = Mapping[str, Sequence[float | None]]
-"""For each agent, one return for each episode; None where it was not in it."""
+"""By agent: its return in each episode; None: the agent was not in it."""
 Metrics = Mapping[str, AgentReturns]
-"""By metric the same, with `COMMON` in an agent's place where it is of the whole episode."""
+"""By metric and agent: the value in each episode; `COMMON` stands for the whole episode."""
 Means = Mapping[str, float | None]
-"""For each agent, or `COMMON`, a mean over recent training episodes; None: it is not known."""
+"""By agent, or `COMMON`: a mean over recent training episodes; None: not known."""
 
 
 def _always(default: Any) -> Any:
-    """A field that is written even where it is its default; others are not written then."""
+    """Returns a field that is written even if it has its default, unlike other fields."""
     return msgspec.field(default_factory=lambda: default)
 
 
@@ -32,17 +32,17 @@ class IterationRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     Attributes:
         time_s: seconds since the server was made.
-        env_steps: that the server has seen.
-        agent_steps: the same, counted once for each of its agents.
-        episodes: that ended.
-        iteration: its number, from 1.
+        env_steps: env steps that the server has seen.
+        agent_steps: agent steps of the server's agents.
+        episodes: number of episodes that have ended.
+        iteration: number of the iteration, from 1.
         env_steps_per_s: mean since the server was made.
-        episode_return_mean: mean of recent episodes, in each the mean over those of its agents that
-            were in it, raw; None: no episode has ended.
+        episode_return_mean: raw return, mean over recent episodes; an episode counts as the mean
+            over the server's agents that were in it; None: no episode has ended.
         weights_seq_no: version of the weights, 0 before any update.
-        policy_lag_mean, policy_lag_max: versions by which the batch's actions were behind.
-        loss: sum over the policies; None: it names none.
-        learner: by policy the numbers of its learner.
+        policy_lag_mean, policy_lag_max: lag of the batch's actions, in versions of the weights.
+        loss: sum over the policies; None: the learner reports no loss.
+        learner: by policy: the numbers of its learner.
     """
 
     env_steps: int
@@ -60,19 +60,19 @@ class IterationRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a server stands, in a `JointRow`.
+    """The state of a server, in a `JointRow`.
 
     Attributes:
-        is_lost: it is being started again; then nothing else is known but the next (rarely).
-        lost_s: seconds in which it was lost, since the run was launched or resumed (rarely).
-        time_s, learning_s, held_s: seconds, see `muxrl.servers.episodes.feed.Activity`; they and
-            the next two are None before it has reported.
-        num_refused: items of messages that its process has refused.
+        is_lost: whether it is being started again; then only `lost_s` is known besides (rarely).
+        lost_s: seconds for which it was lost since the run was launched or resumed (rarely).
+        time_s, learning_s, held_s: seconds, see `muxrl.servers.episodes.feed.Activity`; these and
+            the next two are None before the server has reported.
+        num_refused: items of messages that the server has refused.
         num_env_steps: env steps of training in which one of its agents acted.
-        num_logged_actions: in training, that simulations chose themselves (rarely).
-        weights_seq_no: version of its weights, 0 before any update.
+        num_logged_actions: actions in training that simulations chose themselves (rarely).
+        weights_seq_no: version of the server's weights, 0 before any update.
         exchange_p50_s, exchange_p99_s, forward_p50_s, forward_p99_s: quantiles in seconds since
-            the last row, see `muxrl.servers.network.latency`; None: it was asked nothing (rarely).
+            the last row, see `muxrl.servers.network.latency`; None: there was no request (rarely).
     """
 
     is_lost: bool = False
@@ -96,26 +96,27 @@ class JointRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         resumed_from: env steps of the checkpoint, in the first row after the run was resumed
             (rarely).
-        restarted: names of processes that were started again since the last row (rarely).
+        restarted: names of lost processes that were started again since the last row (rarely).
         time_s: seconds since training began.
         cpu_s: processor seconds of servers and simulations, without the evaluation process.
-        env_steps: over all simulations.
-        episodes: that ended.
-        env_steps_per_s: over the last seconds.
+        env_steps: env steps of all simulations.
+        episodes: number of episodes that have ended.
+        env_steps_per_s: mean over the last seconds.
         num_mismatches: episodes whose steps or returns a server counted differently.
-        num_lost_episodes: that were closed early since a process was lost.
-        num_bad_episodes: that ended at a value that a server refused (rarely).
-        num_lost_steps: of which a server may know nothing, since it was lost (rarely).
-        num_random_episodes: by server, episodes in which its agents acted at random, since it was
+        num_lost_episodes: episodes that were closed early because a process was lost.
+        num_bad_episodes: episodes that ended because a server refused a value (rarely).
+        num_lost_steps: steps that a server may not have got because it was lost (rarely).
+        num_random_episodes: by server: episodes in which its agents acted at random, because it was
             lost (rarely).
-        episode_return_mean: by agent, raw, mean over recent episodes.
-        returns: the same of SERVER and SERVER/ROLE, in each episode the mean over those of their
-            agents that were in it; "total": their sum over all agents (rarely, as metrics).
-        metrics: by metric the same as `episode_return_mean` (rarely: a run that ended an episode
-            has some).
-        group_metrics: by metric the same as `returns`, but "total" is that of the episode, else the
-            mean over all agents (rarely).
-        servers: by server its state.
+        episode_return_mean: by agent: raw return, mean over recent episodes.
+        returns: by SERVER and SERVER/ROLE: raw return, mean over recent episodes; of each episode,
+            the mean over those of its agents that were in it; "total": the sum over all agents
+            (rarely, as metrics).
+        metrics: by metric: means as `episode_return_mean` (rarely: there are some as soon as an
+            episode has ended).
+        group_metrics: by metric: means as `returns`, but "total" is the episode's own value, or the
+            mean over all agents if it has none (rarely).
+        servers: by server: its state.
     """
 
     resumed_from: int | None = None
@@ -141,21 +142,21 @@ class EvaluationRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """One condition of one evaluation, in ``evaluation.jsonl``.
 
     Attributes:
-        time_s: seconds of training before it; NaN: not recorded.
-        env_steps: the point for which it stands, a multiple of the interval or the budget, by
-            which runs are compared.
-        env_steps_played: what open episodes have played beyond it, too.
+        time_s: seconds of training before the evaluation; NaN: not recorded.
+        env_steps: the nominal env steps of the evaluation, by which runs are compared: a multiple
+            of the interval, or the budget.
+        env_steps_played: `env_steps` and the env steps that open episodes have played beyond.
         should_explore: whether policies sampled their actions.
-        num_episodes: that were to be played.
-        first_seed: of the first one's reset, the next ones count on; None: the episodes are an
-            external simulation's own.
-        is_final: whether it is the one at the end.
+        num_episodes: number of episodes that were to be played.
+        first_seed: seed of the first episode's reset, the next ones count on; None: an external
+            simulation chose the episodes.
+        is_final: whether it is the evaluation at the end of the run.
         replaced: the condition, see `muxrl.orchestrator.records.conditions`; None: all agents
             acted as learned.
-        agents: of the side that was replaced (rarely).
-        returns: raw, of each agent in each episode; all conditions play the same episodes.
-        metrics: by metric the same.
-        logged_agents: of whose actions an external simulation chose any itself (rarely).
+        agents: agents of the side that was replaced (rarely).
+        returns: raw return of each agent in each episode; all conditions play the same episodes.
+        metrics: by metric: the value of each agent in each episode.
+        logged_agents: agents for which an external simulation chose any action itself (rarely).
     """
 
     time_s: float | None = _always(math.nan)

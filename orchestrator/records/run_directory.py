@@ -1,17 +1,17 @@
-"""The folder that holds all there is to know of a run.
+"""The folder that holds all files of a run.
 
 ::
 
     <name>-YYYYmmdd-HHMMSS/
-    ├── config.yaml       the experiment as it was resolved
-    ├── config-until-N.yaml  until it was resumed at N env steps, if it was another one
+    ├── config.yaml       the resolved experiment
+    ├── config-until-N.yaml  the former config, if the run was resumed with another at N env steps
     ├── status.json       how the run stands, or how it ended
-    ├── plan.json         which server has which agents, under which algorithm
-    ├── versions.json     the software, and that of each earlier beginning of a resumed run
+    ├── plan.json         which server has which agents, and its algorithm
+    ├── versions.json     the software; of a resumed run, also that of each earlier start
     ├── packages.txt      all packages, for `pip install -r`
     ├── servers.json      server_id -> host:port
     ├── summary.json/.md  the report
-    ├── report.html       the same on one page, with picture, settings and versions
+    ├── report.html       the report on one page, with picture, settings and versions
     ├── logs/             one file for each process
     ├── metrics/          one .jsonl for each server, joint.jsonl, evaluation.jsonl
     ├── checkpoints/
@@ -49,26 +49,26 @@ from muxrl.servers.checkpoints.formats import format_problem
 from muxrl.servers.declared import use_of
 
 _FORMAT = 1
-"""Of a run's records. A change of their files or columns that today's readers do not understand
-makes it one more."""
+"""Version of the format of a run's records; a change that today's readers do not understand
+increases it."""
 TRIALS_FILE = "trials.jsonl"
 _UNTIL = "config-until-"
 LEAGUE_FILE = "league.yaml"
-"""A folder with this file is a sweep's; its runs are in ``runs/``."""
+"""Marks the folder of a sweep; the runs of the sweep are in ``runs/``."""
 
 
 @dataclass(frozen=True)
 class RunDirectory(Folder):
-    """Where everything of one run lies. Make one with `create`, read one back with `open`."""
+    """The folder of one run. Make one with `create`, find an existing one with `open`."""
 
     _INNER = ("logs", "metrics", "checkpoints", "plots", "tensorboard")
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        """The run that was written to `path`.
+        """Returns the directory of the run that was written to `path`.
 
         Raises:
-            NotARunDirectory: there is no such folder, or it has no ``metrics`` in it.
+            NotARunDirectory: there is no such folder, or it has no folder ``metrics``.
             OtherFormat: a newer muxrl wrote it.
         """
         if not path.is_dir():
@@ -83,51 +83,52 @@ class RunDirectory(Folder):
                     "them; runs are made by 'muxrl launch'"
                 )
             raise NotARunDirectory(path, f"it has no folder 'metrics'; {hint}")
-        with contextlib.suppress(OSError, ValueError):  # `read_plan` says what is wrong with it
+        with contextlib.suppress(OSError, ValueError):  # `read_plan` reports a broken plan
             plan = msgspec.json.decode((path / "plan.json").read_bytes(), type=dict)
-            # The first runs have none.
+            # Plans of the first runs have no format.
             if problem := format_problem(plan.get("format", 1), _FORMAT):
                 raise OtherFormat(path, problem)
         return cls(path)
 
     @property
     def sweep(self) -> Path | None:
-        """The directory of the sweep that the run is a trial of; None if of none."""
+        """The directory of the sweep that the run is a trial of; None: of no sweep."""
         above = self.path.resolve().parent.parent
         return above if (above / TRIALS_FILE).is_file() else None
 
     @property
     def logs(self) -> Path:
-        """One file for each process."""
+        """The folder of the log files, one for each process."""
         return self.path / "logs"
 
     def log(self, process: str) -> Path:
-        """The log file of a process: a server's id, ``simulation-0``, ``evaluation``, ``trial``."""
+        """Returns the log file of a process: a server's id, ``simulation-0``, ``trial``..."""
         return (self.logs / f"{process}.log").absolute()
 
     @property
     def lock(self) -> Path:
-        """The file that the process which runs here holds."""
+        """The file that the running process holds locked."""
         return self.path / ".lock"
 
     @property
     def metrics(self) -> Path:
-        """What `muxrl.orchestrator.records.metrics` writes."""
+        """The folder of the files that `muxrl.orchestrator.records.metrics` writes."""
         return self.path / "metrics"
 
     @property
     def episodes(self) -> Path:
-        """Recorded ones: a folder for each process with a file for each episode."""
+        """The folder of recorded episodes: a folder for each process, a file for each episode."""
         return self.path / "episodes"
 
     @property
     def checkpoints(self) -> Path:
-        """The servers' checkpoints."""
+        """The folder of the servers' checkpoints."""
         return self.path / "checkpoints"
 
     def new_evaluation(self, now: datetime) -> Path:
-        """The path of a new file ``evaluations/YYYYmmdd-HHMMSS.json``, with ``-2``, ``-3``... added
-        where two evaluations end in one second.
+        """Returns the path of a new file ``evaluations/YYYYmmdd-HHMMSS.json``.
+
+        ``-2``, ``-3``... is added if several evaluations end in one second.
 
         Raises:
             OSError: the folder cannot be made.
@@ -141,28 +142,29 @@ class RunDirectory(Folder):
         write_text(self.path / "config.yaml", yaml_text)
 
     def read_config(self) -> ExperimentConfig:
-        """Returns what `write_config` saved; masked tokens come back as none.
+        """Returns the config that `write_config` saved, without tokens, which were masked.
 
         Raises:
-            FileNotFoundError: it was not saved: the run never began.
-            ConfigError: it is of another version of muxrl.
+            FileNotFoundError: no config was saved: the run never began.
+            ConfigError: the config is of another version of muxrl.
         """
         return from_yaml((self.path / "config.yaml").read_text(encoding="utf-8"), str(self.path))
 
     def former_config(self, env_steps: int) -> Path:
-        """Where the config lies that held until the run was resumed at so many env steps."""
+        """Returns the path of the config that held until the run was resumed at these env steps."""
         return self.path / f"{_UNTIL}{env_steps}.yaml"
 
     def former_configs(self) -> dict[int, Path]:
-        """Returns the configs of before, by the env steps until which each held, in order."""
+        """Returns the paths of former configs, by the env steps until which each held, in order."""
         found = {int(p.stem.removeprefix(_UNTIL)): p for p in self.path.glob(f"{_UNTIL}*.yaml")}
         return dict(sorted(found.items()))
 
     def changed_settings(self) -> dict[str, str]:
-        """Returns what was not so throughout, since the run was resumed with another config.
+        """Returns the settings that changed because the run was resumed with another config.
 
         Returns:
-            By dotted key of what shapes results: "0.001 until 2,165 env steps, then 0.0003".
+            By dotted key of a setting that shapes results: its values, such as "0.001 until 2,165
+            env steps, then 0.0003".
 
         Raises:
             ConfigError: a config is of another version of muxrl.
@@ -184,16 +186,16 @@ class RunDirectory(Folder):
         return changed
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
-        """Saves which server has which agents as ``plan.json``.
+        """Saves the run's plan as ``plan.json``.
 
         `plan` is ``{"servers": {server_id: {"algorithm", "agents", "groups", "learns", "shadow",
         "seed", "defaults"}}, "assignment", "seed", "metrics", "is_external"}``: see
-        `PlannedServer`; the metrics are those that the config asks for.
+        `PlannedServer` and `Plan`.
         """
         write_json(self.path / "plan.json", {"format": _FORMAT, **plan})
 
     def note_promoted(self, experiment: Experiment) -> None:
-        """Notes in ``plan.json`` which servers shadows have replaced, of a run that is resumed."""
+        """Notes in ``plan.json`` which servers are replaced by shadows when a run is resumed."""
         plan = json.loads((self.path / "plan.json").read_bytes())
         for server_id, server in experiment.config.servers.items():
             if server.replace_by:
@@ -201,10 +203,10 @@ class RunDirectory(Folder):
                 self.write_plan({**plan, "assignment": experiment.assignment})
 
     def read_plan(self) -> Plan:
-        """Returns what `write_plan` saved.
+        """Returns the plan that `write_plan` saved.
 
         Raises:
-            NotARunDirectory: it was not saved, or something else wrote the file.
+            NotARunDirectory: no plan was saved, or the file is broken.
         """
         try:
             return msgspec.json.decode((self.path / "plan.json").read_bytes(), type=Plan)
@@ -220,13 +222,15 @@ class RunDirectory(Folder):
             raise NotARunDirectory(self.path, f"its plan.json is not JSON: {error}") from error
 
     def write_versions(self, resumed_at: int | None = None, *, env: str = "") -> dict[str, Any]:
-        """Saves the software of this process as ``versions.json``, and returns what is in it; all
-        its packages as ``packages.txt``.
+        """Saves this process's software as ``versions.json``, its packages as ``packages.txt``.
 
         Args:
-            resumed_at: env steps at which this process continues the run. What was written
-                before then moves into the list ``earlier``, with its ``until_env_steps``.
-            env: as the config names the environment.
+            resumed_at: env steps at which this process continues the run; None: it begins one.
+                The former content moves into the list ``earlier``, with its ``until_env_steps``.
+            env: name of the environment in the config.
+
+        Returns:
+            The content of ``versions.json``.
         """
         versions: dict[str, Any] = software_versions(env)
         if resumed_at is not None:
@@ -238,25 +242,26 @@ class RunDirectory(Folder):
         return versions
 
     def write_addresses(self, addresses: Mapping[str, str]) -> None:
-        """Saves where the servers listen, ``server_id -> host:port``, as ``servers.json``."""
+        """Saves the servers' addresses, ``server_id -> host:port``, as ``servers.json``."""
         write_json(self.path / "servers.json", addresses)
 
     def write_gateway(self, address: str) -> None:
-        """Saves where external simulations find the gateway, as ``gateway.json``."""
+        """Saves the gateway's address, for external simulations, as ``gateway.json``."""
         write_json(self.path / "gateway.json", {"address": address})
 
 
 def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirectory:
-    """Makes a run's directory and writes these files.
+    """Makes a run's directory, and writes config, versions and plan.
 
     Args:
-        experiment: resolved.
-        run_dir: which must not exist yet; None: a new one under the experiment's `runs_dir`.
+        experiment: the resolved experiment.
+        run_dir: the directory, which must not exist; None: a new one in the
+            experiment's `runs_dir`.
 
     Raises:
-        OSError: it exists, or cannot be made.
+        OSError: the directory exists, or cannot be made.
     """
-    # Here, not above: who only reads a run needs nothing of servers.
+    # Imported here: code that only reads a run should not load the servers' code.
     from muxrl.orchestrator.config.server_plan import default_settings
 
     config = experiment.config

@@ -1,25 +1,25 @@
-"""``status.json``: how a run stands, or how it ended, for whoever finds its directory.
+"""Writes and reads ``status.json``: how a run stands, or how it ended.
 
 ::
 
     state       starting, running, evaluating; done, failed, interrupted
     cause       why it failed or was interrupted, in a sentence; "" otherwise
-    stopped_by  the stop condition that has ended training, such as "win ≥ 0.9"; "": none has
-    waiting_for what the first env step waits for, such as a simulation; "" once there is one
+    stopped_by  the stop condition that ended training, such as "win ≥ 0.9"; "": none did
+    waiting_for what the first env step waits for, such as a simulation; "" after that step
     started_at  ISO 8601, UTC
-    ended_at    the same; null while it runs
+    ended_at    ISO 8601, UTC; null while the run goes on
     host, pid   the process that watches over the run
-    pid_started when that process started, as its system counts; tells it from a later one
+    pid_started start of that process on its system's clock; tells it from a later one with its pid
     ends_on_sigterm  whether SIGTERM to that process ends the run cleanly
-    env_steps   of training; while it runs, as of some ten seconds ago
-    num_resumed how often it was resumed; `started_at` is of the first time
+    env_steps   of training; while the run goes on, up to some ten seconds old
+    num_resumed how often the run was resumed; `started_at` is of its first start
     num_restarts how often each process was started again after it was lost
-    muxrl       its version
-    folders     where that process looked for modules of the user's own
-    warnings    what logs warned of, by server; of the run itself as ""
+    muxrl       version of muxrl
+    folders     folders in which that process looked for the user's own modules
+    warnings    what logs warned of, by server; "" stands for the run itself
     checkpoint_problem why the last checkpoint was not written; "" if it was
 
-A run that was killed leaves the state that it was in, and a process id that no longer lives.
+A run that was killed leaves its last state, and the id of a process that no longer lives.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from muxrl.protocol.messages import ServerWarning
 logger = logging.getLogger(__name__)
 
 NOT_ENDED = "had not ended when this was written: it goes on or was killed"
-"""What a reader of its results is told of a run that does not say how it ended."""
+"""The sentence in reports on a run whose status is not one of an end."""
 _FILE = "status.json"
 _COUNTS_S = 10.0
-"""Between two writes of how often something was warned of, and of env steps; what is new is written
-at once."""
+"""Time between two writes of env steps and counts of warnings; a new warning is written at
+once."""
 EndState = Literal["done", "failed", "interrupted"]
 State = Literal["starting", "running", "evaluating"] | EndState
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """What ``status.json`` says; see above."""
+    """The content of ``status.json``, see above."""
 
     state: State
     cause: str
@@ -82,26 +82,26 @@ class RunStatus:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run says itself that it is over; one that was killed does not."""
+        """Whether the run wrote that it is over; a run that was killed did not."""
         return self.state in get_args(EndState)
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has ended, whether it could say so or not."""
+        """Whether the run has ended, even if it was killed."""
         return self.state_now in get_args(EndState)
 
     @property
     def state_now(self) -> State:
-        """The state; "interrupted" if its process was of this machine, and no longer lives."""
+        """The state; "interrupted" if the run's process, on this machine, no longer lives."""
         return "interrupted" if not self.has_ended and self.process.has_ended else self.state
 
 
 class StatusFile:
-    """Writes the status of a run that this process watches over; it is starting.
+    """Writes the status of a run that this process watches over, "starting" at first.
 
     Args:
         folder: the run's directory.
-        before: of a run that is resumed, its status until now.
+        before: the former status, if the run is resumed.
         ends_on_sigterm: whether SIGTERM to this process ends the run cleanly.
     """
 
@@ -133,33 +133,33 @@ class StatusFile:
         self._write()
 
     def note_restart(self, name: str) -> None:
-        """Says that a process was lost and is started again."""
+        """Notes that a process was lost and is started again."""
         before = self._status.num_restarts
         after = {**before, name: before.get(name, 0) + 1}
         self._status = replace(self._status, num_restarts=after)
         self._write()
 
     def note_stop(self, stopped_by: str) -> None:
-        """Says which stop condition has ended training; the next state is written with it."""
+        """Notes which stop condition ended training; it is written with the next state."""
         self._status = replace(self._status, stopped_by=stopped_by)
 
     def note_waiting(self, waiting_for: str) -> None:
-        """Says what the first env step waits for; "": there is one."""
+        """Notes what the first env step waits for, and writes it; "": the step has been played."""
         if waiting_for != self._status.waiting_for:
             self._status = replace(self._status, waiting_for=waiting_for)
             self._write()
 
     def note_env_steps(self, env_steps: int) -> None:
-        """Says how far training is; written with counts of warnings, see `warn`."""
+        """Notes how far training is; it is written by `warn`."""
         self._status = replace(self._status, env_steps=env_steps)
 
     def warn(
         self, warnings: Mapping[str, Sequence[ServerWarning]], checkpoint_problem: str
     ) -> None:
-        """Says what was warned of.
+        """Notes warnings; writes new ones at once, and what else changed every few seconds.
 
         Args:
-            warnings: by server, and of the run itself as ""; of others it stays as it is.
+            warnings: by server, or "" for the run itself; those of other servers stay as they are.
             checkpoint_problem: why the last checkpoint was not written; "" if it was.
         """
         before = self._status
@@ -176,9 +176,9 @@ class StatusFile:
             self._write()
 
     def enter(self, state: State, env_steps: int, cause: str = "") -> None:
-        """Says that the run is in this state from now on.
+        """Notes that the run is in a new state, and writes it.
 
-        No run ends because this cannot be written, on a full disk for instance: it is logged.
+        If it cannot be written, on a full disk for instance, this is logged and the run goes on.
         """
         self._status = replace(self._status, state=state, env_steps=env_steps, cause=cause)
         if self._status.has_ended:
@@ -194,10 +194,10 @@ class StatusFile:
 
 
 def read_status(folder: RunDirectory) -> RunStatus | None:
-    """Returns what the run's ``status.json`` says; None if there is none.
+    """Reads a run's ``status.json``; None if there is none.
 
     Raises:
-        NotARunDirectory: something else wrote the file.
+        NotARunDirectory: the file is broken.
     """
     try:
         return msgspec.json.decode((folder.path / _FILE).read_bytes(), type=RunStatus)

@@ -1,6 +1,6 @@
-"""A run's rows put together as they come: for its report, once it is over, and for its live page.
+"""Puts a run's rows together as curves and means, for its report and its live page.
 
-Here is the one rule for what the mean over agents is, and over episodes.
+This module alone defines what the mean over agents is, and over episodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def mean_over(means: Means, agents: Iterable[str]) -> float | None:
-    """Returns the mean over those of some agents that have one; None if none has."""
+    """Returns the mean over those agents that have a finite number; None if none has."""
     found = map(means.get, agents)
     known = [value for value in found if value is not None and math.isfinite(value)]
     return sum(known) / len(known) if known else None
@@ -34,12 +34,12 @@ def metric_over(
     agents: Collection[str] | None,
     mean: Callable[[Mapping[str, T], Sequence[str]], float | None],
 ) -> float | None:
-    """Returns a metric as one number; None if nothing has it.
+    """Returns a metric as one number; None if there is no value.
 
     Args:
-        by_agent: a mean by agent, or each one's episodes; under `COMMON` of the whole episode.
-        agents: the mean over those of them that have it, else that of the episode; None: that of
-            the episode, else the mean over all agents.
+        by_agent: of each agent, and of the whole episode as `COMMON`: a mean, or values by episode.
+        agents: whose mean is returned, or the episode's own value if none of them has one; None:
+            the episode's own value, or the mean over all agents if it has none.
         mean: `mean_over`, or `mean_of_episodes`.
     """
     of_episode = mean(by_agent, (COMMON,))
@@ -54,13 +54,13 @@ def returns_by_episode(
 ) -> Floats:
     """Returns for each episode the mean return over some agents, or their sum.
 
-    An agent that was not in an episode does not count there. An episode with none of the agents is
-    NaN and keeps its place, so that evaluations on the same episodes can be paired.
+    An agent that was not in an episode does not count there. An episode without any of the agents
+    is NaN and keeps its index, so that evaluations on the same episodes can be paired.
 
     Args:
-        by_agent: may lack some of the agents, and hold fewer episodes for some than for others.
-        agents: whose returns.
-        is_sum: whether to add them up instead of averaging.
+        by_agent: may lack some of the agents, and may have fewer episodes for some than for others.
+        agents: the agents.
+        is_sum: whether to add the returns up instead of averaging them.
 
     Returns:
         ``[num_episodes]``; empty if `by_agent` has none of the agents.
@@ -79,7 +79,7 @@ def returns_by_episode(
 def mean_of_episodes(
     by_agent: AgentReturns, agents: Sequence[str], *, is_sum: bool = False
 ) -> float | None:
-    """Returns the mean of `returns_by_episode` over episodes; None if no episode has any."""
+    """Returns the mean of `returns_by_episode` over episodes; None if all are NaN."""
     episodes = returns_by_episode(by_agent, agents, is_sum=is_sum)
     return float(np.nanmean(episodes)) if np.isfinite(episodes).any() else None
 
@@ -87,13 +87,13 @@ def mean_of_episodes(
 def evaluated(
     row: EvaluationRow, name: str, agents: Collection[str] | None, most: int | None = None
 ) -> float | None:
-    """Returns a metric of an evaluation as one number; None if no episode has it.
+    """Returns a metric of an evaluation as one number; None if no episode has a value.
 
     Args:
-        row: of the evaluation.
-        name: of the metric, or `RETURN`.
-        agents: see `metric_over`; of returns it is the mean over them, None: the sum over all.
-        most: episodes that count, the first ones; None: all.
+        row: a row of the evaluation.
+        name: name of the metric, or `RETURN`.
+        agents: see `metric_over`; a return is the mean over these agents, None: the sum over all.
+        most: how many episodes count, the first ones; None: all.
     """
     given = row.returns if name == RETURN else row.metrics.get(name, {})
     by_agent = {agent_id: values[:most] for agent_id, values in given.items()}
@@ -104,12 +104,12 @@ def evaluated(
 
 
 class MetricCurves:
-    """Curves of the simulation's metrics: of whole episodes, and of each server's agents.
+    """Keeps curves of the simulation's metrics: of whole episodes, and of each server's agents.
 
     Args:
         servers: server to its agents.
         most: how many curves are kept, the first ones; None: all.
-        most_points: of each curve.
+        most_points: how many points each curve keeps.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class MetricCurves:
         self._most = most
         self._most_points = most_points
         self.curves: dict[tuple[str, str | None], Thinned] = {}
-        """By metric, and server; None: of the episode. None of them is empty."""
+        """By metric and server (None: of the whole episode); no curve is empty."""
 
     def add(
         self,
@@ -129,8 +129,11 @@ class MetricCurves:
         reduce: Callable[[Mapping[str, T], Sequence[str]], float | None],
         known: Mapping[str, Means] = MappingProxyType({}),
     ) -> None:
-        """Adds what `reduce` makes of each metric of some agents, a mean or None, unless that is
-        `known` by metric and server."""
+        """Adds a point to the curve of each metric and server.
+
+        The value is that in `known`, by metric and server, or else what `reduce` returns for the
+        server's agents; None adds no point.
+        """
         for name, by_agent in metrics.items():
             of_server = known.get(name, {})
             for server_id, agents in self._agents.items():
@@ -147,12 +150,12 @@ class MetricCurves:
 
 
 class TrainingSeries:
-    """Curves of training, exploration included, from joint rows.
+    """Keeps curves of training, exploration included, from joint rows.
 
     Args:
-        groups: of agents, by their name in `JointRow.returns`, whose mean return is a curve each.
-        metrics: takes the metrics.
-        most_points: of each curve.
+        groups: by name in `JointRow.returns`: agents whose mean return is a curve.
+        metrics: the curves of metrics, to which rows add, too.
+        most_points: how many points each curve keeps.
     """
 
     def __init__(
@@ -163,7 +166,7 @@ class TrainingSeries:
         self.returns = {key: Thinned(most=most_points) for key in groups}
 
     def add(self, row: JointRow) -> None:
-        """Adds a row."""
+        """Adds a row's values to the curves."""
         for key, agents in self._groups.items():
             value = row.returns.get(key)
             if not row.returns:  # an older run

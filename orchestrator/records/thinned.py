@@ -1,4 +1,4 @@
-"""A curve of bounded length, whatever is added to it."""
+"""A curve of bounded length, however many points are added to it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Point = tuple[Any, ...]
-"""x first, and what is there."""
+"""A point: x first, then its values."""
 
 MOST_POINTS = 600
-"""About two for each pixel column of a phone, one of a wide screen's panel."""
+"""About two points for each pixel column of a phone, one for each in a panel on a wide screen."""
 
 
 class Thinned:
-    """Keeps points at equal distances: every one, then every second, every fourth...
+    """Keeps points at equal distances: all of them, then every second, then every fourth...
 
     Args:
-        merge: makes one point of two neighbours; None: the earlier one stands for both, and the
-            newest is kept, too, so that each point of the curve is one that was added.
-        most: how many are kept; even.
+        merge: makes one point of two neighbours; None: the earlier one is kept for both, and so is
+            the newest point, so that each point of the curve is one that was added.
+        most: how many points are kept; even.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Thinned:
         self._num_in_last = 0
 
     def add(self, point: Point) -> None:
-        """Adds a point; its x is larger than those before, or they are dropped."""
+        """Adds a point; earlier points whose x is not smaller are dropped."""
         while self._kept and self._kept[-1][0] >= point[0]:
             self._kept.pop()
             self._num_in_last = self._every
@@ -53,7 +53,7 @@ class Thinned:
 
     @property
     def points(self) -> Sequence[Point]:
-        """By x."""
+        """The kept points, in order of x."""
         if self._merge is not None or self._newest is None or self._kept[-1] == self._newest:
             return self._kept
         return [*self._kept, self._newest]

@@ -1,1 +1,1 @@
-"""How results are shown: tables, the picture, the page and the summary of a run."""
+"""Shows results: the tables, the picture, the page and the summary of a run."""

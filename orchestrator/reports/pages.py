@@ -1,4 +1,4 @@
-"""Pages for people: one HTML file that needs no other, from a package's templates and these."""
+"""Writes self-contained HTML pages from the templates of a package and of this one."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def write_page(folder: Path, template: str, package: str = "", **values: Any) ->
     """Writes ``report.html``, and returns its path.
 
     Args:
-        folder: where it lies, and from where its links to folders lead.
-        template: of this room, or of the package.
-        package: with a folder ``templates``, which comes first; "" for none.
-        **values: that the template shows.
+        folder: where the page is written; its links to folders are relative to it.
+        template: name of a template of this package, or of `package`.
+        package: a package whose folder ``templates`` is looked at first; "": none.
+        **values: values that the template shows.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -38,7 +38,7 @@ def write_page(folder: Path, template: str, package: str = "", **values: Any) ->
 
 
 def _environment(folder: Path, package: str = "") -> Environment:
-    """Returns the templates of this room and of another package's."""
+    """Returns the templates of this package and of another one, if given."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     own = __name__.rpartition(".")[0]
@@ -57,7 +57,7 @@ def _environment(folder: Path, package: str = "") -> Environment:
         return listed(map(str, values), most)
 
     def unbroken(text: str) -> str:
-        """No line ends between an interval's ends."""
+        """Keeps a line from breaking within an interval."""
         return re.sub(r"\[[^]]*", lambda found: found[0].replace(" ", "\u00a0"), text)
 
     environment.filters.update(href=href, listed=listed_as_text, number=number, unbroken=unbroken)
@@ -67,18 +67,18 @@ def _environment(folder: Path, package: str = "") -> Environment:
 def notebook_html(
     title: str, sentences: Iterable[str], grid: Grid | None, notes: Iterable[str] = ()
 ) -> str:
-    """Returns what a notebook shows of a result.
+    """Returns the HTML that a notebook shows for a result.
 
     Args:
-        title: its heading.
-        sentences: below that.
-        grid: a table, if there is one.
-        notes: what to mistrust, each a sentence without its full stop.
+        title: the heading.
+        sentences: are shown below the heading.
+        grid: the table, if there is one.
+        notes: on what limits the results, each a sentence without its full stop.
     """
     template = _environment(Path()).get_template("notebook.html")
     return template.render(title=title, sentences=sentences, grid=grid, notes=notes)
 
 
 def from_folder(path: Path, folder: Path) -> str:
-    """Returns a path from the folder in which a page lies, so that both can be moved together."""
+    """Returns a path relative to the folder of a page, so that both can be moved together."""
     return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()

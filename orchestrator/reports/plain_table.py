@@ -1,4 +1,4 @@
-"""How all tables on the terminal look."""
+"""Lays out all tables on the terminal."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def grid_table(
     folds: bool = False,
     width: int | None = None,
 ) -> Table:
-    """Returns a grid as a table.
+    """Returns a grid as a table for the terminal.
 
     Args:
-        grid: to be shown.
-        title, caption: above and below.
-        min_text: how wide columns of text are at least.
-        folds: whether numbers are folded, too, where the window is narrow.
-        width: of the window; then text is broken after its punctuation, see `broken`.
+        grid: the grid.
+        title, caption: are shown above and below the table.
+        min_text: least width of columns of text.
+        folds: whether numbers are folded, too, if the window is narrow.
+        width: of the window; if given, text is broken after its punctuation, see `broken`.
     """
     table = plain_table(title, caption)
     for heading in grid.headings:
@@ -66,7 +66,7 @@ def grid_table(
 
 
 def broken(name: str, width: int) -> list[str]:
-    """Breaks a long name into lines, at spaces or after its punctuation, not inside its words."""
+    """Breaks a long name into lines, at spaces or after punctuation, not inside words."""
     lines = [""]
     for part in re.split(r"(?<=[\s_,|:.-])", name):
         if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:
@@ -76,7 +76,7 @@ def broken(name: str, width: int) -> list[str]:
 
 
 def _room(grid: Grid, width: int) -> int:
-    """Returns what is left for names: two spaces stand between columns, one at either edge."""
+    """Returns the width left for text, next to columns of numbers and the spaces around them."""
     columns = [grid.headings, *(row.cells for row in grid.rows)]
     widths = [
         max(map(len, chain.from_iterable(map(_lines, column))))
@@ -93,7 +93,7 @@ def _lines(cell: Cell | Heading) -> list[str]:
 
 
 def _text(cell: Cell, style: str, room: int | None) -> Text:
-    """Returns a cell with those below it, lines broken where there is only so much room."""
+    """Returns the text of a cell and of those below it, in lines that fit `room`, if given."""
     texts = []
     for one in (cell, *cell.below):
         lines = [part for line in one.lines for part in (broken(line, room) if room else [line])]

@@ -1,7 +1,8 @@
-"""What a picture shows, as data, and how it is drawn: as a PNG of many panels, or an SVG of one.
+"""Describes panels of a picture as data, and draws many as one PNG, or one as an SVG.
 
-Only matplotlib's object interface is used: no global state, no display, any thread. Text of an SVG
-stays text, so that it is sharp at any size and a page with twenty of them is small.
+Only matplotlib's object interface is used: it needs no global state and no display, and works in
+any thread. The text of an SVG stays text, so it is sharp at any size and a page with twenty
+pictures is small.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from numpy.typing import ArrayLike
 
 from muxrl.orchestrator.measure.statistics import Line
 
-# Okabe and Ito's palette, told apart under every common colour blindness. Its yellow is left out,
-# too pale for a line. A seventh name begins again, dashed.
+# Okabe and Ito's palette, which people with any common colour blindness can tell apart, without its
+# yellow, which is too pale for a line. A seventh name gets the first colour again, dashed.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 RANDOM: Mapping[str, Any] = {"color": "#6B6B6B", "linestyle": (0, (3, 1.5))}
-"""How random agents are drawn."""
+"""The line style of random agents."""
 DOTS: Mapping[str, Any] = {"marker": "o", "markersize": 2.6}
 
 _DASHES: tuple[tuple[str, Any], ...] = (
@@ -35,15 +36,15 @@ _DASHES: tuple[tuple[str, Any], ...] = (
     ("dotted", (0, (1.2, 1.2))),
     ("double", (0, (6, 1.5, 1.2, 1.5))),
 )
-"""By CSS's name for a page's key, and matplotlib's for the line."""
+"""Dashes: the CSS name for the page's key, and matplotlib's for the line."""
 _MOMENT: dict[str, Any] = {"color": RANDOM["color"], "linewidth": 0.6, "zorder": 0}
 _TEXT, _SMALL = 8.5, 7.5  # points
 _TITLE: dict[str, Any] = {"fontsize": _TEXT, "fontweight": "bold", "loc": "left"}
 _LEGEND: dict[str, Any] = {"fontsize": _SMALL, "frameon": False}
 _PLACE = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.98), "ncols": 3, "borderpad": 0}
 _WIDTH_INCHES, _ROW_INCHES = 8.0, 2.5
-_DPI = 200  # 1,600 px wide: text of 8 points is 17 px high once shown at 1,200 px
-_ALONE = (4.4, 2.9)  # inches; 317 points wide, so that text is near its size on a phone
+_DPI = 200  # 1,600 px wide: text of 8 points is 17 px high if shown at 1,200 px
+_ALONE = (4.4, 2.9)  # inches; 317 points wide, so that text has about its own size on a phone
 _SVG = {
     "svg.fonttype": "none",
     "svg.hashsalt": "muxrl",  # the same comparison makes the same file
@@ -52,7 +53,7 @@ _SVG = {
 
 @dataclass(frozen=True)
 class Style:
-    """How a name is drawn; `css` is the border style of the page's key."""
+    """Colour and dashes of a name; `css` is the border style in the page's key."""
 
     colour: str
     css: str
@@ -60,12 +61,12 @@ class Style:
 
     @property
     def line(self) -> dict[str, Any]:
-        """For matplotlib."""
+        """The style as matplotlib's options."""
         return {"color": self.colour, "linestyle": self.dashes}
 
 
 def styles_of(names: Sequence[str]) -> dict[str, Style]:
-    """Gives each name a colour, and dashes once the colours are used up."""
+    """Returns a style for each name: a new colour, and other dashes when colours are used up."""
     return {
         name: Style(COLOURS[i % len(COLOURS)], *_DASHES[i // len(COLOURS) % len(_DASHES)])
         for i, name in enumerate(names)
@@ -77,14 +78,14 @@ class Panel:
     """A pair of axes and all that is drawn in them.
 
     Attributes:
-        title: above it.
-        x, y: what is along its axes.
+        title: the title above the axes.
+        x, y: labels of the axes.
         subtitle: lines between the title and the axes.
-        curves: places and heights ``[num_points]`` each, and matplotlib's options.
-        bands: means with their intervals, and options, see `draw_band`.
-        rules: dashed lines of random agents, across the axes at a place along "x" or "y".
-        moments: places of thin vertical lines.
-        height: in inches, where it stands alone.
+        curves: of each curve: x and y ``[num_points]``, and matplotlib's options.
+        bands: of each band: means with their intervals, and options of `draw_band`.
+        rules: of each dashed line of random agents: the axis, "x" or "y", and the value on it.
+        moments: x of thin vertical lines.
+        height: in inches, if the panel stands alone.
     """
 
     title: str
@@ -98,7 +99,7 @@ class Panel:
     height: float = _ALONE[1]
 
     def draw(self, axes: Any) -> None:
-        """Draws it."""
+        """Draws the panel in matplotlib's axes."""
         for x, y, style in self.curves:
             axes.plot(x, y, **style)
         for line, style in self.bands:
@@ -125,7 +126,7 @@ class Panel:
             stated = axes.annotate(
                 self.subtitle, **where, textcoords="offset points", fontsize=_SMALL, color="#333333"
             )
-            stated.set_in_layout(False)  # a long one may stand out, but not narrow its panel
+            stated.set_in_layout(False)  # a long one may overlap the edge, but not shrink its panel
         if axes.get_legend_handles_labels()[0]:
             axes.legend(**_LEGEND, **_PLACE)
 
@@ -140,9 +141,9 @@ def draw_band(
     step: Literal["post"] | None = None,
     **style: Any,
 ) -> None:
-    """A line of means with its intervals, as far as they are known.
+    """Draws a line of means, with a band of their intervals if all are known.
 
-    Of one point alone they are whiskers, `shift` to the side.
+    A single point gets whiskers instead, and is moved by `shift` along the x axis.
     """
     if not line:
         return
@@ -161,13 +162,13 @@ def draw_band(
 def panels_figure(
     panels: Sequence[Panel], heading: str, key: Sequence[Any], x_limits: tuple[float, float]
 ) -> Figure:
-    """Returns panels side by side, two in a row.
+    """Returns a figure of panels, two in a row.
 
     Args:
-        panels: what they show.
-        heading: above all of them.
+        panels: the panels.
+        heading: is shown above all panels.
         key: handles of the legend below the heading.
-        x_limits: of all panels.
+        x_limits: limits of the x axes of all panels.
     """
     num_columns = min(2, len(panels))
     num_rows = -(-len(panels) // num_columns)
@@ -199,7 +200,7 @@ def png(figure: Figure) -> bytes:
 
 @dataclass(frozen=True)
 class Picture:
-    """One SVG: its data URI, its description and its caption."""
+    """An SVG: its data URI, its description and its caption."""
 
     uri: str
     alt: str
@@ -209,12 +210,12 @@ class Picture:
 def svg(
     panel: Panel, alt: str, caption: str, finish: Callable[[Figure, Any], None] | None = None
 ) -> Picture:
-    """Returns a panel that stands alone.
+    """Returns a picture of one panel.
 
     Args:
-        panel: what it shows.
-        alt, caption: of the picture.
-        finish: what is done to the figure and its axes at last.
+        panel: the panel.
+        alt, caption: description and caption of the picture.
+        finish: is called with the figure and its axes at the end.
     """
     written = io.BytesIO()
     with matplotlib.rc_context(_SVG):
@@ -224,14 +225,14 @@ def svg(
         panel.draw(axes)
         if finish is not None:
             finish(figure, axes)
-        # No date: the same comparison makes the same file.
+        # Without a date, so that the same comparison makes the same file.
         figure.savefig(written, format="svg", metadata={"Date": None})
     encoded = base64.b64encode(written.getvalue()).decode()
     return Picture(f"data:image/svg+xml;base64,{encoded}", alt, caption)
 
 
 def short_count(value: float, _position: int | None = None) -> str:
-    """20,000 as ``20k``, for a narrow axis."""
+    """Formats 20,000 as ``20k``, for a narrow axis."""
     divided, letter = value, ""
     for size, name in ((1e3, "k"), (1e6, "M")):
         if abs(value) >= size:

@@ -1,9 +1,9 @@
-"""Writes a report from what runs have recorded, and prints it.
+"""Writes a report from the records of runs, and prints it.
 
-Written are ``summary.json``, ``summary.md``, a picture, and ``report.html`` with all of it; it
-works for a run that ended, was interrupted, crashed, or was never evaluated. On the terminal no
-word of the table is broken. Of several seeds settings, versions, and what learners measured are
-those of the first.
+It writes ``summary.json``, ``summary.md``, a picture, and ``report.html`` with all of these, also
+for a run that was interrupted, crashed, or was never evaluated. On the terminal no word of the
+table is broken. In a report on several seeds, settings, versions, and the numbers of learners are
+those of the first run.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def write_report(run_directory: RunDirectory) -> Report:
 
 
 def combine_runs(paths: Sequence[Path], out: Path, *, over_episodes: bool = False) -> Report:
-    """Writes the same of several seeds into `out`, the picture as ``learning.png``.
+    """Writes the report on several seeds into `out`, with the picture as ``learning.png``.
 
     Args:
         paths: the run directories, which differ in nothing but the seed.
         out: a folder; made if absent.
-        over_episodes: let the intervals speak of these seeds' policies in other episodes, instead
-            of training with any seed.
+        over_episodes: whether intervals are over episodes of these policies, instead of over
+            seeds.
 
     Raises:
         ValueError: there is no path.
@@ -70,7 +70,7 @@ def combine_runs(paths: Sequence[Path], out: Path, *, over_episodes: bool = Fals
 def _write(report: Report, folder: Path, picture_file: str) -> None:
     write_json(folder / "summary.json", report.to_dict())
     write_text(folder / "summary.md", _markdown(report, picture_file))
-    # Last, since it is by far the largest: on a full disk the tables may still find room.
+    # The picture is written last, as it is the largest: on a full disk the tables may still fit.
     picture = learning_png(report)
     (folder / picture_file).parent.mkdir(exist_ok=True)
     write_bytes(folder / picture_file, picture)
@@ -92,13 +92,13 @@ def _write(report: Report, folder: Path, picture_file: str) -> None:
         config=first.changes_as_comments + config.read_text(encoding="utf-8")
         if config.is_file()
         else "",
-        # Behind the newest those with which the run was begun, or resumed, before.
+        # The newest version, then those with which the run was started or resumed before.
         versions={s: ", before ".join(first.versions[s]) for s in SHOWN if s in first.versions},
     )
 
 
 def title_of(report: Report) -> str:
-    """Returns the runs and their assignment."""
+    """Returns the title: the name of the run, or how many seeds, and the assignment."""
     name = report.names[0] if len(report.names) == 1 else f"{len(report.names)} seeds"
     return f"{name}: {report.assignment}"
 
@@ -122,7 +122,7 @@ def print_report(report: Report, console: Console | None = None, hidden_metrics:
     if hidden_metrics:
         shown = tuple(m for m in report.metrics if not m.name.startswith(hidden_metrics))
         report = dataclasses.replace(report, metrics=shown)
-    # Outside of the table, which may be narrower than the terminal.
+    # The title is not the table's: the table may be narrower than the terminal.
     console.print(Text("\n".join(broken(title_of(report), console.width)), style="bold"))
     console.print(grid_table(servers_stacked(report), width=console.width))
     console.print(Text(report.caption, style="italic"))

@@ -1,5 +1,8 @@
-"""The picture of a run's report: each server against random in its place, or the sides of one that
-plays itself; training; metrics."""
+"""Draws the picture of a run's report.
+
+Its panels are: each server (or each side, if it plays itself) against random in its place;
+training; metrics.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,20 @@ from muxrl.orchestrator.reports.plots import DOTS, RANDOM, Panel, panels_figure,
 
 _METRICS_KEY = "Metrics: dots are evaluated, lines without are training."
 _SQUARES = {**RANDOM, "marker": "s", "markersize": 2.6}
-_MOST_METRICS = 6  # the table has all
-_NUM_SAMPLES = 200  # of a mean training curve; finer than a panel's pixels can show
+_MOST_METRICS = 6  # the table has the others, too
+_NUM_SAMPLES = 200  # points of a mean training curve; more than a panel's pixels can show
 
 
 def metrics_key(report: Report) -> str:
-    """Returns what the figure's metrics are drawn by; "" if it has none."""
+    """Returns the sentence that explains how metrics are drawn; "" if the figure has none."""
     return _METRICS_KEY if _drawn_metrics(report) else ""
 
 
 def learning_png(report: Report) -> bytes:
-    """Returns the picture as a PNG; its caption stands in the report beside it.
+    """Returns the picture as a PNG; the report has its caption.
 
     Args:
-        report: of one run, or of several seeds, whose own curves are then drawn thin.
+        report: on one run, or on several seeds, each of which then also has a thin curve.
     """
     return png(_figure(report))
 
@@ -81,7 +84,7 @@ def _part_panel(
     limit: float,
     num_seeds: int,
 ) -> Panel:
-    """A server's returns, or those of one of its sides."""
+    """Returns the panel of a server or of one of its sides."""
     agents = f"{len(part.agents)} agent{'s'[: len(part.agents) != 1]}"
     colour, shift = style["color"], 0.01 * limit
     random = [(c.env_steps, c.random) for c in part.curve if c.random is not None]
@@ -102,7 +105,7 @@ def _part_panel(
 
 
 def _subtitle(server: ServerResult, part: Judged, num_seeds: int) -> str:
-    """The advantage, the verdict and on how many seeds, a line each: panels are narrow."""
+    """Returns the advantage, the verdict and its number of seeds, in lines: panels are narrow."""
     if part is server and not server.learns:
         return str(server.judgement)
     if part is server and server.plays_itself:
@@ -132,7 +135,7 @@ def _training_panel(servers: Sequence[ServerResult], styles: dict[str, dict[str,
 
 
 def _key(report: Report) -> list[Any]:
-    """The legend of the servers' panels."""
+    """Returns the handles of the legend of the servers' panels."""
     handles = [
         Line2D([], [], color="black", **DOTS, label="all as learned"),
         Line2D([], [], **_SQUARES, label="random in its place"),
@@ -144,7 +147,7 @@ def _key(report: Report) -> list[Any]:
 
 
 def _drawn_metrics(report: Report) -> dict[str, list[MetricResult]]:
-    """By name; of many the first few, without those that never change (a fixed episode length)."""
+    """Returns by name the first few metrics that change at all (not a fixed episode length)."""
     found: dict[str, list[MetricResult]] = {}
     for metric in report.metrics:
         found.setdefault(metric.name, []).append(metric)
@@ -158,7 +161,7 @@ def _values(metrics: Sequence[MetricResult]) -> set[float]:
 
 
 def _mean_curve(curves: Sequence[TrainingCurve]) -> tuple[np.ndarray, np.ndarray]:
-    """The mean over seeds, over the env steps that all of them cover."""
+    """Returns the mean over seeds, at the env steps that all seeds cover."""
     if len(curves) == 1:
         return curves[0].env_steps, curves[0].returns
     start = max(curve.env_steps[0] for curve in curves)
@@ -169,7 +172,7 @@ def _mean_curve(curves: Sequence[TrainingCurve]) -> tuple[np.ndarray, np.ndarray
 
 
 def _wrapped_assignment(assignment: str) -> list[str]:
-    """Lines of a title: broken between servers, a long list of agents cut short."""
+    """Returns the lines of a title, broken between servers, with long lists of agents cut short."""
     lines = [""]
     for part in assignment.split("|"):
         part = textwrap.shorten(part.replace(",", ", "), 90, placeholder=" …")

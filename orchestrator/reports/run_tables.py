@@ -1,4 +1,4 @@
-"""The tables of a run's report: its servers, the simulation's metrics, what learners measured."""
+"""Makes the tables of a run's report: servers, the simulation's metrics, numbers of learners."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _VERDICT_STYLES: Mapping[str, str] = {
     Verdict.WORSE: "red",
     Verdict.UNCLEAR: "yellow",
 }
-_VERDICT_WIDTH = len(Verdict.UNCLEAR)  # on the terminal, where the others take two lines
+_VERDICT_WIDTH = len(Verdict.UNCLEAR)  # on the terminal, where longer verdicts take two lines
 _ESTIMATES = ("learned", "random", "untrained", "advantage", "over_untrained")
 _SHOWN: Columns = {
     "name": Column("server", cell=lambda row: {"style": "bold"}),
@@ -51,12 +51,12 @@ _SHOWN: Columns = {
 
 
 def _rows(report: Report) -> Iterator[Row]:
-    """Yields a row for each server, below it its sides, which are trained together."""
+    """Yields a row for each server, followed by its sides, which have no training of their own."""
     num_seeds = len(report.seeds)
     for server in report.servers:
         steps = server.env_steps if server.learns else None
         trained = {"env_steps": steps, "train_return": server.train_return}
-        # Where it plays itself, the mean over all agents says nothing.
+        # If the server plays itself, the mean over all its agents says nothing.
         final = None if server.learns and server.plays_itself else server.final
         yield trained | _row(server.server_id, server, server, final, server.judgement, num_seeds)
         for side in server.sides:
@@ -90,7 +90,7 @@ def _row(
 
 
 def servers_grid(report: Report) -> Grid:
-    """Returns the servers, and the sides of those that play themselves."""
+    """Returns the table of servers, and of the sides of servers that play themselves."""
     untrained = ("untrained", "over_untrained") if report.has_untrained else ("", "")
     names = (
         "name algorithm agents env_steps train_return learned random {} advantage {} judged"
@@ -99,9 +99,9 @@ def servers_grid(report: Report) -> Grid:
 
 
 def servers_stacked(report: Report) -> Grid:
-    """Returns the same for the terminal.
+    """Returns `servers_grid` for the terminal.
 
-    Algorithm and agents stand under their server, and the verdict under what it is about.
+    Algorithm and agents are below their server, and the verdict is below the advantage.
     """
     stacks = ("name algorithm agents", "env_steps", "train_return", "learned", "random untrained",
               "advantage judged")  # fmt: skip
@@ -109,7 +109,7 @@ def servers_stacked(report: Report) -> Grid:
 
 
 def metrics_grid(report: Report) -> Grid:
-    """Returns a row for each metric, and whose it is."""
+    """Returns a table with a row for each metric of the whole episode or of a server."""
     rows = (
         {
             "metric": metric.name,
@@ -128,7 +128,7 @@ def metrics_grid(report: Report) -> Grid:
 
 
 def learners_grid(run_dir: Path) -> Grid:
-    """Returns a row for each number of a policy's learner that changed in a run.
+    """Returns a table with a row for each number of a policy's learner that changed in a run.
 
     Raises:
         NotARunDirectory: the folder has no plan that can be read.
@@ -157,7 +157,7 @@ def _learner_rows(run_dir: Path) -> Iterator[dict[str, Any]]:
 
 
 def _at_random(metric: MetricResult) -> tuple[str, ...]:
-    """A metric's mean with a server's agents at random; of an episode's, for each server."""
+    """Returns a metric's mean with its server at random, or an episode's with each server so."""
     if metric.server is None:
         return tuple(f"{number(x.mean)} ({s})" for s, x in metric.random.items()) or (MISSING,)
     return (number(metric.random[metric.server].mean) if metric.random else MISSING,)

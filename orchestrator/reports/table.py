@@ -1,8 +1,8 @@
-"""Rows as grids of cells; how each column is shown is said once, by its name.
+"""Lays rows out as grids of cells; columns are declared once, by name.
 
-A row is a mapping, such as a frame's. `plain_table.grid_table` shows a grid on the terminal,
-``templates/table.html`` on a page, and `markdown` in Markdown. What intervals are over stands in
-the heading of every column that has any.
+A row is a mapping, such as one of a frame. `plain_table.grid_table` shows a grid on the terminal,
+``templates/table.html`` on a page, and `markdown` in Markdown. The heading of a column with
+intervals says what they are over.
 """
 
 from __future__ import annotations
@@ -22,31 +22,32 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Row = Mapping[str, Any]
-"""A value by column. ``id``, which links lead to, and ``is_baseline`` are the row's own."""
+"""By column: the value. Two keys are of the row itself: ``id``, the target of links, and
+``is_baseline``."""
 Shown = str | tuple[str, ...]
-"""A text, or its lines."""
+"""A text, or the lines of a text."""
 Names = str | Iterable[str]
-"""Of columns; in one text with spaces between them."""
+"""Names of columns; in a single text they are separated by spaces."""
 _TEXT = {"text", "wrap"}
-_MAX_LINES = 5  # of a stacked cell; pages and Markdown have all
-_MAX_LINE = 40  # characters of text in one line on the page: longer ones push numbers out of view
+_MAX_LINES = 5  # most lines of a stacked cell; pages and Markdown show all
+_MAX_LINE = 40  # most characters in one line of a page: longer text pushes numbers out of view
 _SPECIAL = re.compile(r"([|_*])")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in one place of a grid.
+    """A cell of a grid.
 
     Attributes:
-        lines: what is read, in one line but on the terminal.
-        gap: between the lines, where they are one.
-        value: what a number is sorted by; None for text and for unknown numbers.
+        lines: lines of text; they are joined to one line, except on the terminal.
+        gap: is put between joined lines.
+        value: the number that rows are sorted by; None for text and for unknown numbers.
         link: anchor on the page, or the path of a folder.
-        css: class of the cell.
+        css: CSS class of the cell.
         background: CSS colour.
-        mark: put after the text on the page, whose caption explains it.
-        style: of the text on the terminal, as rich has it.
-        below: on the terminal, cells of the same row that stand below it; see `stacked`.
+        mark: is put after the text on the page, whose caption explains it.
+        style: rich's style of the text on the terminal.
+        below: cells of the same row that are shown below this one on the terminal; see `stacked`.
     """
 
     lines: tuple[str, ...]
@@ -61,18 +62,18 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """What is read, in one line."""
+        """The text of the cell in one line."""
         return self.gap.join(self.lines)
 
 
 @dataclass(frozen=True)
 class Heading:
-    """Of a column; text is aligned left, numbers right."""
+    """The heading of a column; text is aligned left, numbers right."""
 
     name: str
-    """Of the column."""
+    """Name of the column."""
     lines: str
-    """With line breaks for the terminal."""
+    """Text of the heading, with line breaks for the terminal."""
     is_text: bool = False
     is_whole: bool = False
     """Whether text is never folded on the terminal."""
@@ -85,7 +86,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class GridRow:
-    """Cells, not more than the grid has columns, and the id that links lead to."""
+    """A row of at most as many cells as the grid has columns, and the id that links lead to."""
 
     cells: tuple[Cell, ...]
     id: str = ""
@@ -95,13 +96,13 @@ class GridRow:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table laid out."""
+    """A table: headings and rows of cells."""
 
     headings: tuple[Heading, ...]
     rows: tuple[GridRow, ...]
 
     def __add__(self, other: Grid) -> Grid:
-        """The rows of both under the headings of the first, the second's as a section."""
+        """Returns a grid with the rows of both; those of `other` begin a new section."""
         begin = (replace(row, begins_section=True) for row in other.rows[:1])
         return Grid(self.headings, (*self.rows, *begin, *other.rows[1:]))
 
@@ -111,15 +112,14 @@ class Column:
     """How the values of a column are shown.
 
     Attributes:
-        heading: by default the column's name. Line breaks are for the terminal.
-        shown: a value as text, or lines, where that does not follow from its type.
-        cell: of a row, what its cell has otherwise than the value says, by the name in `Cell`.
-        css: classes: "text" for what is aligned left, "wrap" for long text, "words" for what may
-            continue in a second line between its words; by default "text" where the value is one,
-            "wrap" where it is long.
+        heading: text of the heading, with line breaks for the terminal; "": the column's name.
+        shown: converts a value to text, or lines; None: by the type of the value.
+        cell: returns attributes of a row's `Cell` that do not follow from its value.
+        css: CSS classes: "text" is aligned left, "wrap" is long text, "words" may continue in a
+            second line between words; "": "text" if the value is a text, "wrap" if it is long.
         gap: as in `Cell`.
         is_whole: whether text is never folded on the terminal.
-        over: what its intervals are over, if not what those of the grid are.
+        over: what the column's intervals are over; "": as for the grid.
     """
 
     heading: str = ""
@@ -131,7 +131,7 @@ class Column:
     over: str = ""
 
     def of(self, row: Row, name: str) -> Cell:
-        """Returns the cell of a row."""
+        """Returns the cell of this column in a row; `name` is the column's."""
         value = row.get(name)
         lines = MISSING if value is None else (self.shown or _shown)(value)
         found = Cell(
@@ -145,19 +145,19 @@ class Column:
 
 
 Columns = Mapping[str, Column | str]
-"""By name; a text is the heading alone."""
+"""By name: how the column is shown; a text is its heading alone."""
 _PLAIN: Columns = MappingProxyType({})
 
 
 def grid(
     rows: DataFrame | Iterable[Row], names: Names, columns: Columns = _PLAIN, over: str = ""
 ) -> Grid:
-    """Returns some columns of rows, laid out.
+    """Returns a grid of some columns of rows.
 
     Args:
         rows: a frame, or mappings.
-        names: of the columns.
-        columns: how they are shown, where that does not follow from the name and the value.
+        names: names of the columns.
+        columns: how columns are shown; others are shown by their name and the type of the value.
         over: what intervals are over.
     """
     every = _records(rows)
@@ -167,7 +167,7 @@ def grid(
 def _of_columns(
     columns: Iterable[tuple[str, Column, Sequence[Row | None]]], rows: Sequence[Row], over: str
 ) -> Grid:
-    """Returns columns, each with its name and the row that each of its cells is of, if any."""
+    """Returns a grid of columns, given as name, column, and for each cell its row or None."""
     headings, cells = [], []
     for name, column, theirs in columns:
         found = [column.of(row, name) if row else Cell((MISSING,)) for row in theirs]
@@ -180,12 +180,12 @@ def _of_columns(
 
 
 def stacked(whole: Grid, stacks: Iterable[str], brief: str = "") -> Grid:
-    """Returns a grid for the terminal, in which columns of one stack stand below each other.
+    """Returns a grid for the terminal, in which some columns are shown below others.
 
     Args:
-        whole: with all columns.
-        stacks: names of columns with spaces between them; what the grid does not have is left out.
-        brief: columns whose intervals the page and Markdown have room for.
+        whole: the grid with all columns.
+        stacks: of each stack: names of columns, separated by spaces; absent columns are left out.
+        brief: columns whose intervals are left out: only the page and Markdown have room for them.
     """
     place = {heading.name: place for place, heading in enumerate(whole.headings)}
     places = [[place[name] for name in names.split() if name in place] for names in stacks]
@@ -224,14 +224,14 @@ def spread(
     columns: Columns = _PLAIN,
     over: str = "",
 ) -> Grid:
-    """Returns a grid in which one column's values stand side by side.
+    """Returns a pivoted grid: the values of one column become columns.
 
     Args:
         rows: a frame, or mappings.
-        first: columns at the left; rows that are alike in all of them become one.
-        across: the column whose values stand side by side.
-        places: these values, in order, to their headings; rows with other values are left out.
-        shown: the column that is shown under each of them; what is absent is `MISSING`.
+        first: columns at the left; rows that are equal in all of them become one row.
+        across: the column whose values become columns.
+        places: value of `across` to heading, in order; rows with other values are left out.
+        shown: the column whose values are shown in the new columns; absent ones are `MISSING`.
         last: columns at the right, taken from the first of the rows that become one.
         columns, over: as for `grid`.
     """
@@ -253,7 +253,7 @@ def spread(
 
 
 def markdown(grid: Grid) -> str:
-    """Returns a grid as Markdown has tables."""
+    """Returns a grid as a Markdown table."""
     rules = ("---" if heading.is_text else "---:" for heading in grid.headings)
     return "\n".join(
         [

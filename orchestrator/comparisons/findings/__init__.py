@@ -1,1 +1,1 @@
-"""What a comparison found: plain values and how they are computed; nothing here writes or draws."""
+"""Computes the results of a comparison as plain values; writes and draws nothing."""

@@ -1,4 +1,4 @@
-"""What runs reach at each value of a parameter of the episodes (`simulation.parameters`)."""
+"""Scores runs at each value of a parameter of the episodes (`simulation.parameters`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _MOST_VALUES = 6
-"""Of a parameter with more of them, each quarter of the episodes is one."""
+"""Most values of a parameter that are told apart; with more, each quarter of them is one."""
 
 
 def compare_by_parameter(
@@ -41,13 +41,13 @@ def compare_by_parameter(
     budget: Budget,
     asked: Collection[str],
 ) -> Iterator[dict[str, Any]]:
-    """Yields what each contestant reached, by parameter, value and subject.
+    """Yields a row for each parameter, value, subject and contestant.
 
-    `value` is text; of a parameter that has many, a range. `num_runs` were evaluated so.
-    Of each run its evaluation at the budget counts, and of those that ``muxrl evaluate`` wrote of
-    the same policies the further episodes whose other parameters are as in the run's own. A
-    parameter with one value in all of these is left out. `iqm` of proportions is as `standings`
-    has it; `asked` has the subjects that may be such.
+    `value` is text; it is a range if the parameter has many values. `num_runs` is how many runs
+    have such episodes. Of each run, the evaluation at the budget counts, and further episodes of
+    the same policies that ``muxrl evaluate`` played, if all other parameters are as in the run's
+    own evaluations. A parameter with one value in all episodes is left out. `iqm` of proportions
+    is computed as in `standings`; `asked` has the keys of subjects that may be proportions.
     """
     runs = [run for contestant in contestants for run in contestant.runs]
     names = dict.fromkeys(key for run in runs for key in run.config.simulation.parameters)
@@ -89,7 +89,8 @@ def compare_by_parameter(
 
 
 def parameter_notes(runs: Sequence[RecordedRun]) -> Iterator[str]:
-    """Yields which parameters evaluations had at different values, and which are passed over."""
+    """Yields notes on parameters that runs were evaluated with at different values, and on files of
+    evaluations that are left out."""
     for run in (run for run in runs if run.config.simulation.parameters):
         for path, found in _evaluations(run):
             if isinstance(found, str):
@@ -103,8 +104,10 @@ def parameter_notes(runs: Sequence[RecordedRun]) -> Iterator[str]:
 
 
 def differing_parameters(runs: Sequence[RecordedRun]) -> dict[str, Any]:
-    """Returns the parameters in which runs' evaluations differ, with the first run's values, which
-    comparisons play with; None: it has none."""
+    """Returns the parameters in which runs' evaluations differ, with the values of the first run.
+
+    Comparisons play with these values; None: the first run does not set the parameter.
+    """
     given = [of_evaluations(run.config) for run in runs]
     names = dict.fromkeys(name for one in given for name in one)
     return {
@@ -115,7 +118,7 @@ def differing_parameters(runs: Sequence[RecordedRun]) -> dict[str, Any]:
 
 
 def first_values(runs: Sequence[RecordedRun]) -> str:
-    """Returns the same in words; "" if they differ in none."""
+    """Returns `differing_parameters` in words; "" if there are none."""
     return listed(
         f"{name}={'its default' if value is None else value}"
         for name, value in differing_parameters(runs).items()
@@ -123,7 +126,7 @@ def first_values(runs: Sequence[RecordedRun]) -> str:
 
 
 def _groups(values: Floats) -> list[tuple[str, float, float]]:
-    """Returns each value, or range of values, with its ends, which belong to it."""
+    """Returns each value or range of values as text, with its two ends (inclusive)."""
     found = np.unique(values[np.isfinite(values)])
     if len(found) <= _MOST_VALUES:
         return [(f"{value:g}", value, value) for value in found]
@@ -134,12 +137,12 @@ def _groups(values: Floats) -> list[tuple[str, float, float]]:
 def _episodes(
     run: RecordedRun, budget: Budget, subjects: Sequence[Subject]
 ) -> tuple[DataFrame, DataFrame]:
-    """Returns episodes of a run's policies at the budget: of its evaluation, and those afterwards.
+    """Returns the episodes of a run's policies at the budget, from all evaluations of these.
 
     Returns:
-        Each parameter's value in the episodes that no evaluation before has, and in which no other
-        parameter has a value of its own, else NaN; and what each subject got, without those that
-        one of the evaluations did not measure.
+        By parameter: its value in each episode, or NaN if an earlier evaluation has the same
+        episode, or if another parameter differs from the run's own evaluations. By subject: its
+        number in each episode; subjects that an evaluation did not measure are left out.
     """
     from pandas import DataFrame, concat
 
@@ -163,8 +166,7 @@ def _episodes(
 
 
 def _written(run: RecordedRun, budget: Budget) -> Iterator[tuple[DataFrame, list[int]]]:
-    """Yields the evaluations that were made of a run's policies at the budget afterwards, and the
-    seeds of their episodes."""
+    """Yields later evaluations of a run's policies at the budget, with the seeds of episodes."""
     last = CheckpointFolder(run.path / "checkpoints").find(LAST)
     names = {str(budget.place)}
     if last is not None and not budget.is_cut:
@@ -192,7 +194,7 @@ class _Server(msgspec.Struct):
 
 
 class _Evaluation(msgspec.Struct):
-    """What counts here of a file that ``muxrl evaluate`` wrote."""
+    """The fields that are read of a file that ``muxrl evaluate`` wrote."""
 
     servers: Mapping[str, _Server]
     replaced: Mapping[str, str]
@@ -202,7 +204,7 @@ class _Evaluation(msgspec.Struct):
 
 
 def _evaluations(run: RecordedRun) -> Iterator[tuple[Path, _Evaluation | str]]:
-    """Yields each such file of a run, and what it says, or why it cannot be read."""
+    """Yields the path of each such file of a run, and its content, or why it cannot be read."""
     for path in sorted((run.path / "evaluations").glob("*.json")):
         try:
             read = msgspec.json.decode(path.read_bytes(), type=dict)

@@ -1,9 +1,9 @@
-"""Which runs are compared, and at how much training: read from their directories, or a sweep's.
+"""Reads the runs that are compared, and finds the env steps at which they are compared.
 
-Comparable runs have one simulation, made with the same arguments, and were evaluated under the same
-rule (greedy or sampled), maybe on other episodes. A refusal names two runs and what differs between
-them. They are compared at the largest number of env steps at which every one of them was evaluated;
-where clocks ended them and there is none, give or take `TOLERANCE`.
+Comparable runs have the same simulation with the same arguments, and were evaluated by the same
+rule (greedy or sampled), maybe on different episodes. An error names two runs and how they differ.
+Runs are compared at the largest number of env steps at which each of them was evaluated; if there
+is none, because clocks ended them, evaluations may differ by up to `TOLERANCE`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _TWICE = "since an earlier one has the same settings and seed"
 
 @dataclass(frozen=True)
 class ComparedRuns:
-    """The runs, and what their sweeps say of roles.
+    """The runs that are compared, and the roles of their sweeps.
 
     Attributes:
-        runs: all of one simulation, evaluated in the same way.
-        roles: role to agent patterns; {} where no sweep names any.
+        runs: runs of one simulation, evaluated in the same way.
+        roles: role to agent patterns; {} if no sweep names roles.
         scripts: role to the scripted policies that a sweep's trials have in it, finished or not.
         notes: which trials were left out, how runs went, what logs warned of, and which
             versions differ.
@@ -55,10 +55,10 @@ class ComparedRuns:
 
 
 def find_runs(path: str | Path) -> Path:
-    """Returns the folder of a path, or of results that come with muxrl: "benchmark/TASK".
+    """Returns the folder that a path means; "benchmark/TASK" means results that come with muxrl.
 
     Raises:
-        CannotCompare: none come under that name.
+        CannotCompare: there are no such results.
     """
     folder, _, task = str(path).rpartition("/")
     if folder != BENCHMARK or Path(path).exists():
@@ -98,7 +98,7 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
             left_out: dict[str, list[str]] = {}
             twice: list[str] = []
             for trial in trials:
-                # A scheduler ends a trial for its bad start, so its seed is no fair sample.
+                # A scheduler ends trials for a bad start, so these are no fair sample either.
                 if trial.status != "done" or trial.run_dir is None:
                     left_out.setdefault(trial.status.replace("_", " "), []).append(trial.id)
                     continue
@@ -133,7 +133,7 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
 
 
 def _promoted(runs: Sequence[RecordedRun]) -> Iterator[str]:
-    """Yields until when a server acted that a shadow has replaced since."""
+    """Yields notes on how long servers acted that were then replaced by a shadow."""
     for run in runs:
         for server_id, server in run.servers.items():
             acted = [p.env_steps for p in run.points if server_id in p.num_episodes]
@@ -146,7 +146,7 @@ def _promoted(runs: Sequence[RecordedRun]) -> Iterator[str]:
 
 
 def _warned(runs: Sequence[RecordedRun]) -> Iterator[str]:
-    """Yields what logs warned of, each once, with the runs."""
+    """Yields notes on warnings in logs, each once, with its runs."""
     names: dict[str, dict[str, None]] = {}
     for run in runs:
         for name, found in run.status.warnings.items() if run.status else ():
@@ -159,19 +159,19 @@ def _warned(runs: Sequence[RecordedRun]) -> Iterator[str]:
 
 
 def read_run(path: Path) -> RecordedRun:
-    """Reads one run, whose evaluations are those with all agents as learned.
+    """Reads one run, with only the evaluations that have all agents as learned.
 
-    Its modules are found where it was launched, too.
+    The run's modules are also looked for in the folder in which it was launched.
 
     Raises:
-        CannotCompare: the path is none's.
+        CannotCompare: the path is no run's, or its config is absent or cannot be read.
         MalformedMetrics: a metrics file is broken elsewhere than in its last line.
     """
     try:
         run = RecordedRun.read(path)
         learned = tuple(point for point in run.points if AS_LEARNED in point.num_episodes)
         run = replace(run, points=learned)
-        run.config  # noqa: B018  # read once for all, or refused
+        run.config  # noqa: B018  # read and kept, or refused
     except NotARunDirectory as error:
         raise CannotCompare(f"{error}; a sweep's directory would hold a {TRIALS_FILE}") from error
     except FileNotFoundError as error:
@@ -188,7 +188,7 @@ def _add_sweep(
     roles: dict[str, Sequence[str]],
     scripts: dict[str, list[ServerConfig]],
 ) -> None:
-    """Adds a sweep's roles, and the scripted policies that its trials have in them."""
+    """Adds a sweep's roles, and the scripted policies that its trials have in these roles."""
     try:
         config = load_written(sweep.config_file, SweepConfig)
     except ConfigError as error:
@@ -228,15 +228,15 @@ def _check_evaluated(runs: Sequence[RecordedRun]) -> None:
 
 @dataclass(frozen=True)
 class Budget:
-    """How much training is compared.
+    """After how much training runs are compared.
 
     Attributes:
-        place: env steps at or near which every learning run was evaluated, see `point_at`; 0 if
-            none learns.
-        env_steps: the fewest that a run had at that evaluation.
+        place: env steps at or near which every learning run was evaluated, see `point_at`; 0 if no
+            run learns.
+        env_steps: the fewest env steps of a run at that evaluation.
         longest: the most env steps after which any run was evaluated.
         is_cut: whether some runs were trained for longer, and that part is left out.
-        num_episodes: episodes of each run's evaluation that count, the same for all.
+        num_episodes: how many episodes of each run's evaluation count, the same for all runs.
     """
 
     place: int
@@ -298,10 +298,10 @@ def compared_after(runs: Sequence[RecordedRun], budget: Budget) -> str:
 
 
 def point_at(run: RecordedRun, budget: Budget) -> EvaluationPoint:
-    """Returns the evaluation at which a run is scored: its last one, if nothing in it learns.
+    """Returns the evaluation by which a run is scored; if nothing in it learns, its last one.
 
     Raises:
-        ValueError: the run has no evaluation near the budget, so the budget is not of this run.
+        ValueError: the run has no evaluation near the budget, so the budget is of other runs.
     """
     point = _point_near(run, budget.place) if run.learns else run.points[-1]
     if point is None:
@@ -315,7 +315,7 @@ def num_episodes_of(point: EvaluationPoint) -> int:
 
 
 def _point_near(run: RecordedRun, place: int) -> EvaluationPoint | None:
-    """The evaluation after `place` env steps, else the last one after about so many."""
+    """Returns the evaluation after `place` env steps, else the last one within `TOLERANCE`."""
     at = [p for p in run.points if p.env_steps == place]
     near = at or [p for p in run.points if abs(p.env_steps - place) <= TOLERANCE * place]
     return near[-1] if near else None

@@ -1,9 +1,9 @@
-"""Who is compared: the roles of the agents, and runs grouped into contestants.
+"""Finds what is compared: the roles of agents, contestants (groups of runs), and subjects.
 
-Runs of one contestant differ in nothing but the seed; contestants differ in which label plays which
-role. A label is the algorithm's name, or what a sweep calls it; settings are added only where two
-servers of one label differ in them. Returns are measured of roles, teams, single agents, and all
-agents together: the subjects. Settings and software are described, too.
+Runs of one contestant differ only in the seed; contestants differ in which label plays which role.
+A label is the algorithm's name, or a sweep's name for it; settings are added if two servers of one
+label differ in them. Subjects, whose returns are measured, are roles, teams, single agents, and all
+agents together. This module also describes settings and software.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Roles = Mapping[str, tuple[str, ...]]
 """Role to its agents, in the simulation's order."""
 
 _ALIKE = ("env", "kwargs", "metrics")
-"""Of the simulation, what runs that are compared have in common, see `read_compared_runs`."""
+"""Simulation settings that are the same in all compared runs, see `read_compared_runs`."""
 _SOURCE, _ONE_EACH = "initialize_from", "one for each seed"
 _MAX_SHOWN = 40  # characters of a setting's value
-# Names and values; whole values, since runs are grouped by them.
+# Names and values; values are not shortened, since runs are grouped by them.
 _Settings = tuple[tuple[str, str], ...]
 
 
@@ -45,9 +45,9 @@ def find_roles(
     """Returns each role's agents, in the simulation's order.
 
     Args:
-        runs: of one simulation.
-        named: role to agent patterns, from a sweep or the user. The other agents form roles by
-            themselves: agents that share a server in every run are one role.
+        runs: runs of one simulation.
+        named: role to agent patterns, from a sweep or the user. All other agents that share a
+            server in every run form a role.
 
     Raises:
         CannotCompare: a pattern matches no agent, an agent is in two roles, or a run has a role's
@@ -85,9 +85,9 @@ def find_roles(
 
 
 def is_cooperative(runs: Sequence[RecordedRun], roles: Roles) -> bool:
-    """Whether the sum over all agents says something: they have one role, or one return.
+    """Whether the sum over all agents says something: they have one role, or equal returns.
 
-    In a game of several sides one side's gain is another's loss, and the sum is nobody's aim.
+    In a game of several sides, one side's gain is another's loss, and no agent aims at the sum.
     """
     if len(roles) == 1:
         return True
@@ -98,10 +98,10 @@ def is_cooperative(runs: Sequence[RecordedRun], roles: Roles) -> bool:
 def find_subjects(
     runs: Sequence[RecordedRun], roles: Roles, *, has_total: bool = True
 ) -> tuple[Subject, ...]:
-    """Returns the roles, teams and agents that are not roles, and metrics.
+    """Returns the roles, the teams and agents that are not roles, and the metrics.
 
     Args:
-        runs: of one simulation.
+        runs: runs of one simulation.
         roles: role to its agents.
         has_total: whether the sum over all agents is measured, too; it follows the roles.
     """
@@ -123,7 +123,7 @@ def find_subjects(
 
 
 def _metrics(runs: Sequence[RecordedRun], roles: Roles) -> Iterator[Subject]:
-    """Yields the metrics that any run's evaluations have, of the episode and of each role."""
+    """Yields the metrics that any run's evaluations have, of whole episodes and of each role."""
     who_has: dict[str, set[str]] = {}
     for run in runs:
         learned = run.evaluations.xs(AS_LEARNED, level="replaced").dropna(axis=1, how="all")
@@ -138,7 +138,7 @@ def _metrics(runs: Sequence[RecordedRun], roles: Roles) -> Iterator[Subject]:
 
 
 def simulation_order(runs: Sequence[RecordedRun]) -> list[str]:
-    """Returns all agents, in the order in which the first run's evaluations have them."""
+    """Returns all agents, in the order of the first run's evaluations."""
     measured = [agent for metric, agent in runs[0].evaluations.columns if metric == RETURN]
     return [*measured, *sorted(set(runs[0].server_of) - set(measured))]
 
@@ -148,7 +148,8 @@ def _named(
 ) -> dict[str, tuple[str, ...]]:
     """Names each group: "prey" for "prey_0" and "prey_1", if no other group has such agents.
 
-    Else after the server that serves exactly them in every run; else by all of their names.
+    Otherwise the name is that of a server with exactly these agents in every run, or else consists
+    of all agents' names.
     """
     stems = [{unnumbered(agent) for agent in own} for own in groups]
     named: dict[str, tuple[str, ...]] = {}
@@ -171,12 +172,12 @@ class Contestant:
     """One assignment with its settings, trained once for each seed.
 
     Attributes:
-        name: for tables: ``qmix predator | ppo prey``.
-        assignment: its runs' assignment, as one string.
+        name: name in tables: ``qmix predator | ppo prey``.
+        assignment: the assignment of its runs, as a string.
         played: role to the label that played it.
-        settings: of the simulations, " [num_processes=4]", where runs differ in them.
-        learns: whether any of its policies was trained.
-        runs: by seed, one for each.
+        settings: simulation settings in which contestants differ: " [num_processes=4]".
+        learns: whether any policy was trained.
+        runs: one run for each seed, in order of seeds.
     """
 
     name: str
@@ -188,11 +189,11 @@ class Contestant:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The seeds of its runs."""
+        """The seeds of the runs."""
         return tuple(run.config.seed for run in self.runs)
 
     def others(self, role: str) -> str:
-        """Who played the other roles; equal for contestants that differ in this role alone."""
+        """Returns who played the other roles: equal if contestants differ only in this role."""
         return _joined({r: label for r, label in self.played.items() if r != role}) + self.settings
 
 
@@ -200,7 +201,7 @@ def find_contestants(runs: Sequence[RecordedRun], roles: Roles) -> tuple[Contest
     """Groups runs into contestants, in the order of their first runs.
 
     Raises:
-        CannotCompare: two runs of one contestant have the same seed and so are not independent.
+        CannotCompare: two runs of one contestant have the same seed, so are not independent.
     """
     labels = _labels(runs, roles)
     of_all = [simulation_settings(run.config.simulation) for run in runs]
@@ -245,7 +246,7 @@ def server_of_role(run: RecordedRun, agents: Sequence[str]) -> tuple[str, Server
 
 
 def _labels(runs: Sequence[RecordedRun], roles: Roles) -> list[dict[str, str]]:
-    """For each run, role to label."""
+    """Returns for each run: role to label."""
     labels: list[dict[str, str]] = [{} for _ in runs]
     for role, agents in roles.items():
         servers = [server_of_role(run, agents) for run in runs]
@@ -274,8 +275,11 @@ def _labels(runs: Sequence[RecordedRun], roles: Roles) -> list[dict[str, str]]:
 
 
 def _with_sources_pooled(of_all: Sequence[Settings], seeds: Sequence[int]) -> list[Settings]:
-    """Settings in which a checkpoint to begin with is none of a contestant's if each seed has one
-    of its own, as its seeds of an earlier training."""
+    """Returns settings in which checkpoints to begin with do not separate contestants.
+
+    That is so if each seed begins with another checkpoint, such as that of the same seed in an
+    earlier training: then all have the same text instead.
+    """
     pooled = list(of_all)
     alike: dict[frozenset[tuple[str, str]], list[int]] = {}
     for index, one in enumerate(of_all):
@@ -292,9 +296,9 @@ def _with_sources_pooled(of_all: Sequence[Settings], seeds: Sequence[int]) -> li
 
 
 def _names(labelled: Iterable[tuple[str, _Settings]]) -> dict[tuple[str, _Settings], str]:
-    """A name for each label with its settings; names that look the same are numbered.
+    """Returns a name for each label with its settings; names that look the same are numbered.
 
-    The number comes before the settings, where a narrow figure does not cut it off.
+    The number comes before the settings, so that a narrow figure does not cut it off.
     """
     names: dict[tuple[str, _Settings], str] = {}
     for label, settings in dict.fromkeys(labelled):
@@ -315,9 +319,9 @@ def _shortened(value: str) -> str:
 def settings_in_role(
     contestant: Contestant, agents: Sequence[str], *, has_defaults: bool = True
 ) -> list[Settings]:
-    """Returns, of each run, every setting of the server that plays a role.
+    """Returns for each run all settings of the server that plays a role.
 
-    With defaults that is as far as the run has recorded its algorithm's.
+    Defaults of the algorithm are included if wanted, and if the run has recorded them.
     """
     served = [(run, *server_of_role(run, agents)) for run in contestant.runs]
     is_pooled = len({server.initialize_from for _, _, server in served}) > 1
@@ -330,7 +334,7 @@ def settings_in_role(
 
 
 def _changed(run: RecordedRun, prefix: str) -> dict[str, str]:
-    """Returns a server's settings that were not so throughout its run, with all their values."""
+    """Returns a server's settings that changed during its run, with all their values."""
     return {
         key.removeprefix(prefix).removeprefix("settings."): value
         for key, value in run.changed_settings.items()
@@ -339,15 +343,18 @@ def _changed(run: RecordedRun, prefix: str) -> dict[str, str]:
 
 
 def differing_settings(of_all: Sequence[Settings]) -> list[_Settings]:
-    """Returns, of each, what is not the same in all."""
+    """Returns for each the settings that are not the same in all."""
     keys = dict.fromkeys(key for one in of_all for key in one)
     differing = [k for k in keys if len({one.get(k, "default") for one in of_all}) > 1]
     return [tuple((k, one.get(k, "default")) for k in differing) for one in of_all]
 
 
 def label_settings(contestants: Sequence[Contestant], roles: Roles) -> Iterator[dict[str, Any]]:
-    """Yields each label of each role: `differing` has key and value of each setting that is not the
-    same for all labels of the role, and that this one's config gives."""
+    """Yields a row for each label of each role.
+
+    `differing` has key and value of each setting that is not the same for all labels of the role,
+    and that the config of this label sets.
+    """
     for role, agents in roles.items():
         of_labels = {
             one.played[role]: settings_in_role(one, agents, has_defaults=False)[0]
@@ -365,7 +372,7 @@ def label_settings(contestants: Sequence[Contestant], roles: Roles) -> Iterator[
 
 
 def versions_of(runs: Sequence[RecordedRun]) -> dict[str, list[str]]:
-    """Returns, by package, the versions that runs were made with."""
+    """Returns by package the versions with which runs were made."""
     return {
         package: found
         for package in SHOWN

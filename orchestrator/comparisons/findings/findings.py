@@ -1,6 +1,6 @@
-"""All that a comparison found, what it comes to in sentences, and what to know before trusting it.
+"""Holds the results of a comparison, its main results in sentences, and notes on their limits.
 
-A sentence claims a difference only where its interval over seeds leaves out 0.
+A sentence claims a difference only if the interval over seeds does not contain 0.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _FEW_EPISODES = 20
-_MAX_PAIRS = 6  # of four labels; of more, each is told against the best
+_MAX_PAIRS = 6  # pairs of four labels; with more labels, each is compared with the best only
 _MAX_LISTED = 6
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What came of comparing runs of one simulation.
+    """The results of comparing runs of one simulation.
 
     Attributes:
-        contestants: what was compared, each with its runs.
+        contestants: the contestants, each with its runs.
         roles: role to its agents.
-        subjects: whose returns were measured.
-        budget: at how much training.
+        subjects: the subjects whose returns were measured.
+        budget: after how much training runs are compared.
         should_explore: whether stochastic policies were sampled in the runs' evaluations.
-        first_seed: of the baselines' episodes, and of the head to head's.
-        given_thresholds: keys of those that the user chose.
-        thresholds: by subject's key, the return whose first reaching counts.
-        measures: by subject's key, of what its thresholds and areas are.
+        first_seed: seed of the first episode of the baselines and of the head to head.
+        given_thresholds: keys of the thresholds that the user chose.
+        thresholds: by subject's key: the threshold; results say when it was first reached.
+        measures: by subject's key: whether its threshold and areas are of returns or advantages.
         frames: all numbers, see `muxrl.orchestrator.comparisons.findings.frames`.
-        head_to_head: None if it was not asked for.
+        head_to_head: the head to head; None if it was not asked for.
         notes: what a reader must know before trusting the numbers.
     """
 
@@ -72,32 +72,32 @@ class Findings:
 
     @property
     def simulation(self) -> SimulationConfig:
-        """Of all runs."""
+        """The simulation's config, from the first run."""
         return self.contestants[0].runs[0].config.simulation
 
     @property
     def runs(self) -> list[RecordedRun]:
-        """Of all contestants."""
+        """The runs of all contestants."""
         return [run for contestant in self.contestants for run in contestant.runs]
 
     @property
     def compared_after(self) -> str:
-        """After how many env steps of training; "" if nothing learns."""
+        """After how many env steps runs are compared, in words; "" if nothing learns."""
         return compared_after(self.runs, self.budget)
 
     @property
     def headline(self) -> tuple[str, ...]:
-        """What it comes to, in sentences."""
+        """The main results, in sentences."""
         return tuple(headline(self.frames, self.head_to_head))
 
     @property
     def main_subjects(self) -> tuple[Subject, ...]:
-        """The roles, and all agents together if they cooperate: what the first tables show."""
+        """The roles, and all agents together if they cooperate: the first tables show these."""
         return tuple(s for s in self.subjects if s.kind in ("role", "total"))
 
     @property
     def episodes_in_words(self) -> str:
-        """Which runs were evaluated on the same episodes."""
+        """A text on the episodes of evaluations, and which runs played the same ones."""
         first_seeds = dict.fromkeys(point_at(run, self.budget).first_seed for run in self.runs)
         if None in first_seeds:
             return "of an external simulation"
@@ -117,17 +117,16 @@ class Findings:
         return tuple(s for s in self.subjects if s.kind in ("team", "agent"))
 
     def subject(self, key: str) -> Subject:
-        """Returns one by its key."""
+        """Returns the subject with a key."""
         return next(subject for subject in self.subjects if subject.key == key)
 
     def of_role(self, table: TableName, role: str) -> DataFrame:
-        """Returns the rows of a frame that are of one role."""
+        """Returns the rows of a frame that belong to a role."""
         return self.frames[table][self.frames[table].role == role]
 
 
 def budget_notes(runs: Sequence[RecordedRun], budget: Budget) -> Iterator[str]:
-    """Yields what training is left out, or counts beyond the budget, and whether the compared
-    policies are untrained."""
+    """Yields notes on training beyond the budget, and on policies that are compared untrained."""
     if budget.is_cut:
         yield (
             f"cut to a common budget: runs were evaluated after up to {budget.longest:,} env "
@@ -142,7 +141,7 @@ def budget_notes(runs: Sequence[RecordedRun], budget: Budget) -> Iterator[str]:
 def result_notes(
     contestants: Sequence[Contestant], budget: Budget, subjects: Sequence[Subject], frames: Frames
 ) -> Iterator[str]:
-    """Yields where seeds or episodes are too few, and what the runs cannot tell."""
+    """Yields notes on too few seeds or episodes, and on what the runs cannot show."""
     learning = [contestant for contestant in contestants if contestant.learns]
     if len({contestant.seeds for contestant in learning}) > 1:
         written = "; ".join(f"{c.name}: {listed(map(str, c.seeds), 12)}" for c in learning)
@@ -200,7 +199,7 @@ def _sources(run: RecordedRun) -> tuple[str, ...]:
 
 
 def headline(frames: Frames, played: HeadToHead | None) -> list[str]:
-    """Returns the sentences, most important first."""
+    """Returns the main results as sentences, most important first."""
     roles, pairings = frames["roles"], frames["pairings"]
     return [
         *(
@@ -232,14 +231,14 @@ def _role_sentence(role: str, labels: DataFrame, pairings: list[dict[str, Any]])
 
 
 def _shown_pairings(labels: DataFrame, pairings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yields each two labels once, the better one first; of many labels, only those of the best."""
+    """Yields each pair of labels once, the better first; of many labels, pairs with the best."""
     by_score = sorted(zip(labels.label, labels.iqm, strict=True), key=lambda one: -one[1].mean)
     rank = {label: place for place, (label, _) in enumerate(by_score)}
     is_few = len(pairings) <= 2 * _MAX_PAIRS
     for pairing in sorted(pairings, key=lambda p: (rank[p["first"]], rank[p["second"]])):
         places = rank[pairing["first"]], rank[pairing["second"]]
         difference = pairing["difference"]
-        # By its sign, which need not be that of the interquartile means.
+        # Ordered by the difference, whose sign may not be that of the interquartile means.
         ahead = 0.0 if difference is None else difference.mean
         is_first = ahead > 0 or (ahead == 0 and places[0] < places[1])
         if is_first and (is_few or 0 in places):

@@ -1,8 +1,8 @@
-"""The frames of a comparison: what it found, a row each; people read files and frames by these.
+"""Declares the frames of a comparison, which hold its results, and their columns in files.
 
-Here a column may hold estimates, and frames may have columns besides those of their schema, for the
-page. In files and for the user an estimate ``NAME*`` is the three columns ``NAME``, ``NAME_low``
-and ``NAME_high``.
+Inside of muxrl a column may hold estimates, and a frame may have columns beyond its schema, for the
+page. In files and frames for users, an estimate ``NAME*`` becomes the three columns ``NAME``,
+``NAME_low`` and ``NAME_high``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ TableName = Literal[
     "ratings",
 ]
 TABLE_NAMES: tuple[TableName, ...] = get_args(TableName)
-"""What files and frames there are, in their order."""
+"""The names of all frames and of their files, in order."""
 OF_HEAD_TO_HEAD = ("matches", "payoffs", "ratings")
-"""Those that are empty without one."""
+"""Frames that are empty without a head to head."""
 _SCHEMAS: Mapping[TableName, str] = {
     "runs": (
         "contestant assignment seed subject return num_episodes env_steps time_s area_under_curve "
@@ -55,14 +55,14 @@ _SCHEMAS: Mapping[TableName, str] = {
     "ratings": "role player label env_steps rating* merit*",
 }
 BASELINE = "baseline: "
-"""Begins the contestant of rows of "standings" that are of fixed policies alone."""
+"""Prefix of the contestant in those rows of "standings" that have fixed policies only."""
 AT_RANDOM = f"{BASELINE}random"
-"""The one of random actions in all roles."""
+"""The baseline of random actions in all roles."""
 Frames = Mapping[TableName, "DataFrame"]
 
 
 def framed(name: TableName, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
-    """Returns rows as a frame of objects, in which None stays None; what a row lacks is None."""
+    """Returns rows as a frame of dtype object, in which None stays None; absent values are None."""
     from pandas import DataFrame
 
     records = list(rows)
@@ -71,9 +71,9 @@ def framed(name: TableName, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
 
 
 def plain(name: TableName, frame: DataFrame, path_text: Callable[[Path], str] = str) -> DataFrame:
-    """Returns a frame by its schema, of objects still; runs as `path_text` has them.
+    """Returns a frame with exactly the columns of its schema, still of dtype object.
 
-    Paths are text, which every way to write a frame can write.
+    Paths become text by `path_text`, since text can be written in every file format.
     """
     from pandas import DataFrame
 

@@ -1,12 +1,12 @@
-"""Head to head, as values: what was played, and what each player is worth among the same others.
+"""Computes the results of a head to head: how well each player does among the same others.
 
-No return of one role is compared with a return of another, and all players of a role meet the same
-others. So neither the position nor the opponents are taken for merit. Matches of different pairs of
-seeds share neither runs nor episodes, so the pair is what the bootstrap draws again, and intervals
-speak of training with any seed. The matches are played in `muxrl.orchestrator.comparisons.matches`.
+Returns of different roles are never compared, and all players of a role meet the same others. So
+neither the role nor the opponents count as merit. Matches of different pairs of seeds share neither
+runs nor episodes, so the bootstrap resamples pairs, and intervals are over training with other
+seeds. The matches are played in `muxrl.orchestrator.comparisons.matches`.
 
-A merit is in returns. A rating counts episodes, whatever a return is made of: one player of a role
-beats another in an episode if it returns more there, among the same others.
+A merit is a difference of returns. A rating counts won episodes, however large the difference: one
+player of a role beats another in an episode if its return there is higher, among the same others.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 RANDOM = "random"
-"""Label of uniformly random actions."""
+"""The label of uniformly random actions."""
 
 
 Match = Mapping[str, Any]
-"""A row of the frame "matches", of one policy in one role among others, with one pair of seeds.
+"""A row of the frame "matches": one policy in one role among others, with one pair of seeds.
 
-Contestants and labels are "random" of random actions; `return` is the mean over the episodes (and
-seats) of the role's agents, which `returns` has by episode, NaN where no agent took part.
+The contestant and label of random actions are "random". `return` is the mean return of the role's
+agents over the episodes (and seats); `returns` has it by episode, NaN where no agent took part.
 """
 
 
 @dataclass(frozen=True)
 class CrossPlay:
-    """The cross-play of one role, as a table of those that play it by those that play the others.
+    """The cross-play of one role: a table of its players (rows) among others (columns).
 
     Attributes:
-        role: whose return is measured.
-        cells: by player and others, a row of the frame "payoffs"; a pair that never met has none.
-            There are several matches of a pair of seeds if one label is in several contestants;
-            `num_partners` of them are of policies that were trained together.
-        merits: by player, its mean over the others less the mean of all players: what it is worth
-            in this role when all meet the same others.
-        ratings: by player, in Elo points above random actions, over pairs of seeds, of one
-            pair over episodes.
-        cycles: players of which each beats the next, and the last the first: no rating can tell
-            that.
-        num_triples: of players.
+        role: the role whose return is measured.
+        cells: by player and others: a row of the frame "payoffs"; absent if they never met. If one
+            label is in several contestants, a pair of seeds has several matches; `num_partners` is
+            how many matches were between policies that were trained together.
+        merits: by player: its mean over the others less the mean of all players, that is, how much
+            better it is in this role when all players meet the same others.
+        ratings: by player: Elo points above random actions; intervals are over pairs of seeds, or
+            over episodes if there is one pair.
+        cycles: players of which each beats the next, and the last the first, which ratings cannot
+            express.
+        num_triples: number of all triples of players.
     """
 
     role: str
@@ -65,31 +65,32 @@ class CrossPlay:
 
     @property
     def players(self) -> tuple[str, ...]:
-        """Rows."""
+        """The players, in the order of rows."""
         return tuple(dict.fromkeys(player for player, _ in self.cells))
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Columns."""
+        """The others, in the order of columns."""
         return tuple(dict.fromkeys(others for _, others in self.cells))
 
 
 @dataclass(frozen=True)
 class HeadToHead:
-    """All matches, and each role's table of them.
+    """All matches of a head to head, and tables of them by role.
 
     Attributes:
-        by_label: for each role, players and others under the labels of their roles.
-        by_contestant: the same under their contestants; () if that shows nothing new.
+        by_label: a table for each role, with players and others by their labels.
+        by_contestant: a table for each role, with players and others by their contestants; () if
+            these tables have no more rows and columns.
         matches: all matches that were played.
-        pairs: the seeds that met: contestant to seed, for each pair.
-        num_episodes: of each match and seat.
-        first_seed: of the first pair's first episode; other pairs have other episodes.
+        pairs: for each pair of seeds: contestant to seed.
+        num_episodes: number of episodes of each match and seat.
+        first_seed: seed of the first pair's first episode; other pairs have other episodes.
         interchangeable: roles whose seats were rotated.
         should_explore: whether stochastic policies were sampled.
-        snapshots: env steps of the checkpoints of each run that met, () if its last alone did.
-        players: role to a row for each that played it: ``player``, and the ``algorithm`` and
-            ``settings`` by which a POOL has it.
+        snapshots: env steps of the checkpoints of each run that met; () if only one of each met.
+        players: role to a row for each of its players: ``player``, and the ``algorithm`` and
+            ``settings`` with which a POOL can hold it.
     """
 
     by_label: tuple[CrossPlay, ...]
@@ -104,14 +105,14 @@ class HeadToHead:
     players: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
     def stage_of(self, player: str) -> tuple[str, int | None]:
-        """Returns a player's label without the env steps of its snapshot, and these."""
+        """Splits a player's name into its label and the env steps of its snapshot, if any."""
         for env_steps in self.snapshots:
             if player.endswith(stage(env_steps)):
                 return player.removesuffix(stage(env_steps)), env_steps
         return player, None
 
     def rating_curves(self, table: CrossPlay) -> dict[str, list[tuple[int, Estimate]]]:
-        """Returns the ratings of each label's snapshots in a table, by env steps."""
+        """Returns by label: the ratings of its snapshots in a table, in order of env steps."""
         curves: dict[str, list[tuple[int, Estimate]]] = {}
         for player, rating in table.ratings.items():
             label, env_steps = self.stage_of(player)
@@ -132,7 +133,7 @@ class HeadToHead:
 
 
 def stage(env_steps: int) -> str:
-    """Returns what follows a label where a snapshot plays."""
+    """Returns the suffix of a snapshot's name."""
     return f" @ {env_steps:,}"
 
 
@@ -142,7 +143,7 @@ def tables_of(
     """Gathers matches into a table for each role.
 
     Returns:
-        Those by label, and those by contestant, () if these have no more rows and columns.
+        The tables by label, and those by contestant, () if these have no more rows and columns.
     """
     every = framed("matches", matches)
     of_contestants = every.assign(player=every.player_contestant, others=every.others_contestant)
@@ -158,7 +159,7 @@ def tables_of(
 
 
 def _cross_play(matches: DataFrame, role: str) -> CrossPlay:
-    """Gathers the matches of a role by player and others."""
+    """Gathers the matches of a role into a table."""
     players = list(matches.player.unique())
     groups = dict(tuple(matches.groupby(["player", "others"], sort=False)))
     by_pair = {
@@ -188,9 +189,9 @@ def _cross_play(matches: DataFrame, role: str) -> CrossPlay:
 def _merits(
     players: Sequence[str], by_pair: Mapping[tuple[str, str], Series]
 ) -> dict[str, Estimate]:
-    """Returns what each player is worth, from its returns among others by pair of seeds.
+    """Returns each player's merit, from its returns among others by pair of seeds.
 
-    Only others that all players have met count, weighted alike: easier ones must not be a merit.
+    Only others that all players have met count, equally weighted: easier others are no merit.
     """
     from pandas import concat
 
@@ -205,13 +206,15 @@ def _merits(
 
 
 def _rate(players: Sequence[str], matches: DataFrame) -> Ratings:
-    """Returns the ratings of the players, each two compared among the same others; none where
-    random actions are not among them, or alone."""
+    """Rates players, which are compared among the same others.
+
+    There are no ratings if the players do not include random actions, or nothing else.
+    """
     wins: dict[int, Floats] = {}
     places = ["pair", "others", "others_contestant"]
     for (pair, *_), met in matches.groupby(places, sort=False):
         by_player = {player: list(own.returns) for player, own in met.groupby("player")}
-        if len(by_player) == len(players):  # as for merits
+        if len(by_player) == len(players):  # only others that all players have met, as for merits
             wins[pair] = wins.get(pair, 0) + wins_of([by_player[player] for player in players])
     if not wins or RANDOM not in players or len(players) == 1:
         return Ratings((), (), 0)
@@ -224,13 +227,13 @@ def _over_pairs(scores: Sequence[float], matches: DataFrame) -> Estimate:
     if not scores:
         return UNKNOWN
     if matches[["run", "other_run"]].isna().all(axis=None):
-        # Fixed policies alone: other seeds are not other runs.
+        # All policies are fixed: other pairs of seeds are not other runs.
         return Estimate(float(np.mean(scores)), math.nan, math.nan)
     return interquartile_mean_interval([scores])
 
 
 def frames_of(played: HeadToHead | None) -> dict[TableName, DataFrame]:
-    """Returns the frames of a head to head, empty without one."""
+    """Returns the frames of a head to head; they are empty if there is none."""
     tables = played.by_label if played else ()
     return {
         "matches": framed("matches", played.matches if played else ()),

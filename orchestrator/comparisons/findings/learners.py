@@ -1,4 +1,4 @@
-"""Who has learned: each role that a server of its own played, against random agents there."""
+"""Finds out who has learned: compares each trained role with random agents in its place."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 LEARNED, BELOW = "learned", "below random"
-"""Verdicts: better than random, and than untrained where that is known; worse than random. Of one
-run there is neither."""
+"""Verdicts: better than random (and than untrained, if that was measured); worse than random. One
+run can give neither."""
 _VERDICTS: Mapping[Verdict | None, str] = {
     Verdict.BETTER: LEARNED,
     Verdict.BETTER_THAN_BOTH: LEARNED,
@@ -37,12 +37,13 @@ _VERDICTS: Mapping[Verdict | None, str] = {
 def find_learners(
     contestants: Sequence[Contestant], subjects: Sequence[Subject], runs: DataFrame
 ) -> Iterator[dict[str, Any]]:
-    """Yields each role of each contestant that a server of its own learned to play.
+    """Yields a row for each role of each contestant that learned.
 
-    `advantage` is the mean over runs of the return less that of random agents in its place, among
-    the same others, with its interval over seeds, NaN if that was not measured; `num_runs` that
-    were measured so, maybe 0; `num_below` of them end below random; `over_untrained` is over the
-    policies that the runs began with. `verdict` may be one that a report has in a verdict's place.
+    `advantage` is the mean over runs of the return less that of random agents in the same place,
+    among the same others, with its interval over seeds; NaN if that was not measured. `num_runs` is
+    how many runs measured it (maybe 0), and `num_below` how many of these end below random.
+    `over_untrained` is the advantage over the policies that the runs began with. `verdict` may also
+    be a text that a report has in place of a verdict.
     """
     for contestant in contestants:
         for role in (subject for subject in subjects if subject.kind == "role"):
@@ -65,7 +66,7 @@ def find_learners(
                 "num_runs": len(measured),
                 "num_below": found.num_seeds_below if found else 0,
                 "advantage": (found and found.advantage) or UNKNOWN,
-                # Of some runs only it would not be of the same ones.
+                # Unknown unless all these runs have it: else the two would be of different runs.
                 "over_untrained": (found and found.over_untrained) or UNKNOWN,
                 "verdict": _instead(playing, role)
                 or (found and _VERDICTS.get(found.verdict))
@@ -74,8 +75,7 @@ def find_learners(
 
 
 def _instead(playing: Sequence[tuple[RecordedRun, str]], role: Subject) -> str:
-    """Returns what a report says of the servers of a role where it judges no learning; "": it
-    does."""
+    """Returns the text that a report has for a role in place of a verdict; "": it has a verdict."""
     if not any(run.has_updates(server_id) for run, server_id in playing):
         return NO_UPDATE
     if any(

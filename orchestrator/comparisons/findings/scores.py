@@ -1,12 +1,12 @@
-"""What runs, contestants and the labels of a role reached: scores, learning curves, intervals.
+"""Scores runs, contestants and the labels of a role: returns, learning curves, intervals.
 
-The unit is the run: its score for some agents is their mean return over the episodes of its
-evaluation at the budget. So intervals speak of training with any seed.
+A run is the unit: its score for a subject is the mean return over the episodes of its evaluation at
+the budget. So intervals are over training with other seeds.
 
-Labels of a role are held against each other, the other roles played by the same others, and each
-against random agents in its place and the policies that it began with. Runs with the same others
-are one stratum, as a task is in a benchmark of many: runs are drawn again inside it, and
-differences are taken inside it.
+Labels of a role are compared with each other among the same others, and each of them with random
+agents in its place and with the policies that it began with. Runs with the same others are one
+stratum, like a task in a benchmark of many tasks: runs are resampled within a stratum, and
+differences are taken within it.
 """
 
 from __future__ import annotations
@@ -53,24 +53,25 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 Axis = Literal["env_steps", "time_s"]
 Measure = Literal["return", "advantage"]
-"""What tells how fast a subject learned. The advantage is its return less that of random agents in
-its place among the same others, who learn, too: untrained opponents are nobody's merit."""
-_NUM_THRESHOLDS = 60  # of a drawn profile
-_NUM_PLACES = 60  # of a drawn curve; few enough for a small file, more than there are evaluations
-_NUM_RESAMPLES = 1_000  # a band's edge drawn a pixel off is no loss
+"""What shows how fast a subject learned. The advantage is its return less that of random agents in
+its place among the same others. Since the others learn, too, a return may be high only because they
+are still untrained."""
+_NUM_THRESHOLDS = 60  # points of a drawn profile
+_NUM_PLACES = 60  # points of a drawn curve: few enough for a small file, more than evaluations
+_NUM_RESAMPLES = 1_000  # of a drawn band, whose edge may be a pixel off
 
 HALFWAY = 0.5
-"""Where a threshold lies by default, between random and the best; early enough to be reached."""
+"""Default place of a threshold between random and the best: low enough to be reached."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One run's evaluations, by env steps; all arrays are ``[num_evaluations]``.
+    """One run's evaluations, in order of env steps; all arrays are ``[num_evaluations]``.
 
     Attributes:
-        env_steps: of training before each, strictly rising.
-        time_s: seconds of training before each, NaN where they were not recorded.
-        returns: the mean over its episodes.
+        env_steps: env steps of training before each evaluation, strictly rising.
+        time_s: seconds of training before each evaluation, NaN where they were not recorded.
+        returns: mean over the episodes of each evaluation, of returns or of advantages.
     """
 
     env_steps: Floats
@@ -78,10 +79,10 @@ class Curve:
     returns: Floats
 
     def area(self, start: float, stop: float) -> float:
-        """The area under the curve from `start` to `stop`, divided by their distance.
+        """Returns the area under the curve from `start` to `stop`, divided by their distance.
 
-        So it is a mean height, in the unit of a return; by trapezoids between evaluations. NaN if
-        the curve does not reach from `start` to `stop`, or has one evaluation.
+        So it is a mean height, in the unit of a return, by trapezoids between evaluations. It is
+        NaN if the curve does not cover `start` to `stop`, or has one evaluation.
         """
         if len(self.returns) < 2 or not self.env_steps[0] <= start < stop <= self.env_steps[-1]:
             return math.nan
@@ -91,32 +92,33 @@ class Curve:
         return float(np.trapezoid(heights, places) / (stop - start))
 
     def first_at(self, threshold: float) -> int | None:
-        """The index of the first evaluation whose return is at least `threshold`, None: none is.
+        """Returns the index of the first evaluation whose return is at least `threshold`, or None.
 
-        Nothing is interpolated, since nothing was measured between two evaluations.
+        There is no interpolation, since nothing was measured between two evaluations.
         """
         reached = np.flatnonzero(self.returns >= threshold)
         return int(reached[0]) if len(reached) else None
 
 
 def band(curves: Sequence[Curve], axis: Axis, shared: Variance) -> Line:
-    """The interquartile mean over runs, over the part of the axis that all their curves cover.
+    """Returns the interquartile mean over runs, on the part of the axis that all curves cover.
 
     Args:
-        curves: of runs that differ in nothing but the seed.
-        axis: the horizontal one.
-        shared: of their last evaluations, which stands for all.
+        curves: curves of runs that differ only in the seed.
+        axis: the horizontal axis.
+        shared: the shared variance of their last evaluations, which is used for all evaluations.
 
     Returns:
-        () where there is nothing to draw: a run with one evaluation, or without known times.
+        The line; () if it cannot be drawn: a run has one evaluation, or its times are unknown.
     """
     if not curves or any(len(curve.returns) < 2 for curve in curves):
         return ()
     ends = [(getattr(curve, axis)[0], getattr(curve, axis)[-1]) for curve in curves]
     start, stop = max(first for first, _ in ends), min(last for _, last in ends)
-    if not stop > start:  # NaN, too
+    if not stop > start:  # also if they are NaN
         return ()
-    # At one run's own evaluations; over time, runs' evaluations differ, so a grid is added.
+    # Places are the evaluations of one run; on the time axis, where evaluations of runs lie at
+    # different places, a grid is added.
     sparsest = min(curves, key=lambda curve: len(curve.returns))
     own = getattr(sparsest, axis)
     own = own[(own > start) & (own < stop)]
@@ -131,11 +133,11 @@ def band(curves: Sequence[Curve], axis: Axis, shared: Variance) -> Line:
 
 
 def common_variance(played: Sequence[Measured], others: Sequence[Measured] = ()) -> Variance:
-    """The variance of runs' mean score that comes of episodes that several of them played.
+    """Returns the variance of runs' mean score that is due to episodes that several runs played.
 
     Args:
-        played: of each run, the evaluation that is its score.
-        others: less that of these, one for each run.
+        played: for each run: the evaluation that is its score.
+        others: if given, for each run: another evaluation, which is subtracted from its score.
     """
     first_seeds = [[one.first_seed for one in those] for those in (played, others)]
     if not any(map(share_episodes, first_seeds)):
@@ -151,14 +153,14 @@ def common_variance(played: Sequence[Measured], others: Sequence[Measured] = ())
 
 @dataclass(frozen=True)
 class Scores:
-    """What all runs reached.
+    """The scores of all runs.
 
     Attributes:
-        rows: of every contestant, subject and run, in this order; see `score_runs`.
-        measures: by subject's key, of what its area and threshold are. It is the advantage over
-            random in its place wherever all evaluations have that, of all runs that learn for it.
-        thresholds: by subject's key; by default halfway from random to the best contestant.
-            Subjects in which no contestant is above random have none.
+        rows: a row for every contestant, subject and run, in this order; see `score_runs`.
+        measures: by subject's key: what its area and threshold are of. It is the advantage over
+            random in its place, if all evaluations of all runs that learn for it have this.
+        thresholds: by subject's key: the threshold, by default halfway from random to the best
+            contestant. Subjects for which no contestant is above random have none.
     """
 
     rows: Rows
@@ -173,24 +175,24 @@ def score_runs(
     given: Mapping[str, float],
     random: Mapping[str, float],
 ) -> Scores:
-    """Returns the scores.
+    """Scores all runs of contestants.
 
-    Beside the columns of the frame "runs", a row has
+    Besides the columns of the frame "runs", a row has
 
-    - `played`, the evaluation at the budget, whose mean `return` is; only the last one of a run
-      measures untrained agents,
-    - `curve`, of its evaluations up to the budget; `area_under_curve` is by the subject's
-      `Measure`, NaN if there is no such curve or nobody learned to play these agents,
-    - `area_in_episodes`, of the curve of each episode that all of its evaluations played,
-    - `met_untrained`, whether its policies met the threshold before training, by which nothing is
-      reached, and `id`, its place on the page.
+    - `played`: the evaluation at the budget; `return` is its mean. Only the last evaluation of a
+      run measures untrained agents.
+    - `curve`: the evaluations up to the budget. `area_under_curve` is of the subject's `Measure`,
+      and NaN if there is no such curve, or if nobody learned to play these agents.
+    - `area_in_episodes`: the area under the curve of each episode that all evaluations played.
+    - `met_untrained`: whether the policies met the threshold before training, which does not count.
+    - `id`: the target of links to the row on the page.
 
     Args:
-        contestants: whose runs are scored.
-        subjects: agents measured.
-        budget: at which they are scored.
-        given: by subject's key, thresholds that the user gave: they are returns.
-        random: by subject's key, the mean return of random agents.
+        contestants: the contestants whose runs are scored.
+        subjects: the subjects that are measured.
+        budget: after how much training runs are scored.
+        given: by subject's key: a threshold that the user gave, which is a return.
+        random: by subject's key: the mean return of random agents.
     """
     found = Scores([], {}, {})
     played: dict[tuple[RecordedRun, str], _Played] = {}
@@ -221,19 +223,19 @@ def score_runs(
 
 
 def known_of(runs: DataFrame) -> DataFrame:
-    """Returns the runs whose score is known: their evaluation had some of the agents."""
+    """Returns the rows with a known score: some of the agents were in the evaluation."""
     return runs[runs["return"].astype(float).notna()]
 
 
 def iqm_or_part(
     scores: Sequence[float], episodes: Sequence[Floats], num_parts: int, *, are_shared: bool
 ) -> Estimate:
-    """Returns what runs reached, over seeds.
+    """Returns the interquartile mean of runs' scores, or the mean if they are proportions.
 
     Args:
-        scores: one for each run.
-        episodes: what each run has in each of its episodes.
-        num_parts: how many episodes the scores are proportions of; 0: they are none.
+        scores: one score for each run.
+        episodes: for each run: its number in each episode.
+        num_parts: of how many episodes the scores are proportions; 0: they are no proportions.
         are_shared: whether runs played the same episodes.
     """
     shared = shared_variance(episodes) if are_shared else NO_VARIANCE
@@ -243,12 +245,12 @@ def iqm_or_part(
 
 
 def standings(runs: DataFrame, scores: Scores, asked: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yields what each contestant reached, for some agents.
+    """Yields a row for each contestant and subject.
 
-    `iqm` is over its runs; of a metric that is 0 or 1 in every episode of all of them, it is the
-    `mean`, with Wilson's interval, and its `area` likewise; `asked` has the subjects that may be
-    such. `area` is None without curves. `env_steps_to_threshold` is the median over all its runs,
-    None: less than half of them reached it; likewise `time_s_...`.
+    `iqm` is the interquartile mean over runs. Of a metric that is 0 or 1 in every episode of all
+    runs, `iqm` is the `mean`, with Wilson's interval, and so is `area`; `asked` has the keys of
+    subjects that may be such metrics. `area` is None without curves. `env_steps_to_threshold` and
+    `time_s_to_threshold` are medians over all runs, None: less than half of the runs reached it.
     """
     played_as = dict(tuple(runs.groupby("subject").played))
     parts = {k for k in asked if are_proportions(one.learned for one in played_as[k])}
@@ -285,7 +287,7 @@ def standings(runs: DataFrame, scores: Scores, asked: Iterable[str]) -> Iterator
 
 
 def curves(runs: DataFrame) -> Iterator[dict[str, Any]]:
-    """Yields each evaluation of each run and subject."""
+    """Yields a row for each evaluation of each run and subject."""
     for run in runs.to_dict("records"):
         about = {name: run[name] for name in ("contestant", "seed", "subject")}
         curve = run["curve"]
@@ -301,29 +303,29 @@ def _have_advantages(played: Iterable[_Played]) -> bool:
 
 
 class _Played:
-    """What some agents of one run returned up to the budget.
+    """A subject's numbers in the evaluations of one run up to the budget.
 
-    Of the evaluation at the budget as many episodes count as all runs have, of earlier ones all
-    that were played with all agents as learned.
+    Of the evaluation at the budget, only as many episodes count as all runs have. Of an earlier
+    one, as many count as were played with all agents as learned.
     """
 
     def __init__(self, run: RecordedRun, subject: Subject, budget: Budget) -> None:
         self._run, self._budget, self._point = run, budget, point_at(run, budget)
         servers = run.servers
-        # Of a metric of the episode, nobody in particular.
+        # Empty for a metric of the whole episode.
         playing = {run.server_of[a] for a in subject.agents if a in run.server_of}
         self.learns = any(servers[server_id].learns for server_id in playing or servers)
-        """Whether a server that plays any of the agents learns."""
+        """Whether a server learns that plays any of the agents."""
         at = self._point
         in_place = _in_place(run, at, subject.agents, playing)
-        seen = run.seen_by(*playing) if len(playing) == 1 else run  # not whom it has replaced
+        seen = run.seen_by(*playing) if len(playing) == 1 else run  # without the one it replaced
         until = [point for point in seen.points if point.env_steps <= at.env_steps]
         found = measured(seen.evaluations, until, subject, in_place)
         self._measured = [one.cut(len(one.learned)) for one in found]
         self._final = Measured(at.env_steps, at.first_seed, {AS_LEARNED: np.empty(0)})
         if self._measured and self._measured[-1].env_steps == at.env_steps:
             self._final = self._measured[-1].cut(budget.num_episodes)
-        if playing and not any(map(run.has_updates, playing)):  # these policies are untrained ones
+        if playing and not any(map(run.has_updates, playing)):  # its policies are untrained
             same = {untrained(in_place): self._final.learned} if in_place else {}
             self._final = replace(self._final, episodes={**self._final.episodes, **same})
 
@@ -356,19 +358,19 @@ class _Played:
         }
 
     def height(self, measure: Measure) -> float:
-        """What the run has at the budget; NaN if it is unknown, or an advantage nobody learned."""
+        """Returns the measure at the budget; NaN if unknown, or an advantage of no learner."""
         if measure == "advantage" and not self.learns:
             return math.nan
         return _height(self._final, measure)
 
     def curve(self, measure: Measure = "return") -> Curve:
-        """Its evaluations up to the budget, without those that do not have the measure."""
+        """Returns the curve of evaluations up to the budget that have the measure."""
         heights = [(one.env_steps, one.time_s, _height(one, measure)) for one in self._measured]
         known = [one for one in heights if math.isfinite(one[-1])]
         return Curve(*np.array(known, np.float64).reshape(-1, 3).T)
 
     def _area_in_episodes(self, curve: Curve, start: int, measure: Measure) -> Floats:
-        """The area under each episode's own curve, of the episodes that all evaluations played."""
+        """Returns the area under each episode's curve, for episodes that all evaluations played."""
         rows = []
         for one in self._measured:
             if one.env_steps in curve.env_steps:
@@ -377,7 +379,7 @@ class _Played:
                 num = min(len(one.learned), len(less))
                 rows.append(one.learned[:num] - less[:num])
         num = min(map(len, rows), default=0)
-        # An area is a sum of the evaluations' heights, each times what an area of 1 there is worth.
+        # An area is a weighted sum of heights: a weight is the area if only that height is 1.
         of_one = [replace(curve, returns=one) for one in np.eye(len(rows))]
         weights = [one.area(start, self._budget.env_steps) for one in of_one]
         return np.array(weights) @ np.array([row[:num] for row in rows]).reshape(len(rows), num)
@@ -386,10 +388,10 @@ class _Played:
 def _in_place(
     run: RecordedRun, at: EvaluationPoint, agents: Sequence[str], playing: Iterable[str]
 ) -> str:
-    """Returns the condition in which these agents and no others are at random; "": there is none.
+    """Returns the condition in which exactly these agents are random; "": there is none.
 
-    Where a server plays itself, its agents' mean says nothing, at random or not; those of a side
-    may have been replaced alone.
+    If a server plays itself, the mean over all its agents says nothing, random or not; but one of
+    its sides may have been replaced alone.
     """
     for server_id in playing:
         if set(run.servers[server_id].agents) == set(agents):
@@ -401,14 +403,14 @@ def _in_place(
 
 
 def _height(played: Measured, measure: Measure) -> float:
-    """The mean of an evaluation; NaN if it does not have the measure."""
+    """Returns the mean of an evaluation; NaN if it does not have the measure."""
     if measure == "return":
         return played.mean()
     return played.mean() - played.mean(played.in_place) if played.in_place else math.nan
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    """The median, None counting as infinitely late; None if that is the median."""
+    """Returns the median, where None counts as infinity; None if the median is infinite."""
     median = float(np.median([math.inf if v is None else v for v in values]))
     return median if math.isfinite(median) else None
 
@@ -416,16 +418,17 @@ def _median(values: Sequence[float | None]) -> float | None:
 def compare_roles(
     contestants: Sequence[Contestant], subjects: Sequence[Subject], runs: DataFrame
 ) -> tuple[Rows, Rows]:
-    """Compares labels role by role, each among the same others.
+    """Compares the labels of each role among the same others.
 
     Roles that only one label played, or whose labels have no others in common, are left out.
 
     Returns:
-        The rows of the frame "roles", with the part of a label's runs above each return (`profile`)
-        and the common others (`among`), and those of "pairings": of every ordered pair of labels.
-        `random_in_place` is the mean over the same runs with random actions in the role, None:
-        unknown; `difference` is paired by seed and by others: None without a common seed, and
-        without an interval where they share only one seed among some others.
+        The rows of the frame "roles", and those of "pairings", for every ordered pair of labels.
+        Rows of "roles" also have `profile`, the proportion of a label's runs above each return, and
+        `among`, the common others. `random_in_place` is the mean over the same runs with random
+        actions in the role, None: unknown. `difference` is paired by seed and by others: None
+        without a common seed, and without an interval if the labels share only one seed among some
+        others.
     """
     by_name = {contestant.name: contestant for contestant in contestants}
     roles: Rows = []
@@ -450,13 +453,13 @@ def compare_roles(
 
 
 def once(pairings: DataFrame) -> DataFrame:
-    """Returns each two labels of one role once, in their order."""
+    """Returns each unordered pair of labels of a role once, in the order of labels."""
     place = {label: place for place, label in enumerate(dict.fromkeys(pairings["first"]))}
     return pairings[pairings["first"].map(place) < pairings["second"].map(place)]
 
 
 def _strata(runs: DataFrame, column: str, among: Sequence[str]) -> list[Floats]:
-    """Returns a column's numbers, a stratum for each set of others; [] where there are none."""
+    """Returns a column's numbers as strata, one for each set of others; they may be empty."""
     return [runs.loc[runs.among == others, column].to_numpy(np.float64) for others in among]
 
 

@@ -1,1 +1,1 @@
-"""How a comparison is shown: tables declared once, then page, files and terminal."""
+"""Shows a comparison: tables, which are declared once, on the page, in files, on the terminal."""

@@ -1,6 +1,6 @@
-"""The figures of a comparison: one panel each, as SVG, small enough for a phone.
+"""Draws the figures of a comparison as SVGs of one panel, small enough for a phone.
 
-Contestants differ by colour and dashes, which the page's key explains.
+Contestants have different colours and dashes, which the page's key explains.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _ALONG = {
     "env_steps": ("env steps", "env steps"),
     "time_s": ("seconds, evaluations included", "wall time"),
 }
-"""By axis, what is along it, and by what a curve is."""
+"""By axis: the label of the axis, and its name in captions."""
 
 
 def styles_of_contestants(found: Findings) -> dict[str, Style]:
-    """Returns how each contestant that learns is drawn, by its name."""
+    """Returns the style of each contestant that learns, by its name."""
     styles = styles_of([c.name for c in found.contestants])
     return {c.name: styles[c.name] for c in found.contestants if c.learns}
 
 
 def learning_curves(found: Findings) -> list[Picture]:
-    """Interquartile means over runs with their bands, of each main subject over env steps and time.
+    """Draws interquartile means over runs and their bands, by env steps and by time.
 
-    Those of which no contestant has a curve are left out.
+    There is a picture for each main subject and axis, unless no contestant has a curve.
     """
     pictures = []
     for subject, axis in product(found.main_subjects, get_args(Axis)):
@@ -61,7 +61,7 @@ def learning_curves(found: Findings) -> list[Picture]:
 
 
 def final_returns(found: Findings) -> list[Picture]:
-    """Each contestant's interquartile mean with its interval, and each of its runs, by subject."""
+    """Draws for each main subject each contestant's interquartile mean, its interval and runs."""
     styles = styles_of([c.name for c in found.contestants])
     standings, pictures = found.frames["standings"], []
     for subject in found.main_subjects:
@@ -91,13 +91,13 @@ def final_returns(found: Findings) -> list[Picture]:
 
 
 def _by_role(name: str) -> str:
-    """A contestant's name with a line for each role, and its bars where the lines break."""
+    """Breaks a contestant's name into lines, one for each role, after its bars."""
     parts = name.replace(" | ", " |\n").split("\n")
     return "\n".join(textwrap.fill(part, _LABEL_WIDTH) for part in parts)
 
 
 def performance_profiles(found: Findings, role: str) -> Picture:
-    """For each label of a role, the part of its runs above each return."""
+    """Draws for each label of a role the proportion of its runs above each return."""
     subject, standings = found.subject(f"role:{role}"), found.of_role("roles", role)
     styles = styles_of(list(standings.label))
     panel = Panel(subject.title, "return τ", "part of runs above τ")
@@ -109,13 +109,13 @@ def performance_profiles(found: Findings, role: str) -> Picture:
 
 
 def meetings(played: HeadToHead) -> list[Picture]:
-    """The ratings and the payoffs of a head to head."""
+    """Draws the ratings and the payoffs of a head to head."""
     curves = [rating_curves(played, table) for table in played.by_label]
     return [*filter(None, curves), *map(payoff_picture, played.by_label)]
 
 
 def payoff_picture(table: CrossPlay) -> Picture:
-    """The returns of a role as colours, players by others."""
+    """Draws the returns of a role as colours, with players as rows and others as columns."""
     returns = np.array(
         [
             [table.cells[at]["return"].mean if at in table.cells else np.nan for at in row]
@@ -138,13 +138,13 @@ def payoff_picture(table: CrossPlay) -> Picture:
 
 
 def rating_curves(played: HeadToHead, table: CrossPlay, along: str = "env steps") -> Picture | None:
-    """Ratings of snapshots by env steps, with their intervals; None if no snapshots met."""
+    """Draws ratings of snapshots by env steps, with intervals; None if no snapshots met."""
     curves = played.rating_curves(table)
     if not curves:
         return None
 
     def round_places(_: Any, axes: Any) -> None:
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))  # no round 1.25
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))  # no ticks such as 1.25
 
     styles = styles_of(list(curves))
     panel = Panel(f"rating of {table.role}", along, "Elo points above random", rules=[("y", 0.0)])
@@ -166,7 +166,7 @@ def _shortened(name: str) -> str:
 
 
 def _at_random(found: Findings, subject: Subject) -> list[float]:
-    """The mean return of random agents in all roles, if it is known."""
+    """Returns the mean return of random agents in all roles, [] if it is not known."""
     rows = found.frames["standings"]
     known = rows[(rows.contestant == AT_RANDOM) & (rows.subject == subject.key)]
     return [mean.mean for mean in known["mean"]]

@@ -1,5 +1,8 @@
-"""How a comparison was made: a paragraph for a methods section, its references in BibTeX, and every
-setting that shapes results."""
+"""Describes how a comparison was made, for a paper.
+
+There are a paragraph for the methods section, its references in BibTeX, and a list of all settings
+that shape results.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +31,18 @@ from muxrl.servers.fixed_names import POOL
 _REFERENCES = Path(__file__).with_name("references.bib")
 _SOFTWARE = ("muxrl", "rliable")
 _ALSO = {"MASAC": ("SAC", "MADDPG")}
-"""Algorithms whose sources are those of others."""
+"""Algorithms that are cited by the papers of others."""
 _NOTHING = ("None", "", "[]")
 _NO_SETTINGS: Settings = MappingProxyType({})
 
 
 def methods(found: Findings) -> str:
-    """Returns the paragraph; ``[KEY]`` stands for an entry of `references`."""
+    """Returns the paragraph for a methods section; ``[KEY]`` cites an entry of `references`."""
     return " ".join(_sentences(found))
 
 
 def references(found: Findings) -> str:
-    """Returns the BibTeX entries that `methods` names."""
+    """Returns the BibTeX entries that `methods` cites."""
     cited = set(re.findall(r"\[(\w+)\]", methods(found)))
     entries = {
         entry.partition("{")[2].partition(",")[0]: entry
@@ -50,8 +53,11 @@ def references(found: Findings) -> str:
 
 
 def all_settings(found: Findings) -> str:
-    """Returns every setting as Markdown: once what all contestants share, then the rest by
-    contestant, and by what played a role."""
+    """Returns all settings as Markdown.
+
+    Settings that all contestants share come first, then those of each contestant, and those of each
+    label of a role.
+    """
     around = {one.name: _around(one) for one in found.contestants}
     roles: list[tuple[list[str], dict[str, Settings]]] = []
     for role, agents in found.roles.items():
@@ -75,7 +81,7 @@ def all_settings(found: Findings) -> str:
 
 
 def _merged(of_runs: Sequence[Settings]) -> Settings:
-    """Returns each setting, with several values where runs differ."""
+    """Merges the settings of runs; a setting in which they differ has all its values."""
     keys = dict.fromkeys(key for one in of_runs for key in one)
     return {k: " or ".join(dict.fromkeys(one[k] for one in of_runs if k in one)) for k in keys}
 
@@ -85,8 +91,8 @@ def _shared(of_all: Sequence[Settings]) -> Settings:
 
 
 def _part(title: str, columns: Mapping[str, Settings], without: Settings = _NO_SETTINGS) -> str:
-    """Returns a table with a row for each setting, and below it those that have no value; "" if
-    there is none."""
+    """Returns a table with a row for each setting, and below it the names of settings without a
+    value; "" if there are no settings."""
     keys = dict.fromkeys(key for one in columns.values() for key in one if key not in without)
     given = [
         k for k in keys if any(one.get(k) not in (None, *_NOTHING) for one in columns.values())
@@ -107,7 +113,7 @@ def _value(settings: Settings, key: str) -> str:
 
 
 def _around(contestant: Contestant) -> Settings:
-    """Returns the settings of a contestant's simulations, evaluations and end, and its seeds."""
+    """Returns a contestant's seeds, and its settings other than those of servers."""
     of_runs = []
     for run in contestant.runs:
         parts = {"evaluation": asdict(run.config.evaluation), "stop": asdict(run.config.stop)}
@@ -124,7 +130,7 @@ def _around(contestant: Contestant) -> Settings:
 
 
 def _unknown(found: Findings) -> Iterator[str]:
-    """Says whose defaults the runs did not write down."""
+    """Yields a sentence on labels whose runs did not record their algorithms' defaults."""
     labels = {
         contestant.played[role]: None
         for role, agents in found.roles.items()

@@ -1,4 +1,4 @@
-"""The tables of a comparison, as the page and the terminal show its frames."""
+"""Makes the tables of a comparison for the page and the terminal from its frames."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from muxrl.orchestrator.measure.statistics import Estimate, Unit
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.reports.table import Column, Columns, Grid, Row, grid, spread
 
-_BELOW = "rgba(213, 94, 0, 0.22)"  # the orange of `_shade`
+_BELOW = "rgba(213, 94, 0, 0.22)"  # the orange of `_shade`, for advantages below random
 BELOW_MARK = "\u2009\u25bc"
-"""Behind a return that is below random agents in its place with its whole interval."""
+"""The mark of a return whose whole interval is below random agents in its place."""
 _UNKNOWN: Mapping[str, Any] = {"lines": (MISSING,), "value": None}
 
 
 def _to_runs(row: Row) -> Mapping[str, Any]:
-    """Numbers lead to the runs that they are of."""
+    """Returns the link from a number to its runs."""
     return {} if row.get("is_baseline") else {"link": f"#{row.get('first_run', 'runs')}"}
 
 
@@ -42,7 +42,7 @@ def _probability(estimate: Estimate) -> str:
 
 
 def _shade(part: float) -> str:
-    """A background from orange (-1) over white (0) to blue (1), pale enough for black text."""
+    """Returns a background from orange (-1) over white (0) to blue (1), pale under black text."""
     if not math.isfinite(part):
         return ""
     part = max(-1.0, min(1.0, part))
@@ -53,7 +53,7 @@ def _shade(part: float) -> str:
 _SHOWN: Columns = {
     "contestant": Column(shown=lambda name: name.removeprefix(BASELINE), cell=_to_runs),
     "num_runs": Column("seeds", lambda num: str(num) if num else MISSING),
-    "shown": Column(cell=_marked),  # the interquartile mean, of baselines the mean
+    "shown": Column(cell=_marked),  # the interquartile mean; of baselines, the mean
     "iqm": Column("return", cell=_marked),
     "area": Column("area under the curve", cell=_to_runs),
     "env_steps_to_threshold": Column("env steps to threshold", whole, _to_runs),
@@ -85,13 +85,13 @@ _SHOWN: Columns = {
 
 
 def settings(found: Findings) -> Grid:
-    """What was set for each label of each role, where labels differ."""
+    """Returns for each label of each role the settings in which labels differ."""
     rows = label_settings(found.contestants, found.roles)
     return grid(rows, "role label algorithm differing", _SHOWN)
 
 
 def learners(found: Findings) -> Grid:
-    """Each role of each contestant that was learned, against random agents in its place."""
+    """Returns a row for each learned role of each contestant, against random in its place."""
 
     def cell(row: Row) -> Mapping[str, Any]:
         if not row["num_runs"]:
@@ -111,12 +111,12 @@ def returns(
     subjects: Sequence[Subject],
     heading: Callable[[Subject], str] = attrgetter("title"),
 ) -> Grid:
-    """The contestants' returns, and the baselines' below them, which have no metrics.
+    """Returns the contestants' returns, and below them the baselines', which have no metrics.
 
     Args:
-        found: whose.
-        subjects: with a column each.
-        heading: of the columns.
+        found: the results of the comparison.
+        subjects: subjects, which have a column each.
+        heading: makes the heading of a subject's column.
     """
     rows, learned = found.frames["standings"], found.frames["learners"]
     below = {(x.contestant, f"role:{x.role}") for x in learned.itertuples() if x.verdict == BELOW}
@@ -134,7 +134,7 @@ def returns(
 
 
 def by_parameter(found: Findings) -> Iterator[tuple[str, Subject, Grid]]:
-    """Yields for each parameter and subject its name, and a grid with a column for each value."""
+    """Yields each parameter and subject with a grid that has a column for each value."""
     every, columns = found.frames["parameters"], {**_SHOWN, "iqm": ""}
     for name, subject in product(dict.fromkeys(every.parameter), found.main_subjects):
         rows = every[(every.parameter == name) & (every.subject == subject.key)]
@@ -147,13 +147,13 @@ def by_parameter(found: Findings) -> Iterator[tuple[str, Subject, Grid]]:
 
 
 def efficiency(found: Findings, subject: Subject) -> Grid:
-    """How soon each contestant learned to play a subject."""
+    """Returns how fast each contestant learned to play a subject."""
     rows = found.frames["standings"]
     names = [contestant.name for contestant in found.contestants if contestant.learns]
     rows = rows[(rows.subject == subject.key) & rows.contestant.isin(names)]
 
     def reached(row: Row) -> Mapping[str, Any]:
-        # Only who learned to play these agents has a curve, and can reach a threshold.
+        # Only runs that learned to play these agents have a curve, and can reach a threshold.
         is_known = row["area"] is not None or row["num_reached"] > 0
         line = f"{row['num_reached']} of {row['num_runs']}"
         return {**_to_runs(row), **({"lines": (line,)} if is_known else _UNKNOWN)}
@@ -167,7 +167,7 @@ def efficiency(found: Findings, subject: Subject) -> Grid:
 
 
 def roles(found: Findings, role: str) -> Grid:
-    """What each label of a role reached."""
+    """Returns a row for each label of a role, with its return."""
     rows = found.of_role("roles", role)
     is_below = [
         one.random_in_place is not None and one.iqm.high < one.random_in_place
@@ -179,21 +179,21 @@ def roles(found: Findings, role: str) -> Grid:
 
 
 def improvements(found: Findings, role: str) -> Grid:
-    """How likely a run of the row has a higher return than one of the column."""
+    """Returns how likely a run of the row has a higher return than a run of the column."""
     places = {label: label for label in found.of_role("roles", role).label}
     rows = found.of_role("pairings", role)
     return spread(rows, "first", "second", places, "improvement", (), _SHOWN, Unit.SEEDS)
 
 
 def differences(found: Findings, role: str) -> Grid:
-    """The differences of each two labels, paired by seed."""
+    """Returns the difference of each pair of labels, paired by seed."""
     rows = once(found.of_role("pairings", role))
     columns = {**_SHOWN, "first": ""}
     return grid(rows, "first second difference num_pairs", columns, Unit.SEEDS)
 
 
 def matches(found: Findings) -> Grid:
-    """Each match of the head to head."""
+    """Returns a row for each match of the head to head."""
 
     def of_contestant(name: str) -> Column:
         def cell(row: Row) -> Mapping[str, Any]:
@@ -213,7 +213,7 @@ def matches(found: Findings) -> Grid:
 
 
 def runs(found: Findings) -> Grid:
-    """Each run, with a column for each of the main subjects."""
+    """Returns a row for each run, with a column for each main subject."""
     places = {subject.key: subject.title for subject in found.main_subjects}
     last = "num_episodes env_steps time_s run"
     columns = {**_SHOWN, "contestant": Column(css="wrap")}
@@ -224,7 +224,7 @@ def runs(found: Findings) -> Grid:
 def cross_play(
     played: HeadToHead, met: CrossPlay, played_by: str = "played by", among: Collection[str] = ()
 ) -> Grid:
-    """A row for each player, a column for each of the others, or those `among`."""
+    """Returns a row for each player, with a column for each of the others, or for those `among`."""
     every = [cell["return"].mean for cell in met.cells.values()]
     means = [mean for mean in every if math.isfinite(mean)]
     low, high = min(means, default=0.0), max(means, default=0.0)
@@ -242,5 +242,5 @@ def cross_play(
 
 
 def rating(played: HeadToHead) -> Column:
-    """How ratings are shown."""
+    """Returns the column that shows ratings."""
     return Column(shown=partial(interval_lines, digits=0), over=played.rating_unit)

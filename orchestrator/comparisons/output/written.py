@@ -1,10 +1,10 @@
-"""A comparison as data, as a page, and on the terminal.
+"""Writes a comparison as data and as a page, and prints it on the terminal.
 
-Data are a CSV file for each frame, one JSON file with all, and the payoffs of a head to head of two
-roles as an array, which is what ``nashpy.Game(*np.load(...))`` and
-``pyspiel.create_matrix_game(*np.load(...))`` take. Runs are named by their path from the report's
-folder, so that both can be moved together. What the page says is in ``templates/``, a file for each
-section, which asks `tables` and `figures` for what it shows.
+Data are a CSV file for each frame, one JSON file with all frames, and the payoffs of a head to head
+of two roles as an array, which ``nashpy.Game(*np.load(...))`` and
+``pyspiel.create_matrix_game(*np.load(...))`` take. Runs are named by their path relative to the
+report's folder, so that both can be moved together. The page's texts are in ``templates/``, in a
+file for each section, which gets its tables and pictures from `tables` and `figures`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ from muxrl.orchestrator.storage.json_files import write_json, write_text
 
 _FORMAT = 1
 _MIN_NAME = 16
-"""Of the names on the terminal, whose words are then not broken."""
+"""Least width of names on the terminal, so that their words are not broken."""
 
 
 def write_comparison(found: Findings, folder: Path) -> Path:
-    """Writes a CSV file for each frame, ``comparison.json``, what a paper says of how it was made
-    (``methods.md`` and ``references.bib``), and ``report.html``.
+    """Writes all files of a comparison.
+
+    These are a CSV file for each frame, ``comparison.json``, texts for a paper (``methods.md`` and
+    ``references.bib``), and ``report.html``.
 
     Returns:
-        The path of the last.
+        The path of ``report.html``.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -66,9 +68,9 @@ def write_comparison(found: Findings, folder: Path) -> Path:
 
 
 def write_payoffs(tables: Sequence[CrossPlay], folder: Path) -> None:
-    """Writes ``payoffs.npy`` of two roles: ``[2, players of the first, players of the second]``.
+    """Writes ``payoffs.npy``: ``[2, players of the first role, players of the second role]``.
 
-    It has both roles' returns. Of other numbers of roles nothing is written.
+    It has the returns of both roles. It is not written for other numbers of roles.
     """
     if len(tables) == 2:
         first, second = tables
@@ -114,7 +116,7 @@ def _about(found: Findings, folder: Path) -> dict[str, Any]:
 
 
 def _write_page(found: Findings, folder: Path) -> Path:
-    # Here, since matplotlib takes a second to load, and frames do not need it.
+    # Imported here: matplotlib takes a second to load, and frames do not need it.
     from muxrl.orchestrator.comparisons.output import figures
 
     curves = figures.learning_curves(found)
@@ -159,7 +161,7 @@ def _sections(found: Findings, *, has_curves: bool) -> Iterator[dict[str, str]]:
 
 
 def baseline_caption(found: Findings) -> str:
-    """Says what the rows of the baselines hold, which are over episodes; "" without any."""
+    """Returns a sentence on the rows of baselines, which are over episodes; "" without any."""
     rows = found.frames["standings"]
     played = rows[rows.num_runs == 0]
     if played.empty:
@@ -171,7 +173,7 @@ def baseline_caption(found: Findings) -> str:
 
 
 def print_comparison(found: Findings, console: Console | None = None) -> None:
-    """Prints the headline, the contestants' returns, the merits of the head to head, and notes."""
+    """Prints the main results, the contestants' returns, the head to head, and notes."""
     console = console or Console()
     for sentence in found.headline:
         console.print(Text(sentence), style="bold")
@@ -189,7 +191,7 @@ def print_comparison(found: Findings, console: Console | None = None) -> None:
     for title, grid in folded:
         console.print(grid_table(grid, title, min_text=_MIN_NAME, folds=True))
     if (played := found.head_to_head) is not None:
-        among = (RANDOM,) if played.snapshots else ()  # for more of them the page has room
+        among = (RANDOM,) if played.snapshots else ()  # only the page has room for all others
         for cross in played.by_label:
             title = f"Head to head, return of {cross.role}: interquartile mean over pairs of seeds"
             console.print(
