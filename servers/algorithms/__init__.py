@@ -1,1 +1,1 @@
-"""The algorithms that a policy server can train, by name in `registry`."""
+"""muxrl's own algorithms; ``pyproject.toml`` registers their trainers by name."""

@@ -32,7 +32,7 @@ class A2C(OnPolicy):
         inputs, values = self.predicted(batch)
         log_prob, entropy, _ = self.distribution.terms(inputs, batch[ACTIONS])
         advantages = batch[ADVANTAGES].masked_fill(~batch[OWN], 0.0)
-        # A masked action that was chosen elsewhere has probability 0.
+        # An unavailable action that was chosen elsewhere may have an infinite log-probability.
         gain = log_prob.masked_fill(~batch[OWN], 0.0) * advantages
         entropy = entropy.masked_fill(~batch[OWN], 0.0)
         mean_entropy = mean_of_own(batch, entropy)

@@ -1,4 +1,4 @@
-"""A policy and a value, learned from whole batches: what PPO, A2C, IMPALA and APPO share."""
+"""Actor-critics that learn from whole batches: the base of PPO, A2C, IMPALA and APPO."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ STATES = "states"
 
 
 class ActorCriticNet(nn.Module):
-    """An encoder and a head for the policy, and for the value.
+    """An encoder and a head each for the policy and the value.
 
     Attributes:
-        keys: of the parts of an observation that each encoder reads side by side, by its name.
+        keys: by encoder: keys of the parts of an observation that it reads side by side.
 
     Args:
-        model: their settings.
-        shape: of what the actor reads.
+        model: settings of the networks.
+        shape: of the actor's input.
         distribution: of actions.
-        critic_shape: of what the critic reads; None: it is the same.
+        critic_shape: of the critic's input; None: the actor's.
     """
 
     keys: Mapping[str, tuple[str, ...]] = MappingProxyType({ACTOR: (OBS,), CRITIC: (OBS,)})
@@ -82,7 +82,7 @@ class ActorCriticNet(nn.Module):
         self.is_recurrent = model.use_lstm
 
     def inputs(self, features: Tensor) -> Tensor:
-        """Returns a distribution's inputs ``[..., k]`` of the actor's features."""
+        """Returns the inputs of the distribution, ``[..., k]``, from the actor's features."""
         predicted: Tensor = self.pi(features)
         if self._limit is None:
             return predicted
@@ -93,23 +93,23 @@ class ActorCriticNet(nn.Module):
         return torch.cat([predicted, logs.clamp(-self._limit, self._limit)], -1)
 
     def values(self, features: Tensor) -> Tensor:
-        """Returns values ``[...]`` of the critic's features."""
+        """Returns values ``[...]`` from the critic's features."""
         return self.vf(features).squeeze(-1)
 
     def forward(self, parts: Parts) -> tuple[Tensor, Tensor]:
-        """Returns a distribution's inputs and values of observations ``[B, ...]``."""
+        """Returns the distribution's inputs, and values, of observations ``[B, ...]``."""
         features = self.actor(joined(parts, self.keys[ACTOR]))
         if self.is_shared:
             return self.inputs(features), self.values(features)
         return self.inputs(features), self.values(self.critic(joined(parts, self.keys[CRITIC])))
 
     def unroll(self, parts: Parts, states: Parts) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Returns inputs and values of sequences ``[B, T, ...]``, and the states after them.
+        """Returns the distribution's inputs and values of sequences, and the states after them.
 
         Args:
-            parts: of the observations.
-            states: before them, ``[B, size]``: ``actor.h`` and ``actor.c``, and the critic's where
-                the encoder is not shared.
+            parts: of the observations, ``[B, T, ...]``.
+            states: recurrent states before the sequences, ``[B, size]``: ``actor.h`` and
+                ``actor.c``, and the critic's if the encoder is not shared.
         """
         features, after = self.unroll_one(ACTOR, parts, states)
         seen = features
@@ -121,14 +121,14 @@ class ActorCriticNet(nn.Module):
     def unroll_one(
         self, name: str, parts: Parts, states: Parts
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Does what `unroll` does, of one encoder: returns features ``[B, T, size]``."""
+        """Unrolls the encoder `name`; returns features ``[B, T, size]``, and the states after."""
         encoder: Any = getattr(self, name)
         before = states[f"{name}.h"], states[f"{name}.c"]
         features, h, c = encoder.unroll(joined(parts, self.keys[name]), *before)
         return features, {f"{name}.h": h, f"{name}.c": c}
 
     def values_alone(self, parts: Parts, states: Parts | None = None) -> Tensor:
-        """Returns values alone: of ``[B, ...]``, or with `states` before them of sequences."""
+        """Returns only values: of rows ``[B, ...]``, or with `states` of sequences."""
         name = ACTOR if self.is_shared else CRITIC
         if states is not None:
             return self.values(self.unroll_one(name, parts, states)[0])
@@ -137,9 +137,9 @@ class ActorCriticNet(nn.Module):
 
 
 class ActorCritic(TorchTrainer):
-    """Acts by drawing from a distribution, and values what it observes.
+    """Draws actions from a distribution, and values observations.
 
-    A subclass has the loss; see `learn_batch`.
+    Subclasses have the loss; see `learn_batch`.
     """
 
     scores_name = "logits"
@@ -160,14 +160,14 @@ class ActorCritic(TorchTrainer):
 
     def acting_modules(self) -> Sequence[nn.Module]:
         net = self.net
-        if net.is_recurrent:  # a sequence that is learned begins with the critic's state, too
+        if net.is_recurrent:  # learned sequences begin with the critic's state, too
             return [net]
         log_std = [] if net.log_std is None else [nn.ParameterList([net.log_std])]
         return [net.actor, net.pi, *log_std]
 
     @property
     def critic_weights(self) -> tuple[str, ...]:
-        """What names of `weights` begin with that only the critic reads."""
+        """Prefixes of the names in `weights` that only the critic reads."""
         if [*self.acting_modules()] != [self.net]:
             return ()
         return ("0.vf.",) if self.net.is_shared else ("0.critic.", "0.vf.")
@@ -179,7 +179,7 @@ class ActorCritic(TorchTrainer):
         return dense_layers(net.actor.layers, net.pi)
 
     def initial_state(self) -> dict[str, np.ndarray]:
-        """Returns the recurrent state of a row that has none yet."""
+        """Returns the initial recurrent state of a row; {} without an LSTM."""
         if not self.net.is_recurrent:
             return {}
         size = np.zeros(self.settings.model.lstm_cell_size, np.float32)
@@ -191,14 +191,14 @@ class ActorCritic(TorchTrainer):
         one = self.distribution
         actions = one.draw(inputs, rows.rng) if rows.should_explore else one.best(inputs)
         outputs: dict[str, Any] = {DISTRIBUTION: inputs}
-        if rows.is_training:  # nobody reads them of an evaluation
+        if rows.is_training:  # not read in evaluations
             outputs[LOG_PROB] = one.log_prob(inputs, actions)
             if before:
                 outputs[STATES] = before
         return Acted(actions, outputs, after)
 
     def _inputs(self, rows: Rows) -> tuple[np.ndarray, Any, Any]:
-        """Returns a distribution's inputs, and the recurrent states before and after."""
+        """Returns the distribution's inputs, and the recurrent states before and after."""
         if not self.net.is_recurrent:
             return self.asked_of_net(rows, _inputs_of), None, None
         before: Any = rows.states
@@ -217,11 +217,11 @@ class ActorCritic(TorchTrainer):
         return self.asked_of_net(rows, ask), before, after
 
     def carries_critic(self, rows: Rows) -> bool:
-        """Whether the critic's recurrent state continues, too, where these rows are acted on."""
+        """Whether the critic's recurrent state is updated, too, when acting on these rows."""
         return True
 
     def probabilities(self, rows: Rows) -> np.ndarray:
-        """Returns how likely each action of a Discrete space is drawn, ``[n, num_actions]``."""
+        """Returns the probabilities of all actions of a Discrete space, ``[n, num_actions]``."""
         assert isinstance(self.distribution, Categorical)
         return np.exp(log_probs_of(self._inputs(rows)[0].astype(np.float64)))
 
@@ -241,7 +241,7 @@ class ActorCritic(TorchTrainer):
 
     @property
     def greedy(self) -> Callable[[Tensor], Tensor] | None:
-        """Of numbers: from what the network says to the actions; None: they are choices."""
+        """Turns the network's output into the actions of a Box; None for discrete actions."""
         return _means if isinstance(self.distribution, Gaussian) else None
 
     # --- learning -----------------------------------------------------------------------
@@ -251,13 +251,13 @@ class ActorCritic(TorchTrainer):
         return self.reported(self.learn_batch(rollout), rollout)
 
     def begin_batch(self, trajectories: Sequence[Trajectory]) -> Rollout:
-        """Returns what is to be learned from."""
+        """Prepares the trainer for an update, and returns the batch."""
         self.begin_learning()
         self.net.train()
         return Rollout.of(trajectories)
 
     def reported(self, metrics: Mapping[str, Any], rollout: Rollout) -> dict[str, float]:
-        """Returns a batch's metrics, and those that all such updates have."""
+        """Returns an update's metrics, and those that all actor-critics have."""
         step = self.steps[""]
         norms = {
             f"gradients_{name or 'default_optimizer'}_global_norm": norm
@@ -272,21 +272,21 @@ class ActorCritic(TorchTrainer):
 
     @abstractmethod
     def learn_batch(self, rollout: Rollout) -> Mapping[str, Any]:
-        """Learns from a batch, and returns metrics of its last update."""
+        """Learns from a batch; returns the metrics of its last update."""
 
     @property
     def entropy_coeff(self) -> float:
-        """Weight of the entropy now."""
+        """Current weight of the entropy."""
         return value_at(self.settings.entropy_coeff, self.env_steps)
 
     def predicted(
         self, batch: Mapping[str, Any], net: ActorCriticNet | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Returns a distribution's inputs, masked, and values, of rows or of sequences.
+        """Returns the distribution's inputs, masked, and values, of rows or of sequences.
 
         Args:
-            batch: columns; those of sequences ``[S, L, ...]`` have states.
-            net: that is asked; None: the one that is learned.
+            batch: columns; of sequences ``[S, L, ...]`` with states.
+            net: the network to use; None: the one that is learned.
         """
         net = net or self.net
         if net.is_recurrent:
@@ -296,7 +296,7 @@ class ActorCritic(TorchTrainer):
         return masked(inputs, batch.get(ACTION_MASK)), values
 
     def values_of(self, rollout: Rollout) -> np.ndarray:
-        """Returns the value of every observation, the last ones too, ``[sum(lengths + 1)]``."""
+        """Returns values of all observations, with each piece's last, ``[sum(lengths + 1)]``."""
         parts = self.on_device(rollout.parts)
         with torch.no_grad():
             if not self.net.is_recurrent:
@@ -309,20 +309,20 @@ class ActorCritic(TorchTrainer):
             return values[padded.is_step]
 
     def _states_at(self, rollout: Rollout, padded: Padded, *, has_last: bool) -> dict[str, Tensor]:
-        """Returns the recurrent states that were recorded where sequences begin."""
+        """Returns the recorded recurrent states at the beginnings of the sequences."""
         begins = padded.begins
-        if has_last:  # each piece before has one observation more than actions
+        if has_last:  # every earlier piece has one more observation than actions
             fragment = np.searchsorted(np.cumsum(rollout.lengths + 1), begins, "right")
             begins = begins - fragment
         recorded = rollout.outputs[STATES]
         return self.on_device({key: one[begins] for key, one in recorded.items()})
 
     def columns_of(self, rollout: Rollout, **more: np.ndarray) -> dict[str, Any]:
-        """Returns the batch: rows, or sequences with `IS_STEP`, which losses leave out.
+        """Returns the columns of a batch: rows, or sequences with `IS_STEP`, False at padding.
 
         Args:
-            rollout: what was played.
-            more: columns of transitions.
+            rollout: the batch.
+            more: further columns of the transitions.
         """
         columns = self.on_device({**rollout.columns(), **more, OWN: rollout.is_own})
         if not self.net.is_recurrent:
@@ -336,20 +336,20 @@ class ActorCritic(TorchTrainer):
 
 
 def steps_of(batch: Mapping[str, Any], *of_steps: Tensor) -> list[Tensor]:
-    """Returns values of steps, ``[B]`` or ``[S, L]``, without the padding: ``[N]``."""
+    """Returns columns of steps, ``[B]`` or ``[S, L]`` each, without the padding: ``[N]``."""
     if IS_STEP not in batch:
         return list(of_steps)
     return [one[batch[IS_STEP]] for one in of_steps]
 
 
 def mean_of_own(batch: Mapping[str, Any], of_steps: Tensor) -> Tensor:
-    """Returns the mean over the steps whose actions the policy chose; 0 if there are none."""
+    """Returns the mean over the steps whose actions the policy itself chose; 0 without any."""
     values, is_own = steps_of(batch, of_steps.detach(), batch[OWN])
     return values.masked_fill(~is_own, 0.0).sum() / is_own.sum().clamp(min=1)
 
 
 class OnPolicy(ActorCritic):
-    """Updates the policy that has played: advantages are estimated once for each batch."""
+    """Estimates advantages once for each batch, and updates the policy that has played it."""
 
     def learn_batch(self, rollout: Rollout) -> Mapping[str, Any]:
         return self.learn_columns(self.batch_of(rollout), rollout)
@@ -357,12 +357,13 @@ class OnPolicy(ActorCritic):
     def learn_columns(
         self, columns: Mapping[str, Any], rollout: Rollout, part: tuple[int, int] = (0, 1)
     ) -> Mapping[str, Any]:
-        """Makes the updates of a batch, and returns metrics of the last one.
+        """Makes the updates of a batch; returns the metrics of the last one.
 
         Args:
-            columns: of `batch_of`.
-            rollout: that they are of.
-            part: which one of how many batches that the server takes for one.
+            columns: from `batch_of`.
+            rollout: the batch.
+            part: index of this policy's share in the update, and the number of shares, for
+                `note_progress`.
         """
         own, num = self.settings, len(columns[ADVANTAGES])
         rng = self.rng if getattr(own, "shuffle_batch_per_epoch", False) else None
@@ -377,13 +378,13 @@ class OnPolicy(ActorCritic):
         return metrics
 
     def estimates_of(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray]:
-        """Returns each step's advantage, by GAE, and its value's target, of TD(lambda)."""
+        """Returns each step's GAE advantage, and the TD(lambda) target of its value."""
         own, values = self.settings, self.values_of(rollout)
         advantages = advantages_of(values, rollout, gamma=own.gamma, lambda_=own.lambda_)
         return advantages, advantages + values[rollout.before]
 
     def batch_of(self, rollout: Rollout) -> dict[str, Any]:
-        """Returns the columns of a batch, with advantages and targets of values."""
+        """Returns the columns of a batch, with advantages and value targets."""
         advantages, targets = self.estimates_of(rollout)
         if getattr(self.settings, "standardize_advantages", True):
             advantages = standardised(advantages, rollout.is_own)
@@ -391,21 +392,31 @@ class OnPolicy(ActorCritic):
 
     @abstractmethod
     def loss(self, batch: Mapping[str, Any], *, is_reported: bool) -> tuple[Tensor, dict[str, Any]]:
-        """Returns the loss of a minibatch, and its metrics if they are reported."""
+        """Returns the loss of a minibatch, and its metrics; needed only if `is_reported`."""
 
     def measured(
         self, targets: Tensor, values: Tensor, loss: Tensor, *parts: Tensor
     ) -> dict[str, Any]:
-        """Returns the metrics of the values of all steps, and of a loss and its parts: those of the
-        policy and of values, and the entropy."""
+        """Returns the metrics that all losses have.
+
+        Args:
+            targets: of the values of all steps.
+            values: of all steps.
+            loss: the whole loss.
+            parts: the policy's loss, the values' loss, and the entropy.
+        """
         names = ("total_loss", "policy_loss", "vf_loss", "entropy")
         found = {n: one.detach() for n, one in zip(names, (loss, *parts), strict=True)}
         return {**found, "vf_explained_var": explained_variance(targets, values.detach())}
 
 
 def _acting(net: ActorCriticNet, *given: Any) -> Any:
-    """From the parts that the actor reads, and the recurrent state before, to a distribution's
-    inputs and the state after."""
+    """Returns the distribution's inputs, and with a recurrent state also the next one.
+
+    Args:
+        net: the network.
+        given: the parts that the actor reads, and the recurrent state, if there is one.
+    """
     keys = net.keys[ACTOR]
     parts = dict(zip(keys, given, strict=False))
     if len(given) == len(keys):

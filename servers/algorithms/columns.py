@@ -1,5 +1,7 @@
-"""Names of the columns of batches, as RLlib's ``Columns`` has them; parts of observations have
-those of `muxrl.servers.agents.keys`."""
+"""Names of the columns of batches, as in RLlib's ``Columns``.
+
+Parts of observations are named as in `muxrl.servers.agents.keys`.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
 """Distributions of actions: drawn in numpy, learned in torch, in few operations each.
 
-`torch.distributions` checks and normalises its arguments again for each of these terms; in an
-update of a small network an operation takes as long to start as to compute.
+`torch.distributions` checks and normalises its arguments again for each of the terms below; in an
+update of a small network, starting an operation takes as long as computing it.
 
-Of each kind the *inputs* ``[..., k]`` are what a network says of an action: logits, or means and
-logarithms of deviations; ``num_inputs`` is k. ``best`` are the most likely actions ``[B, ...]`` of
-inputs ``[B, k]``, ``draw`` draws some, and ``log_prob`` are the logarithms of the probabilities, or
-densities, of actions, float32 ``[B]``; all in numpy. ``terms`` are what losses need of the actions
-that were taken, and of the inputs of the distribution that acted, if a divergence is asked for.
+The *inputs* ``[..., k]`` of a distribution are the network's output for an action: logits, or means
+and log-deviations; ``num_inputs`` is k. In numpy, ``best`` returns the most likely actions
+``[B, ...]`` for inputs ``[B, k]``, ``draw`` draws actions, and ``log_prob`` returns the
+log-probabilities, or log-densities, of actions, float32 ``[B]``. In torch, ``terms`` returns what
+losses need, for the actions that were taken and, if a divergence is wanted, the inputs of the
+distribution that acted.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.servers.agents.log_probs import log_probs_of
 
 LOG_STD = -5.0, 2.0
-"""What the logarithms of deviations of `squashed` actions are clipped to; RLlib's."""
+"""Limits of the log-deviations of `squashed` actions, as in RLlib."""
 _LOG_ROOT_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class Terms(NamedTuple):
-    """Of each action, ``[...]`` each."""
+    """Terms of losses for each action, ``[...]`` each."""
 
     log_prob: Tensor
     entropy: Tensor
     kl: Tensor | None
-    """KL(acted || learned); None: it was not asked for."""
+    """KL(acted || learned); None: not wanted."""
 
 
 class Categorical:
-    """Discrete actions by logits; those of unavailable actions are the lowest float32."""
+    """Discrete actions by logits; unavailable actions have the lowest float32 as logit."""
 
     def __init__(self, num_actions: int) -> None:
         self.num_inputs = num_actions
@@ -57,7 +58,7 @@ class Categorical:
 
     def terms(self, inputs: Tensor, actions: Tensor, acted: Tensor | None = None) -> Terms:
         log_probs = inputs.log_softmax(-1)
-        # A masked action's may be infinite; times its probability it is 0.
+        # A masked action's logarithm may be infinite; times its probability it has to be 0.
         finite = log_probs.clamp(min=torch.finfo(log_probs.dtype).min)
         entropy = -(finite * log_probs.exp()).sum(-1)
         kl = None
@@ -70,7 +71,7 @@ class Categorical:
 
 
 class MultiCategorical:
-    """Several Discrete actions at once, each by logits of its own, one after another."""
+    """Several Discrete choices at once; the logits of one choice follow those of another."""
 
     def __init__(self, sizes: list[int]) -> None:
         self.num_inputs = sum(sizes)
@@ -102,7 +103,7 @@ class MultiCategorical:
 
 
 class Gaussian:
-    """Numbers, each from a normal distribution: means, then logarithms of deviations."""
+    """Continuous actions, each from a normal distribution: means, then log-deviations."""
 
     def __init__(self, size: int) -> None:
         self.num_inputs = 2 * size
@@ -138,7 +139,7 @@ Distribution = Categorical | MultiCategorical | Gaussian
 
 
 def distribution_of(space: gymnasium.Space) -> Distribution:
-    """Returns how policy gradients act in a space: Discrete, MultiDiscrete, or a Box."""
+    """Returns the distribution for a space, Discrete, MultiDiscrete or a Box."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return Categorical(int(space.n))
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
@@ -150,40 +151,40 @@ def distribution_of(space: gymnasium.Space) -> Distribution:
 def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
     """Returns ``logits [..., n]`` with the lowest float32 where ``mask [..., n]`` is 0.
 
-    Probabilities and shares of the entropy are exactly 0 there, and no gradient reaches them (Huang
-    and Ontañón 2022, arXiv 2006.14171).
+    Probabilities and shares of the entropy are exactly 0 there, and no gradient reaches the logits
+    (Huang and Ontañón 2022, arXiv 2006.14171).
     """
     return logits if mask is None else torch.where(mask > 0, logits, UNAVAILABLE)
 
 
 def squashed(inputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Draws actions in -1..1 from a Gaussian through tanh, with a gradient.
+    """Draws differentiable actions in -1..1 from a Gaussian squashed by tanh.
 
     Haarnoja et al. 2018 (arXiv 1801.01290), appendix C.
 
     Args:
-        inputs: means and logarithms of deviations, ``[..., 2 k]``.
+        inputs: means and log-deviations, ``[..., 2 k]``.
         noise: standard normal, ``[..., k]``.
 
     Returns:
-        Actions ``[..., k]``, and the logarithms of their densities ``[...]``.
+        Actions ``[..., k]``, and their log-densities ``[...]``.
     """
     means, logs = inputs.chunk(2, -1)
     before = means + logs.exp() * noise
     density = -0.5 * noise.square() - logs - _LOG_ROOT_2_PI
-    # log(1 - tanh(x)^2), which rounds to minus infinity for large x if it is computed as written
+    # log(1 - tanh(x)^2), rewritten, as that form rounds to minus infinity for large x
     slope = 2.0 * (math.log(2.0) - before - functional.softplus(-2.0 * before))
     return before.tanh(), (density - slope).sum(-1)
 
 
 def clipped(inputs: Tensor) -> Tensor:
-    """Returns a Gaussian's inputs ``[..., 2 k]``, the deviations as `LOG_STD` has them."""
+    """Returns a Gaussian's inputs ``[..., 2 k]``, with log-deviations clipped to `LOG_STD`."""
     means, logs = inputs.chunk(2, -1)
     return torch.cat([means, logs.clamp(*LOG_STD)], -1)
 
 
 def squashed_actions(inputs: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
-    """Returns actions in -1..1 as `squashed` draws them; without a generator the most likely."""
+    """Returns actions in -1..1, drawn as by `squashed`; without a generator ``tanh`` of means."""
     means, logs = np.split(inputs, 2, -1)
     if rng is not None:
         noise = rng.standard_normal(means.shape, np.float32)

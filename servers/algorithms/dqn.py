@@ -1,8 +1,8 @@
-"""DQN: values of actions, learned from a replay; Mnih et al. 2015 (doi 10.1038/nature14236).
+"""DQN: learns action values from a replay; Mnih et al. 2015 (doi 10.1038/nature14236).
 
 With double Q (van Hasselt et al. 2016, arXiv 1509.06461), dueling heads (Wang et al. 2016, arXiv
-1511.06581), returns over n steps as in Rainbow (Hessel et al. 2018, arXiv 1710.02298), and
-distributions of returns (Bellemare et al. 2017, arXiv 1707.06887).
+1511.06581), n-step returns as in Rainbow (Hessel et al. 2018, arXiv 1710.02298), and distributions
+of returns on atoms (C51; Bellemare et al. 2017, arXiv 1707.06887).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OPTIMIZER = "default_optimizer"
 
 
 class QNetwork(nn.Module):
-    """Values ``[B, n]`` of actions: an encoder, and a head or two; of atoms their logits."""
+    """Action values ``[B, n]``: an encoder, and one head or, with dueling, two."""
 
     atoms: Tensor
 
@@ -44,7 +44,7 @@ class QNetwork(nn.Module):
             return head(own.model, self.encoder.size, num, initializes_last=True)
 
         self.advantage = head_of(num_actions * own.num_atoms)
-        """Without dueling the values."""
+        """Head of the advantages; without dueling of the values, with atoms of their logits."""
         is_dueling = own.dueling and own.num_atoms == 1
         self.state_value = head_of(1) if is_dueling else None
         width = (own.v_max - own.v_min) / max(1, own.num_atoms - 1)
@@ -57,21 +57,21 @@ class QNetwork(nn.Module):
         values: Tensor = self.advantage(features)
         if self.state_value is None:
             return values
-        # Equation 9 of Wang et al.
+        # Wang et al. 2016, equation 9
         return values - values.mean(-1, keepdim=True) + self.state_value(features)
 
     def logits(self, obs: Tensor) -> Tensor:
-        """Returns logits of the atoms of each action, ``[B, n, num_atoms]``."""
+        """Returns the logits of each action's atoms, ``[B, n, num_atoms]``."""
         found: Tensor = self.advantage(self.encoder(obs))
         return found.unflatten(-1, (-1, self.num_atoms))
 
     def expected(self, probs: Tensor) -> Tensor:
-        """Returns the values of distributions ``[..., num_atoms]``."""
+        """Returns the expected values of distributions ``[..., num_atoms]``."""
         return (probs * self.atoms).sum(-1)
 
 
 class DQNNet(nn.Module):
-    """The network of values, and its target."""
+    """The online network and the target network."""
 
     def __init__(self, own: DQNSettings, shape: tuple[int, ...], num_actions: int) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class DQN(OffPolicy):
 
     @property
     def epsilon(self) -> float:
-        """Probability of an action at random now."""
+        """Current probability of a random action."""
         return value_at(self.settings.epsilon, self.env_steps)
 
     def act(self, rows: Rows) -> Acted:
@@ -131,21 +131,24 @@ class DQN(OffPolicy):
         return Acted(actions)
 
     def value(self, rows: Rows) -> np.ndarray:
-        """Returns what the greedy policy is worth, the highest value available, ``[n]``; Watkins
-        and Dayan 1992."""
+        """Returns the value of the greedy policy, the highest value of an available action, ``[n]``
+        (Watkins and Dayan 1992)."""
         obs, mask = self.seen(rows)
         with torch.inference_mode():
             return masked(self.net.online(obs), mask).amax(-1).cpu().numpy()
 
     def network(self) -> nn.Module:
-        """Returns the module behind `act`, for files: values, the mean of the atoms if any."""
+        """Returns the module behind `act`, for files: action values, with atoms their means."""
         return self.net.online
 
     def acting_modules(self) -> Sequence[nn.Module]:
         return [self.net.online]
 
     def _heads(self) -> tuple[list[DenseLayer], list[DenseLayer], list[DenseLayer]] | None:
-        """Returns the layers of the encoder and of both heads; of one that is not there none."""
+        """Returns the layers of the encoder, the advantage head and the state-value head.
+
+        The latter has none without dueling. None: numpy cannot compute the network.
+        """
         net = self.net.online
         parts = (net.encoder.layers, net.advantage, net.state_value or nn.Sequential())
         shared, advantage, state_value = map(dense_layers, parts)
@@ -169,8 +172,11 @@ class DQN(OffPolicy):
         return values_of
 
     def acting_layers(self) -> list[DenseLayer] | None:
-        """Two heads become one chain of layers: side by side, and at the end ``Q = V + A -
-        mean(A)``, which is linear. Its arrays are no views then."""
+        """Returns one chain of layers.
+
+        Dueling heads go side by side, and the linear ``Q = V + A - mean(A)`` is part of the last
+        layer. The arrays are then no views of the parameters.
+        """
         if (heads := self._heads()) is None:
             return None
         shared, advantage, state_value = heads
@@ -208,7 +214,7 @@ class DQN(OffPolicy):
     def _learn_values(
         self, batch: Mapping[str, Any]
     ) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Returns losses, absolute errors and values, ``[B]`` each, and more metrics."""
+        """Returns losses, absolute TD errors and values, ``[B]`` each, and further metrics."""
         own, net = self.settings, self.net
         obs, _ = split(batch[OBS])
         with torch.no_grad():
@@ -225,7 +231,8 @@ class DQN(OffPolicy):
     def _learn_atoms(
         self, batch: Mapping[str, Any]
     ) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
-        """As `_learn_values`; an error is the cross-entropy of the target distribution."""
+        """Does the same as `_learn_values`, with the cross-entropy to the target distribution as
+        error."""
         own, net = self.settings, self.net
         (obs, _), rows = split(batch[OBS]), torch.arange(len(batch[WEIGHTS]), device=self.device)
         with torch.no_grad():
@@ -248,15 +255,15 @@ class DQN(OffPolicy):
 
 
 def projected(probs: Tensor, moved: Tensor, atoms: Tensor) -> Tensor:
-    """Returns a distribution on the atoms with the probabilities of moved ones, ``[B, K]``.
+    """Projects distributions on moved atoms onto the fixed atoms, ``[B, K]``.
 
-    Each probability goes to the two atoms around its place, more to the nearer one; those beyond
-    the ends to the ends. Bellemare et al. 2017, algorithm 1.
+    Each probability is divided between the two atoms around its place, more to the nearer one;
+    beyond the ends it goes to the last atom. Bellemare et al. 2017, algorithm 1.
 
     Args:
-        probs: ``[B, K]``.
-        moved: where they are now, ``[B, K]``.
-        atoms: where they have to be, ``[K]``, in equal distances.
+        probs: probabilities of the moved atoms, ``[B, K]``.
+        moved: places of the moved atoms, ``[B, K]``.
+        atoms: places of the fixed atoms, ``[K]``, at equal distances.
     """
     last = len(atoms) - 1
     places = ((moved - atoms[0]) / (atoms[1] - atoms[0])).clamp(0, last)
@@ -269,11 +276,11 @@ def projected(probs: Tensor, moved: Tensor, atoms: Tensor) -> Tensor:
 
 
 def _metrics_of_atoms(probs: Tensor, atoms: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """Returns how much the actions' distributions differ, and how wide they are; RLlib's metrics.
+    """Returns RLlib's metrics of the difference and the entropy of the actions' distributions.
 
     Args:
-        probs: in the mean over a batch, ``[n, K]``.
-        atoms: ``[K]``.
+        probs: probabilities of the atoms of each action, mean over a batch, ``[n, K]``.
+        atoms: places of the atoms, ``[K]``.
     """
     return {
         "expectations_abs_diff": lambda: (probs * atoms).sum(1).diff().mean(0).abs(),
@@ -284,7 +291,13 @@ def _metrics_of_atoms(probs: Tensor, atoms: Tensor) -> dict[str, Callable[[], Te
 
 
 def _side_by_side(one: DenseLayer, other: DenseLayer, *, is_first: bool) -> DenseLayer:
-    """Returns a layer with the outputs of both, which read the same if they are the first."""
+    """Returns a layer that computes two layers side by side.
+
+    Args:
+        one: the first layer.
+        other: the second layer.
+        is_first: whether both read the same input; else each has its own, side by side.
+    """
     assert one.bias is not None
     assert other.bias is not None
     if is_first:

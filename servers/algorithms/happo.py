@@ -1,9 +1,9 @@
-"""HAPPO: MAPPO whose agents have networks of their own and are updated one after another.
+"""HAPPO: MAPPO with an actor and a critic for each agent, updated one agent after another.
 
 Kuba et al. 2022, "Trust Region Policy Optimisation in Multi-Agent Reinforcement Learning" (arXiv
-2109.11251). If all agents of a team change at once, each for the better while the others stay, the
-team may become worse. Here each one's advantages account for those that have changed before it in
-the same update.
+2109.11251). If all agents of a team change at once, each change an improvement if the others stay
+as they are, the team may become worse. Here the advantages of each agent account for the agents
+that were updated before it in the same update.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class HAPPO(MAPPO):
     def learn_together(
         cls, trainers: Mapping[str, HAPPO], played: Mapping[str, Sequence[Trajectory]]
     ) -> dict[str, dict[str, float]]:
-        """Learns all policies of a server; returns metrics by policy.
+        """Learns all policies of a server; returns metrics by policy id.
 
         Args:
-            trainers: by policy. The order is drawn from the generator of the first one.
-            played: pieces of episodes, by policy.
+            trainers: by policy id. The first one's generator draws the order of the updates.
+            played: pieces of episodes, by policy id.
 
         Raises:
             ValueError: a policy acts for several agents.
@@ -75,7 +75,7 @@ class HAPPO(MAPPO):
 
     @torch.no_grad()
     def ratios(self, columns: Mapping[str, Any]) -> Tensor:
-        """Returns how much likelier the actions of a batch are now, ``[B]``."""
+        """Returns the probability ratios, new to old, of a batch's actions, ``[B]``."""
         net = self.net
         inputs = net.inputs(net.actor(joined(columns, net.keys[ACTOR])))
         inputs = masked(inputs, columns.get(ACTION_MASK))
@@ -85,18 +85,18 @@ class HAPPO(MAPPO):
 def joint_steps(
     trainers: Mapping[str, HAPPO], played: Mapping[str, Sequence[Trajectory]]
 ) -> dict[str, np.ndarray]:
-    """Returns which rows of different policies are of the same step of the same team.
+    """Finds the rows of different policies that are of the same step of the same team.
 
-    The members of a group are recorded at the same steps of each life, absent ones, too (see
-    `CENTRAL`). An agent in no group is a team of itself.
+    The members of a group are recorded at the same steps of each life, even if absent (see
+    `CENTRAL`). An agent without a group is a team by itself.
 
     Args:
-        trainers: by policy.
-        played: likewise.
+        trainers: by policy id.
+        played: pieces of episodes, by policy id.
 
     Returns:
-        A number for each row of each policy, int64 ``[B]``: rows with equal ones are of one step.
-        They begin with 0, and leave none out; no policy has one twice.
+        By policy id: a number for each row, int64 ``[B]``; rows with the same number are of the
+        same step. Numbers count from 0 without gaps, and no policy has one twice.
 
     Raises:
         ValueError: a policy acts for several agents.
@@ -113,7 +113,7 @@ def joint_steps(
         (agent_id,) = agents
         team = trainers[policy_id].policy.teams.get(agent_id, (agent_id,))
         keys = [
-            # Steps are counted anew in each life: "~2" in the second one, of all of a group.
+            # Steps count from 0 in each life of a group; keys of the second life have "~2".
             (team, one.episode_id, one.key.removeprefix(agent_id), t)
             for one in fragments
             for t in range(one.t, one.t + len(one))

@@ -1,8 +1,8 @@
-"""IMPALA and APPO: actor-critics whose targets V-trace corrects for samples of older weights.
+"""IMPALA and APPO: actor-critics with V-trace, which corrects for samples of older weights.
 
-A server serves while it learns, so a batch may be some versions old. IMPALA: Espeholt et al. 2018
-(arXiv 1802.01561). APPO, as RLlib has it, is IMPACT: Luo et al. 2020 (arXiv 1912.00167), PPO's
-clipped ratio against a target policy, with V-trace.
+A server serves while it learns, so a batch may be some versions old. IMPALA is of Espeholt et al.
+2018 (arXiv 1802.01561). APPO, as in RLlib, is IMPACT of Luo et al. 2020 (arXiv 1912.00167): PPO's
+clipped ratio to a target policy, with V-trace.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from muxrl.servers.algorithms.settings.actor_critic import APPOSettings, IMPALAS
 from muxrl.servers.algorithms.update import Targets
 
 _RATIO_CAP = 2.0
-"""Of mu / pi_target in IMPACT's surrogate, "clip" in its equation 3; RLlib's."""
+"""Largest mu / pi_target in IMPACT's surrogate, "clip" in its equation 3; as in RLlib."""
 
 
 @dataclass(frozen=True)
 class Corrected:
-    """Terms of one update, of sequences ``[S, L]``; `where` leaves the padding out, and `is_own`
-    also the actions that were chosen elsewhere, nobody knows how likely."""
+    """Terms of one update, for sequences ``[S, L]``.
+
+    `where` is False at the padding, and `is_own` also for actions that were chosen elsewhere, with
+    unknown probability.
+    """
 
     where: Tensor
     is_own: Tensor
@@ -42,7 +45,7 @@ class Corrected:
     advantages: Tensor
 
     def mean(self, terms: Tensor) -> Tensor:
-        """Returns the mean over steps."""
+        """Returns the mean over steps, without the padding."""
         return terms[self.where].sum() / self.num
 
 
@@ -68,7 +71,7 @@ class IMPALA(ActorCritic):
         return metrics
 
     def _sequences(self, rollout: Rollout) -> dict[str, Any]:
-        """Returns the batch as sequences, each with the observation after its last action."""
+        """Returns a batch as sequences, each with the observation after its last action."""
         own = self.settings
         limit = own.rollout_fragment_length
         if self.net.is_recurrent:
@@ -76,7 +79,7 @@ class IMPALA(ActorCritic):
         padded = Padded.of(rollout.lengths, limit)
         num, longest = padded.is_step.shape
         sizes = padded.is_step.sum(1)
-        # Observations of a piece are one more than its actions.
+        # A piece has one more observation than actions.
         fragment = np.searchsorted(np.cumsum(rollout.lengths), padded.begins, "right")
         places = (padded.begins + fragment)[:, None] + np.minimum(
             np.arange(longest + 1), sizes[:, None]
@@ -99,12 +102,12 @@ class IMPALA(ActorCritic):
         return batch
 
     def terms(self, batch: Mapping[str, Any], judge: Tensor | None = None) -> tuple[Corrected, Any]:
-        """Returns V-trace's targets and advantages, and the terms of the policy.
+        """Returns V-trace's targets and advantages; and the distribution's inputs and terms.
 
         Args:
-            batch: of `_sequences`.
-            judge: log-probabilities of the policy that the correction is for, ``[S, L]``; None:
-                the one that is learned.
+            batch: from `_sequences`.
+            judge: log-probabilities of V-trace's target policy, ``[S, L]``; None: of the policy
+                that is learned.
         """
         where = batch["where"]
         inputs, values = self._asked(batch, self.net)
@@ -120,14 +123,14 @@ class IMPALA(ActorCritic):
     def _vtrace(
         self, log_rhos: Tensor, all_values: Tensor, batch: Mapping[str, Any]
     ) -> tuple[Tensor, Tensor]:
-        """Returns targets of the values, and advantages, ``[S, L]`` each, by equation 1.
+        """Returns value targets and advantages, ``[S, L]`` each, by equation 1.
 
         Args:
-            log_rhos: log pi(a) - log mu(a) of each action, ``[S, L]``; minus infinity where the
-                policy that acted is not known.
-            all_values: of the observations acted on, and of that after each sequence's last
-                action, ``[S, L + 1]``.
-            batch: has rewards, and discounts: gamma, and 0 where an episode terminates.
+            log_rhos: log pi(a) - log mu(a) of each action, ``[S, L]``; minus infinity if the policy
+                that acted is unknown.
+            all_values: values of the observations acted on, and of the observation after each
+                sequence's last action, ``[S, L + 1]``.
+            batch: has rewards, and discounts: gamma, or 0 where an episode terminates.
         """
         own, rewards, discounts = self.settings, batch[REWARDS], batch["discounts"]
         values, following = all_values[:, :-1], all_values[:, 1:]
@@ -145,20 +148,20 @@ class IMPALA(ActorCritic):
         return values + corrections, rhos.clamp(max=own.vtrace_clip_pg_rho_threshold) * advantages
 
     def _asked(self, batch: Mapping[str, Any], net: ActorCriticNet) -> tuple[Tensor, Tensor]:
-        """Returns a distribution's inputs ``[S, L, k]``, and values ``[S, L + 1]``."""
+        """Returns a network's distribution inputs ``[S, L, k]``, and values ``[S, L + 1]``."""
         if net.is_recurrent:
             inputs, values = self.predicted(batch, net)
         else:
             lead = batch[OBS].shape[:2]
             rows = {key: batch[key].flatten(0, 1) for key in (OBS, ACTION_MASK) if key in batch}
             inputs, values = (one.unflatten(0, lead) for one in self.predicted(rows, net))
-        # Where a sequence is shorter the observation after its end fills the padding.
+        # In shorter sequences the padding repeats the observation after the last action.
         return inputs[:, :-1].masked_fill(~batch["where"][..., None], 0.0), values
 
     def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        """Returns the loss above, and its metrics."""
+        """Returns the loss of the class's formula, and its metrics."""
         found, (_, terms) = self.terms(batch)
-        # Of an action that was chosen elsewhere the advantage is 0, and its logarithm may not be.
+        # An action that was chosen elsewhere has advantage 0, but its logarithm may be infinite.
         gain = torch.where(found.advantages == 0.0, 0.0, terms.log_prob * found.advantages)
         policy_loss = -found.mean(gain)
         loss, metrics = self.with_value(policy_loss, found, terms.entropy)
@@ -167,7 +170,7 @@ class IMPALA(ActorCritic):
     def with_value(
         self, policy_loss: Tensor, found: Corrected, entropy: Tensor
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Returns the whole loss of a policy's, and metrics."""
+        """Adds the losses of values and entropy to a policy's loss; returns it with metrics."""
         vf_loss = 0.5 * found.mean((found.values - found.targets).square())
         entropy = entropy.masked_fill(~found.is_own, 0.0)
         loss = policy_loss + self.settings.vf_loss_coeff * vf_loss

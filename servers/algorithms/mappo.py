@@ -2,8 +2,8 @@
 
 Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games" (arXiv
 2103.01955). With ``use_lstm`` both networks are recurrent (rMAPPO). As in the paper's code, the
-critic's state is recorded beside the actor's at every step, so that a sequence that is learned
-begins with what the critic remembered there.
+critic's recurrent state is recorded at every step, as the actor's is, so that a learned sequence
+begins with the critic's state at its first step.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from muxrl.servers.trainers.interface import Rows
 from muxrl.servers.training.skipped_updates import MAX_GRADIENT
 
 OLD_VALUES = "old_values"
-"""A column: values before the update, in the critic's units."""
+"""Name of the column of values before the update, in the critic's units."""
 _MIN_ADVANTAGE_STD = 1e-5
-"""Is added to the deviation of advantages, as in the paper's code."""
+"""Added to the deviation of advantages, as in the paper's code."""
 _MIN_RETURN_STD = 1e-4
-"""Avoids a division by 0 while all returns have been equal."""
+"""Least deviation of returns, against a division by 0 while all returns are equal."""
 
 
 class ValueNormalizer(nn.Module):
     """The running mean and standard deviation of all returns seen so far.
 
-    Yu et al. 2022, "value normalization". All returns count alike; the paper's own code, with its
-    decay of 0.99999 an update, comes to the same. The three numbers are buffers, so that a state
-    has them.
+    Yu et al. 2022, "value normalization". All returns count alike; the paper's code, with a decay
+    of 0.99999 an update, comes to the same. The three numbers are buffers, so that they are part
+    of a state dict.
     """
 
     count: Tensor
@@ -88,19 +88,19 @@ class ValueNormalizer(nn.Module):
         return ((returns - self.mean) / self.std).float()
 
     def denormalize(self, values: Tensor) -> Tensor:
-        """The inverse of `normalize`, float32 of the same shape."""
+        """Undoes `normalize`, float32 of the same shape."""
         return (values * self.std + self.mean).float()
 
 
 class CentralNet(ActorCriticNet):
-    """An actor of an agent's observation, and a critic of the state.
+    """An actor that reads an agent's observation, and a critic that reads the state.
 
-    An agent that is absent has not seen anything: the actor's recurrent state stays as it is. The
-    critic's continues, since the team has.
+    While an agent is absent, the actor's recurrent state stays as it is, since the agent observes
+    nothing. The critic's changes, since the team plays on.
 
     Args:
         settings: MAPPO's or HAPPO's.
-        sizes: of each part of an observation.
+        sizes: length of each part of an observation, by key.
         distribution: of actions.
     """
 
@@ -122,11 +122,11 @@ class CentralNet(ActorCriticNet):
     def unroll_one(
         self, name: str, parts: Parts, states: Parts
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """As for `ActorCriticNet`; features of absent agents mean nothing.
+        """Unrolls as in `ActorCriticNet`; the features of absent agents mean nothing.
 
-        The steps of each sequence are put into another order, those at which the agent is there
-        first: so the actor goes over these as if there were no others, in one pass. States are
-        returned of sequences of one step, which is how agents act.
+        The actor reads each sequence in another order, first the steps at which the agent is
+        present: this way a single pass goes over these as if there were no others. Its states are
+        returned only for sequences of one step, as in acting.
         """
         if name == CRITIC or ALIVE not in parts:
             return super().unroll_one(name, parts, states)
@@ -140,16 +140,16 @@ class CentralNet(ActorCriticNet):
         return features.take_along_dim(order.argsort(dim=1)[..., None], 1), {}
 
     def in_rewards(self, values: Tensor) -> Tensor:
-        """Returns the critic's values in the units of rewards."""
+        """Converts the critic's values to the units of rewards."""
         return values if self.normalizer is None else self.normalizer.denormalize(values)
 
     @torch.no_grad()
     def learn_units(self, returns: Tensor) -> Tensor:
-        """Adds returns ``[N]`` to the statistics, and returns them in the critic's units then.
+        """Adds returns ``[N]`` to the statistics, and converts them to the critic's new units.
 
-        Values in the units of rewards stay as they are: the last layer is rescaled to cancel the
-        change (PopArt, van Hasselt et al. 2016, arXiv 1602.07714, equations 3 and 4). The first
-        returns are an exception: before them there is nothing to preserve.
+        The last layer is rescaled so that values stay the same in the units of rewards (PopArt, van
+        Hasselt et al. 2016, arXiv 1602.07714, equations 3 and 4), except at the first returns,
+        before which there is nothing to preserve.
         """
         known = self.normalizer
         if known is None:
@@ -204,7 +204,7 @@ class MAPPO(OnPolicy):
 
     @property
     def asked_keys(self) -> tuple[str, ...]:
-        """Parts of an observation that rows to act on have: those that memory needs, too."""
+        """Parts of an observation that rows to act on need, also for the recurrent states."""
         if not self.net.is_recurrent:
             return self.acting_keys
         remembered = (ALIVE, *self.value_keys)
@@ -218,7 +218,7 @@ class MAPPO(OnPolicy):
 
     @property
     def critic_remembers(self) -> bool:
-        """Whether a value depends on more than a row: on the states that the critic has seen."""
+        """Whether a value depends on the critic's recurrent state."""
         return self.net.is_recurrent
 
     def acting_modules(self) -> Sequence[nn.Module]:
@@ -230,7 +230,7 @@ class MAPPO(OnPolicy):
         return [self.net] if self.net.is_recurrent else self.acting_modules()
 
     def carries_critic(self, rows: Rows) -> bool:
-        return rows.is_training  # elsewhere nobody learns from it, nor is there always a state
+        return rows.is_training  # else it is not needed, and a state may be lacking
 
     def value(self, rows: Rows) -> np.ndarray:
         return self.net.in_rewards(torch.from_numpy(super().value(rows))).numpy()
@@ -244,8 +244,8 @@ class MAPPO(OnPolicy):
     def batch_of(self, rollout: Rollout) -> dict[str, Any]:
         """Returns the columns of a batch.
 
-        Advantages are standardised over the steps at which agents acted, which alone train the
-        actor. Targets and old values are in the critic's units.
+        Advantages are standardised over the steps that train the actor, those at which the policy
+        acted. Targets and old values are in the critic's units.
         """
         advantages, targets = self.estimates_of(rollout)
         acted = advantages[rollout.is_own]
@@ -253,7 +253,7 @@ class MAPPO(OnPolicy):
             targets = self.net.learn_units(torch.from_numpy(targets).to(self.device)).cpu().numpy()
             if len(acted):
                 advantages = (advantages - acted.mean()) / (acted.std() + _MIN_ADVANTAGE_STD)
-        else:  # units of such numbers would last, and a Huber loss does not show them
+        else:  # too large for statistics; NaN skips the update, as a Huber loss would not
             targets = np.full_like(targets, np.nan)
         columns = self.columns_of(rollout, **{ADVANTAGES: advantages, TARGETS: targets})
         if self.settings.vf_clip_param is not None:
@@ -285,7 +285,7 @@ class MAPPO(OnPolicy):
         return loss, self.measured(targets, values, loss, policy_loss, vf_loss, mean_entropy)
 
     def _errors(self, values: Tensor, targets: Tensor) -> Tensor:
-        """Returns half the squared error of each value; beyond `huber_delta` it grows linearly."""
+        """Returns half the squared error of each value, linear beyond `huber_delta`."""
         delta = self.settings.huber_delta
         if delta is None:
             return 0.5 * (values - targets).square()
@@ -293,14 +293,14 @@ class MAPPO(OnPolicy):
 
 
 def ratio_of(log_prob: Tensor, batch: Mapping[str, Any]) -> Tensor:
-    """Returns how much likelier each action is than when it was chosen, ``[B]`` or ``[S, L]``.
+    """Returns the probability ratio, new to old, of each action, ``[B]`` or ``[S, L]``.
 
-    It is 1 where the policy chose none.
+    It is 1 for actions that the policy did not choose.
     """
-    # Elsewhere it may be anything, and an overflow there would make all gradients NaN.
+    # There it could be any number, and an overflow would make all gradients NaN.
     return (log_prob - batch[LOG_PROB]).masked_fill(~batch[OWN], 0.0).exp()
 
 
 def _mean(of_steps: Tensor, which: Tensor) -> Tensor:
-    # A minibatch may hold no step at which an agent acted; then the actor's loss is 0.
+    # 0 if a minibatch has no step at which the policy acted.
     return of_steps.masked_fill(~which, 0.0).sum() / which.sum().clamp(min=1)

@@ -1,7 +1,7 @@
-"""Networks from a user's settings: encoders of arrays and images, LSTMs, heads.
+"""Networks built from settings: encoders of arrays and images, LSTMs, heads.
 
-They are those of RLlib's default modules, under the same settings. `dense_layers` tells the layers
-of those that numpy computes as well: to act, for clients, pools and files.
+They equal RLlib's default modules with the same settings. `dense_layers` returns the layers of
+networks that numpy can compute as well: to act, for clients, pools and files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from muxrl.protocol.messages import DenseLayer
 from muxrl.servers.algorithms.settings.model import ModelSettings, activation_of, initializer_of
 
 _BOARD_SIZE = 10
-"""Cells a side that are seen without a stride."""
+"""Longest side, in cells, that is read without a stride."""
 _LARGE_SIZE = 64
 _KNOWN_IMAGES: dict[int, list[list[Any]]] = {
     96: [[16, [8, 8], 4], [32, [4, 4], 2], [256, [11, 11], 2]],
@@ -33,12 +33,12 @@ _ACTIVATIONS: dict[type[nn.Module], Literal["tanh", "relu"]] = {nn.Tanh: "tanh",
 
 
 def initialize(module: nn.Module, model: ModelSettings, prefix: str) -> None:
-    """Sets what the parameters of a layer begin with.
+    """Initializes the parameters of a layer.
 
     Args:
         module: the layer.
         model: the settings.
-        prefix: which of them: ``fcnet``, ``conv``, ``head_fcnet`` or ``lstm``.
+        prefix: of the settings to use: ``fcnet``, ``conv``, ``head_fcnet`` or ``lstm``.
     """
     for name, parameter in module.named_parameters():
         setting = f"{prefix}_{'bias' if 'bias' in name else 'kernel'}_initializer"
@@ -64,13 +64,14 @@ def mlp(model: ModelSettings, prefix: str, num_inputs: int) -> list[nn.Module]:
 def head(
     model: ModelSettings, num_inputs: int, num_outputs: int, *, initializes_last: bool = False
 ) -> nn.Sequential:
-    """Returns the layers from an encoder's features to some numbers.
+    """Returns the layers from an encoder's features to the outputs.
 
     Args:
         model: the settings.
-        num_inputs: of the features.
-        num_outputs: of the numbers.
-        initializes_last: whether the last layer begins as the hidden ones do; else as torch's.
+        num_inputs: number of features.
+        num_outputs: number of outputs.
+        initializes_last: whether the last layer has the initializer of the hidden layers; else
+            torch's.
     """
     hidden = mlp(model, "head_fcnet", num_inputs)
     size = model.head_fcnet_hiddens[-1] if model.head_fcnet_hiddens else num_inputs
@@ -81,7 +82,7 @@ def head(
 
 
 class Pixels(nn.Module):
-    """Convolutions of images ``[B, H, W, C]`` to features ``[B, size]``."""
+    """Convolutions from images ``[B, H, W, C]`` to features ``[B, size]``."""
 
     def __init__(self, model: ModelSettings, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -93,7 +94,7 @@ class Pixels(nn.Module):
             kernel, stride = (
                 [one, one] if isinstance(one, int) else one for one in (kernel, stride)
             )
-            if padding != ["valid"]:  # as many outputs as the size over the stride, rounded up
+            if padding != ["valid"]:  # "same": as many outputs as size / stride, rounded up
                 around: list[int] = []
                 for side, k, s in ((width, kernel[1], stride[1]), (height, kernel[0], stride[0])):
                     more = max((math.ceil(side / s) - 1) * s + k - side, 0)
@@ -120,8 +121,8 @@ class Pixels(nn.Module):
 def convolutions_for(shape: tuple[int, ...]) -> list[list[Any]]:
     """Returns `conv_filters` for an image or a board, channels last, of any size.
 
-    RLlib's where it has some. Else strides bring it down to ten cells a side or fewer, and a last
-    layer as large as what is left makes 256 features of it.
+    These are RLlib's, if it has some for the size. Otherwise strides reduce the image to at most
+    ten cells a side, and a last layer, as large as what is left, makes 256 features.
     """
     sides = list(shape[:2])
     if sides[0] == sides[1] and sides[0] in _KNOWN_IMAGES:
@@ -137,10 +138,10 @@ def convolutions_for(shape: tuple[int, ...]) -> list[list[Any]]:
 
 
 class Encoder(nn.Module):
-    """Features ``[..., size]`` of observations.
+    """Encodes observations as features ``[..., size]``.
 
     Args:
-        model: its settings.
+        model: the settings.
         shape: of an observation, one or three dimensions.
     """
 
@@ -160,7 +161,7 @@ class Encoder(nn.Module):
             self.size = model.lstm_cell_size
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Of an encoder without an LSTM; ``[B, ...]`` to ``[B, size]``."""
+        """Returns features ``[B, size]`` of observations ``[B, ...]``, without an LSTM."""
         return self.layers(obs)
 
     def unroll(self, obs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -168,7 +169,7 @@ class Encoder(nn.Module):
 
         Args:
             obs: the sequences.
-            h, c: state before them, ``[B, size]``.
+            h, c: state before the sequences, ``[B, size]``.
         """
         assert self.lstm is not None
         lead = obs.shape[: obs.dim() - self._num_dims]
@@ -178,7 +179,7 @@ class Encoder(nn.Module):
 
 
 def joined(parts: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    """Returns some parts of observations side by side, of numpy or torch; one of them as it is."""
+    """Concatenates some parts of observations, arrays or tensors; a single one is not copied."""
     if len(keys) == 1:
         return parts[keys[0]]
     some = [parts[key] for key in keys]
@@ -188,11 +189,11 @@ def joined(parts: Mapping[str, Any], keys: Sequence[str]) -> Any:
 class ParallelMLP(nn.Module):
     """K networks of Linear layers with ReLU between them, computed at once.
 
-    They begin as `torch.nn.Linear` does: uniform in ``+-1 / sqrt(inputs)``.
+    Parameters are initialized as in `torch.nn.Linear`: uniform in ``+-1 / sqrt(inputs)``.
 
     Args:
         num: K.
-        dims: of the inputs, the hidden layers and the outputs.
+        dims: sizes of the input, the hidden layers and the output.
     """
 
     def __init__(self, num: int, dims: Sequence[int]) -> None:
@@ -204,7 +205,12 @@ class ParallelMLP(nn.Module):
                 store.append(nn.Parameter(torch.empty(num, rows, outputs).uniform_(-bound, bound)))
 
     def forward(self, x: Tensor, num: int | None = None) -> Tensor:
-        """Returns ``[K, B, outputs]`` for ``[B, inputs]``; of the first `num` networks alone."""
+        """Returns the outputs of all networks, ``[K, B, outputs]``.
+
+        Args:
+            x: ``[B, inputs]``.
+            num: K, to compute only the first networks; None: all.
+        """
         x = x.expand(num or len(self.weights[0]), *x.shape)
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             x = torch.baddbmm(bias[:num], x if layer == 0 else torch.relu(x), weight[:num])
@@ -212,9 +218,9 @@ class ParallelMLP(nn.Module):
 
 
 def dense_layers(*parts: nn.Module) -> list[DenseLayer] | None:
-    """Returns the layers of networks one after another; their arrays are views of the parameters.
+    """Returns the layers of modules in a chain; their arrays are views of the parameters.
 
-    None: they are no chain of Linear layers, tanh and ReLU on the CPU.
+    None: the modules are no chain of Linear layers, tanh and ReLU on the CPU.
     """
     layers: list[DenseLayer] = []
     for part in parts:

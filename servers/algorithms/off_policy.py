@@ -1,4 +1,4 @@
-"""What DQN and SAC have in common: a replay of single steps, and updates for each env step."""
+"""The base of DQN and SAC: a replay of single steps, and updates for each env step."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from muxrl.servers.trainers.interface import PolicySpec, Rows
 
 
 class OffPolicy(ReplayTrainer):
-    """Makes so many updates for each env step of its server, once its replay holds a step.
+    """Makes ``updates_per_step`` updates for each env step of its server, once learning begins.
 
-    A subclass makes `targets` with its updates, and has the losses.
+    Subclasses make `targets` in `make_steps`, and have the losses.
     """
 
     learns_when_absent = True
@@ -39,10 +39,10 @@ class OffPolicy(ReplayTrainer):
     def __init__(self, policy: PolicySpec, settings: Any) -> None:
         super().__init__(policy, settings)
         self._moved_at = 0
-        """Env steps when the targets moved last."""
+        """Env steps at the last update of the targets."""
         self._num_moves = 0
         self._refilled_at = 0
-        """Env steps before the replay's first; not 0 after a resumption without it."""
+        """Env steps before the replay's first step; above 0 after a resumption without replay."""
 
     def make_replay(self) -> StepReplay:
         own, buffer = self.settings, self.settings.replay_buffer_config
@@ -61,15 +61,16 @@ class OffPolicy(ReplayTrainer):
         num_late = self.env_steps - self._refilled_at - own.num_steps_sampled_before_learning_starts
         if num_late < 0 or not len(self.replay):
             return 0.0
-        # Of a batch of many, those before learning begins bring none, but for the last fragment.
+        # In a large batch, env steps before learning begins bring no updates, but for the last
+        # `batch_env_steps` of them.
         return min(num_env_steps, num_late + own.batch_env_steps) * own.updates_per_step
 
     def discounts_of(self, batch: Mapping[str, Any]) -> Tensor:
-        """Returns ``gamma**k (1 - terminated)``, ``[B]``, of k steps of reward."""
+        """Returns ``gamma**k (1 - terminated)``, ``[B]``, for rewards over k steps."""
         return self.settings.gamma ** batch[N_STEP] * (1.0 - batch[TERMINATEDS])
 
     def move_targets(self) -> None:
-        """Has the target networks follow, if it is time; after each update."""
+        """Moves the target networks, if it is time; called after each update."""
         own = self.settings
         if self.env_steps - self._moved_at >= own.target_network_update_freq:
             self.targets.follow(own.tau)
@@ -80,7 +81,7 @@ class OffPolicy(ReplayTrainer):
         return {**super().learn(trajectories), **self.reports()}
 
     def reports(self) -> dict[str, float]:
-        """Returns metrics besides those of the last update."""
+        """Returns the metrics that are not of the last update."""
         found: dict[str, float] = {
             "num_target_updates": self._num_moves,
             "num_module_steps_trained_lifetime": self.num_updates * self.settings.batch_size,
@@ -91,7 +92,7 @@ class OffPolicy(ReplayTrainer):
         return found
 
     def seen(self, rows: Rows) -> tuple[Tensor, Tensor | None]:
-        """Returns observations and masks as tensors, for what is asked besides acting."""
+        """Returns the observations and masks of rows as tensors on the device."""
         return split({key: one.to(self.device) for key, one in tensors_of(rows.parts).items()})
 
     # --- state --------------------------------------------------------------------------
@@ -101,12 +102,12 @@ class OffPolicy(ReplayTrainer):
 
 
 def split(observed: Any) -> tuple[Tensor, Tensor | None]:
-    """Returns the observations and the masks, if any, of what a replay or a row has of both."""
+    """Splits the observations of a replay or of rows into observations and masks, if any."""
     if isinstance(observed, Mapping):
         return observed[OBS], observed.get(ACTION_MASK)
     return observed, None
 
 
 def at(values: Tensor, actions: Tensor) -> Tensor:
-    """Returns the values ``[B]`` of actions ``[B]``, of ``[B, num_actions]``."""
+    """Returns the values ``[B]`` of actions ``[B]``, from those of all, ``[B, num_actions]``."""
     return values.gather(-1, actions.long().unsqueeze(-1)).squeeze(-1)

@@ -1,7 +1,7 @@
-"""Adam and RMSprop, by torch's functions.
+"""Adam and RMSprop, with torch's functional forms.
 
-A class of `torch.optim` imports torch's compiler with its first object: a second of processor time
-and 75 MiB in every process that learns.
+The first object of a `torch.optim` class imports torch's compiler: a second of processor time and
+75 MiB in every process that learns.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from torch.optim.rmsprop import rmsprop
 
 STEP = "step"
 _NUM_MEANS = 3
-"""That torch's functions have places for."""
+"""Lists of means that torch's functions take."""
 
 
 class Optimizer:
-    """Steps by the gradients that parameters hold; a parameter without one stays as it is.
+    """Steps by the gradients in ``grad``; a parameter without a gradient stays as it is.
 
     Attributes:
-        param_groups: each with its ``params`` and ``lr``, as `torch.optim.Optimizer` has them.
-        state: what was gathered of each parameter, by `torch.optim`'s names.
+        param_groups: each with its ``params`` and ``lr``, as in `torch.optim.Optimizer`.
+        state: by parameter: its step count and means of gradients, by `torch.optim`'s names.
 
     Args:
         groups: of parameters.
-        move: torch's function, with all but the learning rate.
-        gathers: names of the means that it keeps of each parameter's gradients.
+        move: torch's function, with all arguments but the learning rate.
+        gathers: names of the means of each parameter's gradients that the function keeps.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Makes a step."""
+        """Makes a step of all parameters that have a gradient."""
         for group in self.param_groups:
             moved = [p for p in group["params"] if p.grad is not None]
             if not moved:
@@ -65,11 +65,11 @@ class Optimizer:
         return [parameter for group in self.param_groups for parameter in group["params"]]
 
     def gathered(self) -> dict[int, dict[str, Tensor]]:
-        """Returns `state` by the numbers of parameters, for checkpoints."""
+        """Returns `state` by the indices of parameters, for checkpoints."""
         return {i: self.state[p] for i, p in enumerate(self._params) if p in self.state}
 
     def load(self, gathered: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """Continues from what `gathered` returned, of whichever device; settings stay."""
+        """Loads what `gathered` returned, from any device; settings stay as they are."""
         params = self._params
         self.state = {
             params[int(i)]: {n: one.to(params[int(i)].device, copy=True) for n, one in own.items()}
@@ -78,11 +78,11 @@ class Optimizer:
 
 
 def adam_of(groups: Sequence[Sequence[nn.Parameter]], eps: float) -> Optimizer:
-    """Kingma and Ba 2015 (arXiv 1412.6980), in one pass over all parameters.
+    """Returns Adam, Kingma and Ba 2015 (arXiv 1412.6980), fused over all parameters.
 
     Args:
         groups: of parameters.
-        eps: what is added to the root of the mean squared gradient.
+        eps: added to the root of the mean squared gradient.
     """
     fixed = {"fused": True, "amsgrad": False, "weight_decay": 0.0, "maximize": False}
     move = partial(adam, **fixed, beta1=0.9, beta2=0.999, eps=eps)  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ def adam_of(groups: Sequence[Sequence[nn.Parameter]], eps: float) -> Optimizer:
 
 
 def rmsprop_of(groups: Sequence[Sequence[nn.Parameter]], eps: float, alpha: float) -> Optimizer:
-    """Hinton's lecture notes (2012), as `torch.optim.RMSprop`.
+    """Returns RMSprop, Hinton's lecture notes (2012), as `torch.optim.RMSprop`.
 
     Args:
         groups, eps: see `adam_of`.

@@ -22,11 +22,11 @@ KL = "mean_kl_loss"
 
 
 class AdaptiveKL:
-    """Weight of a KL penalty, which is adapted to a target divergence.
+    """The weight of a KL penalty, adapted to keep a target divergence.
 
     Args:
         first: weight to begin with.
-        target: divergence.
+        target: divergence to keep.
     """
 
     def __init__(self, first: float, target: float) -> None:
@@ -34,18 +34,18 @@ class AdaptiveKL:
         self.coeff = first
 
     def adapt(self, kl: float) -> None:
-        """Moves the weight by the divergence of a batch."""
+        """Adapts the weight to the divergence of a batch."""
         if kl > 2.0 * self._target:
             self.coeff *= 1.5
         elif kl < 0.5 * self._target:
             self.coeff *= 0.5
 
     def get_state(self) -> dict[str, float]:
-        """Returns the weight, and with which one it began."""
+        """Returns the weight, and the setting that it began with."""
         return {"coeff": self.coeff, "first": self._first}
 
     def set_state(self, state: Mapping[str, float]) -> None:
-        """Continues, unless the setting has changed since."""
+        """Loads the weight, unless the setting has changed since."""
         if state["first"] == self._first:
             self.coeff = state["coeff"]
 
@@ -81,7 +81,7 @@ class PPO(OnPolicy):
         own = self.settings
         inputs, values = self.predicted(batch)
         acted = None
-        if own.use_kl_loss:  # a client that acts by itself may leave unavailable actions a logit
+        if own.use_kl_loss:  # clients that act by themselves may send unmasked logits
             acted = masked(batch[DISTRIBUTION], batch.get(ACTION_MASK))
         log_prob, entropy, kl = self.distribution.terms(inputs, batch[ACTIONS], acted)
         is_own, targets = batch[OWN], batch[TARGETS]

@@ -1,7 +1,7 @@
-"""Trajectories as batches: rows, or padded sequences for recurrent networks; what follows them.
+"""Turns trajectories into batches: rows, or padded sequences for recurrent networks; and GAE.
 
 All arrays go over pieces of episodes one after another. A piece of T transitions has T + 1
-observations: the last one, after its last action, is what its value is bootstrapped from.
+observations; the last one, after the last action, is there to bootstrap from.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from muxrl.servers.algorithms.columns import ACTIONS
 from muxrl.servers.episodes.trajectories import Trajectory, concatenated
 
 MIN_STD = 1e-4
-"""Floor of the deviation by which advantages are divided; RLlib's."""
+"""Least deviation by which advantages are divided, as in RLlib."""
 
 
 @dataclass
 class Rollout:
-    """What was played, piece after piece.
+    """A batch of trajectories, piece after piece.
 
     Attributes:
-        lengths: transitions of each piece, ``[C]``.
+        lengths: number of transitions of each piece, ``[C]``.
         terminated: whether nothing follows a piece, bool ``[C]``.
-        parts: of observations, by key ``[sum(lengths + 1), ...]``.
+        parts: of observations, by key, ``[sum(lengths + 1), ...]``.
         actions: ``[sum(lengths), ...]``, as the policy chose them.
         rewards: float32 ``[sum(lengths)]``.
-        outputs: what was recorded with each action, likewise.
-        before: places of the observations that were acted on, among all of them.
+        outputs: recorded outputs of the policy for each action, by name, ``[sum(lengths), ...]``.
+        before: places of the observations that were acted on, among all observations.
         trajectories: the pieces.
     """
 
@@ -65,10 +65,10 @@ class Rollout:
 
     @property
     def is_own(self) -> np.ndarray:
-        """Whether the policy chose each action, bool ``[sum(lengths)]``.
+        """Whether the policy itself chose each action, bool ``[sum(lengths)]``.
 
-        Of one that was chosen elsewhere the log-probability is infinite: a policy gradient with it
-        would be off-policy, but it trains the values. An agent that is absent chooses none.
+        An action that was chosen elsewhere has an infinite log-probability: its policy gradient
+        would be off-policy, but it trains the values. An absent agent chooses no action.
         """
         is_own: np.ndarray = np.isfinite(self.outputs[LOG_PROB])
         if ALIVE in self.parts:
@@ -76,7 +76,7 @@ class Rollout:
         return is_own
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Returns columns of the transitions: parts of observations, actions, what was recorded."""
+        """Returns the transitions' columns: parts of observations, actions, recorded outputs."""
         columns = {key: one[self.before] for key, one in self.parts.items()}
         columns |= {name: self.outputs[name] for name in (LOG_PROB, DISTRIBUTION)}
         return {**columns, ACTIONS: self.actions}
@@ -85,19 +85,20 @@ class Rollout:
 def advantages_of(
     values: np.ndarray, played: Rollout, *, gamma: float, lambda_: float
 ) -> np.ndarray:
-    """Generalized advantage estimation over many pieces of episodes at a time.
+    """Computes generalized advantage estimates of many pieces of episodes at a time.
 
     Schulman et al. 2016 (arXiv 1506.02438), equation 16.
 
     Args:
-        values: ``[sum(lengths + 1)]``, piece after piece: of every observation, the last too.
+        values: of every observation, piece after piece, with the last ones,
+            ``[sum(lengths + 1)]``.
         played: the pieces. One that has not terminated is bootstrapped from its last value,
             whether it was truncated or only cut.
-        gamma: discount.
-        lambda_: 0 trusts the values, 1 sums rewards up to the end of the piece.
+        gamma: discount factor.
+        lambda_: 0 trusts the values, 1 sums up rewards to the end of the piece.
 
     Returns:
-        ``[sum(lengths)]`` float32.
+        Advantages, ``[sum(lengths)]`` float32.
     """
     lengths, is_terminated = played.lengths, played.terminated
     num_pieces, longest = len(lengths), int(lengths.max())
@@ -118,34 +119,39 @@ def advantages_of(
 
 
 def standardised(advantages: np.ndarray, is_own: np.ndarray) -> np.ndarray:
-    """Returns them shifted to mean 0 and scaled to deviation 1, over those of own actions."""
+    """Returns advantages with mean 0 and deviation 1 over the policy's own actions.
+
+    Args:
+        advantages: ``[N]``.
+        is_own: whether the policy itself chose each action, bool ``[N]``.
+    """
     own = advantages[is_own]
     std = own.std() if len(own) else np.inf
-    if not np.isfinite(std):  # of numbers so large that the loss has to show them
+    if not np.isfinite(std):  # too large numbers: left for the loss to show
         return advantages
     return (advantages - own.mean()) / max(MIN_STD, std)
 
 
 @dataclass(frozen=True)
 class Padded:
-    """How transitions lie in sequences ``[S, L]`` of at most so many steps, padded at their ends.
+    """Places of transitions in sequences ``[S, L]``, padded at their ends.
 
-    A sequence never goes over the end of a piece. With `has_last` the observation after a piece's
-    last action is one step more of its last sequence.
+    A sequence never goes over the end of a piece. With `has_last`, the observation after a piece's
+    last action is an additional step of its last sequence.
 
     Args:
         lengths: of the pieces, ``[C]``.
-        limit: steps of a sequence, at most.
+        limit: most steps of a sequence.
         has_last: see above.
     """
 
     rows: np.ndarray
-    """Of each place the row of its step among all (of its observation with `has_last`), int
-    ``[S, L]``; 0 at the padding."""
+    """Index of each place's step among all transitions, or with `has_last` of its observation among
+    all observations, int ``[S, L]``; 0 at the padding."""
     is_step: np.ndarray
-    """Whether a place is none of the padding, bool ``[S, L]``."""
+    """Whether a place has a step, bool ``[S, L]``; False at the padding."""
     begins: np.ndarray
-    """Row of the first step of each sequence, ``[S]``."""
+    """Index of the first step of each sequence, ``[S]``."""
 
     @classmethod
     def of(cls, lengths: np.ndarray, limit: int, *, has_last: bool = False) -> Padded:
@@ -170,17 +176,17 @@ def minibatches(
     num_epochs: int,
     rng: np.random.Generator | None,
 ) -> Iterator[np.ndarray | slice]:
-    """Yields the rows of each minibatch, `num_epochs` times over all of them.
+    """Yields the rows of each minibatch, in `num_epochs` passes over all rows.
 
     An epoch has ``ceil(num_transitions / size)`` minibatches whose numbers of rows differ by one at
     most, and each row is in one of them.
 
     Args:
-        num_rows: transitions, or sequences, which stay whole.
-        num_transitions: in all of them.
-        size: largest number of transitions in a minibatch, about; None: all.
-        num_epochs: passes.
-        rng: draws them anew for each pass; None: they are in order.
+        num_rows: number of transitions, or of sequences, which stay whole.
+        num_transitions: number of transitions in all rows.
+        size: about the largest number of transitions in a minibatch; None: all.
+        num_epochs: number of passes.
+        rng: shuffles the rows for each pass; None: rows stay in order.
     """
     num_parts = 1 if size is None else max(1, min(num_rows, -(-num_transitions // size)))
     for _ in range(num_epochs):
@@ -192,8 +198,8 @@ def minibatches(
 
 
 def explained_variance(targets: Tensor, values: Tensor) -> Tensor:
-    """Returns the share of the targets' variance that values explain, at least -1."""
-    variance = targets.var(correction=0)  # which one row has, too
+    """Returns the share of the targets' variance that the values explain, at least -1."""
+    variance = targets.var(correction=0)  # not NaN for a single row
     if variance == 0:
         return variance
     return (1.0 - (targets - values).var(correction=0) / variance).clamp(min=-1.0)

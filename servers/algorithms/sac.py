@@ -1,7 +1,7 @@
-"""SAC: a policy that is paid for its entropy, too; Haarnoja et al. 2018 (arXiv 1812.05905).
+"""SAC: actor-critic that maximises entropy, too; Haarnoja et al. 2018 (arXiv 1812.05905).
 
-For Discrete actions as in Christodoulou 2019 (arXiv 1910.07207): expectations over the actions are
-summed up instead of drawn.
+For Discrete actions as in Christodoulou 2019 (arXiv 1910.07207), with expectations as sums over all
+actions instead of samples.
 """
 
 from __future__ import annotations
@@ -46,18 +46,20 @@ POLICY = "policy"
 CRITICS = ("qf", "qf_twin")
 
 SHARE = 0.3
-"""Of the highest entropy, ``log n``. A policy that takes one of n = 5 actions nine times out of
-ten, and the others alike, has 0.29 of it, with n = 2 actions 0.47, with n = 18 0.21.
+"""Target entropy for Discrete actions, as a share of the highest entropy, ``log n``. A policy that
+takes one of n = 5 actions nine times out of ten, and the others with equal probabilities, has 0.29
+of it, with n = 2 actions 0.47, with n = 18 0.21.
 """
 _EPS = 1e-7
-"""Of Adam; RLlib's."""
+"""Adam's epsilon, as in RLlib."""
 
 
 class Critic(nn.Module):
-    """Values an action in a Box: encoders of observation and action, and a net that fuses them.
+    """Values actions of a Box: encoders of observations and actions, and a net that fuses them.
 
-    Each layer of that net reads both encodings again, beside the layer before. The action's encoder
-    has the observation's layers, but neither their initializers nor their normalisation.
+    Each layer of the fusion net reads both encodings, and the output of the layer before. The
+    action's encoder has layers of the same sizes as the observation's, without its initializers and
+    its normalisation.
     """
 
     def __init__(self, model: SACModelSettings, shape: tuple[int, ...], num_inputs: int) -> None:
@@ -80,7 +82,7 @@ class Critic(nn.Module):
         self.head = head(model, size, 1)
 
     def forward(self, features: Tensor, actions: Tensor) -> Tensor:
-        """Returns values ``[B]`` of actions ``[B, k]``, by what `encoder` made of observations."""
+        """Returns values ``[B]`` of actions ``[B, k]``, with features from `encoder`."""
         encoded = torch.cat([self.of_action(actions), features], -1)
         x = self.activation(self.fused[0](encoded))
         for layer in self.fused[1:]:
@@ -89,13 +91,13 @@ class Critic(nn.Module):
 
 
 class SACNet(nn.Module):
-    """A policy, critics of which there may be two, and their targets.
+    """A policy, one or two critics, and the critics' targets.
 
     Args:
         own: the settings.
         shape: of an observation.
-        num_actions: of a Discrete space, of each of which a critic tells the value; 0 of a Box.
-        num_numbers: of an action in a Box.
+        num_actions: of a Discrete space; a critic then returns a value for each. 0 for a Box.
+        num_numbers: dimensions of a Box; 0 for a Discrete space.
     """
 
     def __init__(
@@ -119,15 +121,15 @@ class SACNet(nn.Module):
         self.is_continuous = bool(num_numbers)
 
     def inputs(self, obs: Tensor) -> Tensor:
-        """Returns logits ``[B, n]``, or means and logarithms of deviations ``[B, 2 k]``."""
+        """Returns logits ``[B, n]``, or means and log-deviations ``[B, 2 k]``."""
         inputs: Tensor = self.pi(self.actor(obs))
         return clipped(inputs) if self.is_continuous else inputs
 
 
 _Found = tuple[Tensor, Tensor, list[Tensor], Tensor, dict[str, Any]]
-"""Of a batch: the policy's loss; log-probabilities by which the temperature is adapted, ``[B]``, of
-actions, or their expectation; what each critic says of the actions that were taken, ``[B]``, and
-the target of these; and more metrics."""
+"""For a batch: the policy's loss; the log-probabilities of actions, or their expectations, ``[B]``,
+by which the temperature is adapted; each critic's values of the actions taken, ``[B]``; the target
+of these values; and further metrics."""
 
 
 class SAC(OffPolicy):
@@ -195,13 +197,15 @@ class SAC(OffPolicy):
         return self.asked_of_net(rows, lambda net, seen: net.pi(net.actor(seen[OBS])))  # type: ignore[operator]
 
     def probabilities(self, rows: Rows) -> np.ndarray:
-        """Returns how likely each action of a Discrete space is drawn, ``[n, num_actions]``."""
+        """Returns the probabilities of all actions of a Discrete space, ``[n, num_actions]``."""
         return np.exp(log_probs_of(self._predicted(rows).astype(np.float64)))
 
     def value(self, rows: Rows) -> np.ndarray | None:
-        """Returns what the policy is worth by its critics, ``[n]``: ``sum over a of pi(a) Q(a)``,
-        which is Christodoulou's equation 10 without the entropy of the action itself; None of a
-        Box, where it would have to be drawn."""
+        """Returns the policy's value by its critics, ``[n]``: ``sum over a of pi(a) Q(a)``.
+
+        This is Christodoulou's equation 10 without the entropy of the action itself. None for a
+        Box, for which it would have to be sampled.
+        """
         if self.net.is_continuous:
             return None
         obs, mask = self.seen(rows)
@@ -211,12 +215,12 @@ class SAC(OffPolicy):
             return (probs * worth).sum(-1).cpu().numpy()
 
     def network(self) -> nn.Module:
-        """Returns the module behind `act`, for files; of a Box what comes before ``tanh``."""
+        """Returns the module behind `act`, for files; for a Box its output is before ``tanh``."""
         return Asked(self.net, SACNet.inputs)
 
     @property
     def greedy(self) -> Callable[[Tensor], Tensor] | None:
-        """Of numbers: from what the network says to the actions; None: they are choices."""
+        """Turns the network's output into the actions of a Box; None for Discrete actions."""
         return _likeliest if self.net.is_continuous else None
 
     # --- learning -----------------------------------------------------------------------
@@ -258,7 +262,7 @@ class SAC(OffPolicy):
             target = batch[REWARDS] + self.discounts_of(batch) * value
         drawn, log_probs = squashed(net.inputs(obs), now)
         both = [(one, one.encoder(obs)) for one in net.critics]
-        # Of the critics the policy's loss needs what they say of actions alone.
+        # The policy's loss has no gradient through the critics' encoders of observations.
         worth = _lowest([one(seen.detach(), drawn) for one, seen in both])
         loss = (alpha * log_probs - worth).mean()
         values = [one(seen, actions) for one, seen in both]
@@ -281,13 +285,13 @@ class SAC(OffPolicy):
         return loss, (probs * log_probs).sum(-1), values, target, about
 
     def _target_entropy(self, mask: Tensor | None) -> Tensor | float:
-        """Returns the entropy that the temperature is adapted to.
+        """Returns the target entropy of the temperature.
 
-        RLlib's rule, minus the number of action dimensions, is one for densities: -1 for Discrete
-        actions, whose entropy is never below 0, so that the temperature falls for ever. `auto` is
-        `SHARE` of the entropy of the uniform policy over the available actions there, in the mean
-        over a batch; Christodoulou takes a share of 0.98, for which a policy has to be all but
-        uniform.
+        RLlib's rule, minus the number of action dimensions, is meant for densities: for Discrete
+        actions it is -1, while their entropy is never below 0, so that the temperature would fall
+        for ever. For these, `auto` is `SHARE` of the entropy of the uniform policy over the
+        available actions, averaged over a batch; Christodoulou takes a share of 0.98, for which a
+        policy has to be almost uniform.
         """
         wanted, space = self.settings.target_entropy, self.policy.action_space
         if wanted is None or (wanted == "auto" and self.net.is_continuous):
@@ -304,9 +308,10 @@ def _lowest(values: Sequence[Tensor]) -> Tensor:
 
 
 def _policy(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Returns probabilities and their logarithms, ``[B, n]`` each, 0 both where unavailable.
+    """Returns probabilities and log-probabilities, ``[B, n]`` each; both 0 where unavailable.
 
-    The logarithms of unavailable ones overflow when alpha is above 1, and 0 times infinity is NaN.
+    Real log-probabilities of unavailable actions would overflow for alpha above 1, and 0 times
+    infinity is NaN.
     """
     log_probs = masked(logits, mask).log_softmax(-1)
     probs = log_probs.exp()

@@ -1,4 +1,4 @@
-"""The weight of entropy, learned so that the policy keeps a target entropy.
+"""SAC's temperature: the weight of entropy, learned to keep the policy at a target entropy.
 
 Haarnoja et al. 2018 (arXiv 1812.05905), section 5.
 """
@@ -16,12 +16,12 @@ ALPHA = "alpha"
 
 
 class Temperature:
-    """Alpha, by its logarithm, a parameter of shape ().
+    """Alpha, learned as its logarithm, a parameter of shape ().
 
-    It is no part of the networks: one that begins with another's begins with its own temperature.
+    It is not part of the networks: a policy initialized from another begins with its own alpha.
 
     Args:
-        first: alpha at the beginning.
+        first: initial alpha.
         device: of the parameter.
     """
 
@@ -31,23 +31,23 @@ class Temperature:
 
     @property
     def alpha(self) -> Tensor:
-        """Without a gradient."""
+        """Alpha, without a gradient."""
         return self.log.detach().exp()
 
     def loss(self, surplus: Tensor) -> Tensor:
-        """Returns what has alpha fall where the policy's entropy is above its target.
+        """Returns the loss; it lowers alpha if the policy's entropy is above its target.
 
         Args:
-            surplus: log-probabilities and target entropy, added up, without a gradient.
+            surplus: log-probabilities plus target entropy, without a gradient.
         """
         return -(self.log * surplus).mean()
 
     def get_state(self) -> dict[str, Any]:
-        """Returns what `set_state` reads."""
+        """Returns the logarithm of alpha, and the setting of the first alpha."""
         return {"log_alpha": self.log.detach(), "first": self._first}
 
     @torch.no_grad()
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continues from a state, unless the setting of the first alpha has changed since."""
+        """Loads a state, unless the setting of the first alpha has changed since."""
         if state["first"] == self._first:
             self.log.copy_(state["log_alpha"])

@@ -1,4 +1,4 @@
-"""What muxrl's own trainers share: networks, seeds, a copy that acts, a state to resume."""
+"""The base class of muxrl's own trainers: networks, seeds, a copy that acts, a state to resume."""
 
 from __future__ import annotations
 
@@ -24,44 +24,46 @@ from muxrl.servers.trainers.interface import LearnsFrom, PolicySpec, Rows
 from muxrl.servers.training.skipped_updates import SkippedUpdates, cause_of, largest_of
 
 _MAX_NUMPY_ROWS = 64
-"""Rows up to which numpy is faster than several threads of torch; than one it is no slower."""
+"""Most rows for which numpy beats several threads of torch; it is never slower than one thread."""
 _MIN_GPU_FLOPS = 1.5e7
-"""A pass of less takes longer on a GPU: to start its kernels and move its rows takes a fixed
-time."""
+"""A pass with less work takes longer on a GPU than on the CPU, as starting its kernels and moving
+its rows take a fixed time."""
 
 Ask = Callable[[nn.Module, dict[str, Tensor]], Tensor]
-"""From a network, and the parts of observations, to what it says of actions; without masks."""
+"""Takes a network and the parts of observations; returns its outputs for actions, not masked."""
 
 
 class TorchTrainer(ABC):
     """A trainer of torch networks; see `muxrl.servers.trainers.interface`.
 
-    A subclass makes its networks and its updates, acts and learns. It draws to act from the
-    server's generators, and to learn from its own.
+    Subclasses make the networks and the updates, act and learn. They draw actions from the server's
+    generators, and everything for learning from `rng`.
 
     Attributes:
-        policy: what it is made for.
-        settings: of its class ``Settings``, the copy's too; schedules are read at each use.
-        net: all that is learned, targets too.
-        steps: its updates, by name.
-        rng: for what learning draws.
-        gamma: discount.
+        policy: the policy to learn.
+        settings: an instance of the class ``Settings``, shared with the copy that acts; schedules
+            are read at each use.
+        net: all networks, including targets.
+        steps: the updates, by name.
+        rng: random generator for learning.
+        gamma: discount factor.
         batch_env_steps: env steps between two calls of `learn`.
-        env_steps: recorded so far; the server sets it.
-        note_progress: is told which share of an update is done; the server sets it.
-        skipped: counts unsound updates; the server's.
+        env_steps: env steps recorded so far; the server sets it.
+        note_progress: is called with the share of an update that is done; the server sets it.
+        skipped: counts unsound updates; the server sets it.
     """
 
     Settings: ClassVar[type]
-    """Declares also how it is seated, what it learns from, and so on; see `AlgorithmSettings`."""
+    """Class of the settings, which also declares ``seating``, ``learns_from`` and other attributes;
+    see `AlgorithmSettings`."""
     acts_while_learning = True
     is_trusted = True
     saved: ClassVar[Mapping[str, str]] = {}
-    """Attributes that a state has beside, by their names there."""
+    """Names of further attributes to save in a state, by their keys in it."""
     net: nn.Module
     settings: Any
     targets: Targets | None = None
-    """Copies that follow networks slowly, if there are some."""
+    """Target networks, if there are any."""
 
     def __init__(self, policy: PolicySpec, settings: Any) -> None:
         self.policy, self.settings = policy, settings
@@ -89,7 +91,7 @@ class TorchTrainer(ABC):
 
     @abstractmethod
     def make_steps(self) -> dict[str, Step]:
-        """Returns the updates by name, of the networks in `net`."""
+        """Returns the updates of the networks in `net`, by name."""
 
     # --- the copy that acts -------------------------------------------------------------
 
@@ -98,39 +100,41 @@ class TorchTrainer(ABC):
         return [self.net]
 
     def followed_modules(self) -> Sequence[nn.Module]:
-        """Returns the parts of `net` that a copy needs which acts for it; `weights` are of those
-        that decide alone."""
+        """Returns the parts of `net` that are copied into the trainer that acts.
+
+        `weights` has only those of `acting_modules`, which decide on actions.
+        """
         return self.acting_modules()
 
     @property
     def input_keys(self) -> tuple[str, ...]:
-        """Parts of an observation that the network reads to act."""
+        """Keys of the parts of an observation that the network reads to act."""
         return (OBS,)
 
     @property
     def acting_keys(self) -> tuple[str, ...]:
-        """Parts of an observation that `act` reads."""
+        """Keys of the parts of an observation that `act` reads."""
         return self.input_keys + (ACTION_MASK,) * self.policy.has_masks
 
     def acting_layers(self) -> list[DenseLayer] | None:
-        """Returns the layers from `layer_inputs` to what the network says of actions; None: they
-        are none that numpy computes."""
+        """Returns the layers from `layer_inputs` to the network's outputs for actions; None: numpy
+        cannot compute them."""
         return None
 
     def layer_inputs(self, rows: Rows) -> np.ndarray:
-        """Returns what `acting_layers` read, ``[n, ..., k]``: observations."""
+        """Returns the input of `acting_layers`, ``[n, ..., k]``, from observations."""
         if self._reads_obs_alone:
             return rows.observations
         return joined(rows.parts, self._input_keys)
 
     def acting_in_numpy(self) -> Callable[..., Any] | None:
-        """Returns what computes what the network says of observations ``[B, ...]`` in numpy, by
-        views of the parameters; None: torch alone does."""
+        """Returns a function that computes the network's outputs in numpy, with views of the
+        parameters, for observations ``[B, ...]``; None: only torch can compute them."""
         layers = self.acting_layers()
         return None if layers is None else partial(forward, layers)
 
     def begin_acting(self) -> None:
-        """Makes this one the copy that acts, on the CPU, and large passes on a GPU."""
+        """Makes this trainer the copy that acts, on the CPU, with large passes on a GPU."""
         self.steps = {}
         if self.device.type != "cpu":
             self._gpu = _OnGpu(self.net, self.device)
@@ -139,9 +143,9 @@ class TorchTrainer(ABC):
             self._in_numpy = self.acting_in_numpy()
 
     def follow(self, other: TorchTrainer) -> None:
-        """Acts as another of its class has learned to."""
+        """Copies the weights of the trainer that learns, to act by them."""
         known, ours, theirs = self._followed
-        if known is not other:  # walking over modules takes longer than copying
+        if known is not other:  # collecting tensors takes longer than copying
             ours, theirs = ([*_tensors(one.followed_modules())] for one in (self, other))
             self._followed = other, ours, theirs
         torch._foreach_copy_(ours, theirs)
@@ -150,32 +154,38 @@ class TorchTrainer(ABC):
             self._gpu.is_old = True
 
     def weights(self) -> dict[str, Any]:
-        """Returns what acts, by name."""
+        """Returns the parameters that act, by name."""
         return dict(nn.ModuleList(self.acting_modules()).state_dict())
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """Acts, and learns further, with what `weights` returned."""
+        """Loads what `weights` returned, to act with and to go on learning from."""
         nn.ModuleList(self.acting_modules()).load_state_dict(weights)
-        if self.targets is not None:  # else they would lead back to the weights of before
+        if self.targets is not None:  # else they would pull back to the old weights
             self.targets.follow(1.0)
         if self._gpu is not None:
             self._gpu.is_old = True
 
     def networks(self) -> dict[str, Any]:
-        """Returns all that was learned, by name."""
+        """Returns the parameters of all networks, by name."""
         return dict(self.net.state_dict())
 
     def set_networks(self, networks: Mapping[str, Any]) -> None:
-        """Continues from what `networks` returned."""
+        """Loads what `networks` returned."""
         self.net.load_state_dict(networks)
 
     def acting_network(self) -> PolicyNetwork | None:
-        """Returns the layers behind `act`, for clients and pools; None: they are no plain ones."""
+        """Returns the layers behind `act`, for clients and pools; None: they are not plain."""
         layers = self.acting_layers()
         return None if layers is None else PolicyNetwork([*layers])
 
     def asked_of_net(self, rows: Rows, ask: Ask) -> np.ndarray:
-        """Returns what `net` says of actions ``[n, ..., k]``; of unavailable ones the lowest."""
+        """Returns the network's outputs for actions, ``[n, ..., k]``; the lowest float32 for
+        unavailable actions.
+
+        Args:
+            rows: to act on.
+            ask: computes the outputs in torch.
+        """
         answered = None if self._gpu is None else self._gpu.asked(ask, self.net, rows.parts)
         in_numpy = self._in_numpy
         if (
@@ -186,7 +196,7 @@ class TorchTrainer(ABC):
             read = self.layer_inputs(rows)
             if read.ndim == 2:
                 answered = in_numpy(read)
-            else:  # of a team, by member
+            else:  # a team's rows have an axis of members
                 answered = in_numpy(read.reshape(-1, read.shape[-1]))
                 answered = answered.reshape(*read.shape[:-1], -1)
         elif answered is None:
@@ -203,15 +213,17 @@ class TorchTrainer(ABC):
         return each_array(lambda one: torch.from_numpy(one).to(self.device), arrays)
 
     def update(self, losses: Mapping[str, Tensor], learned_from: Sequence[Any]) -> None:
-        """Makes updates by losses that were computed with the same weights; if one is not sound,
-        nothing changes.
+        """Makes the updates of losses that were computed with the same weights.
+
+        If one of them is not sound, nothing changes.
 
         Args:
-            losses: scalars, by the names of the updates in `steps`.
-            learned_from: trajectories, or batches, whose largest number is named if it was not.
+            losses: scalars, by name of the update in `steps`.
+            learned_from: trajectories, or batches; the message for an unsound update names their
+                largest number.
 
         Raises:
-            LearnerDiverged: nothing else has come for too long.
+            LearnerDiverged: too many updates in a row were not sound.
         """
         policy_id = self.policy.policy_id
         what = update_together([(self.steps[name], loss) for name, loss in losses.items()])
@@ -226,7 +238,10 @@ class TorchTrainer(ABC):
         self.skipped.add(policy_id, self._num_learned, why)
 
     def begin_learning(self) -> None:
-        """Has schedules be where the env steps are; epochs of one batch count once if skipped."""
+        """Moves schedules to the present env steps, before a batch.
+
+        It also counts the batch, so that all its skipped updates count once.
+        """
         self._num_learned += 1
         for step in self.steps.values():
             step.follow(self.env_steps)
@@ -234,7 +249,7 @@ class TorchTrainer(ABC):
     # --- state --------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Returns networks, optimizers, generator, and what is `saved` beside."""
+        """Returns networks, optimizers, generator, counts and the attributes in `saved`."""
         return {
             "net": dict(self.net.state_dict()),
             "steps": {name: step.optimizer.gathered() for name, step in self.steps.items()},
@@ -245,7 +260,7 @@ class TorchTrainer(ABC):
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continues from what `state` returned; settings that have changed since take effect."""
+        """Loads what `state` returned; settings that have changed since take effect."""
         self.net.load_state_dict(state["net"])
         for name, step in self.steps.items():
             step.optimizer.load(state["steps"][name])
@@ -262,18 +277,18 @@ class TorchTrainer(ABC):
 
 
 def _kept(one: Any) -> Any:
-    """Returns what a state has of an attribute: its own state, if it has one."""
+    """Returns an attribute's value for a state: its own state, if it has one."""
     if isinstance(one, nn.Module):
         return dict(one.state_dict())
     return one.get_state() if hasattr(one, "get_state") else one
 
 
 class Asked(nn.Module):
-    """What a network says when it is asked in some way, for files.
+    """Wraps a network and a way to call it in a module, for files.
 
     Args:
-        net: that is asked.
-        ask: from it, and the parts of observations, to what it says.
+        net: the network.
+        ask: takes the network and the parts of observations; returns the outputs.
     """
 
     def __init__(self, net: nn.Module, ask: Callable[..., Any]) -> None:
@@ -286,22 +301,22 @@ class Asked(nn.Module):
 
 
 class _OnGpu:
-    """A copy of networks on a GPU, for passes of so much work that it is faster there."""
+    """A copy of networks on a GPU, for passes so large that they are faster there."""
 
     def __init__(self, net: nn.Module, device: torch.device) -> None:
         self._net = copy.deepcopy(net)
         self._device = device
         self._flops = 0.0  # of one row
         self.is_old = False
-        """Whether the network on the CPU has changed since."""
+        """Whether the network on the CPU has changed since the last copy."""
 
     def asked(self, ask: Ask, net: nn.Module, parts: Mapping[str, np.ndarray]) -> np.ndarray | None:
-        """Returns what is said of rows; None: it takes no longer on the CPU."""
+        """Returns the outputs for rows, computed on the GPU; None: the pass is too small for it."""
         num = len(next(iter(parts.values())))
         if not self._flops:
             with torch.inference_mode(), FlopCounterMode(display=False) as counter:
                 ask(net, tensors_of(parts))
-            # It knows of no fused LSTM.
+            # The counter ignores fused LSTMs.
             weights = sum(2 * one.numel() for one in net.parameters() if one.dim() > 1)
             self._flops = max(counter.get_total_flops() / num, weights)
         if self._flops * num < _MIN_GPU_FLOPS:
@@ -320,8 +335,8 @@ def _tensors(modules: Sequence[nn.Module]) -> Iterator[Tensor]:
 
 
 def tensor_of(rows: np.ndarray) -> Tensor:
-    """Returns rows as a tensor, of the same memory where that may be written into."""
-    # Rows may be views of the message that they came in, which torch warns of.
+    """Returns rows as a tensor, which shares their memory if that is writeable."""
+    # Rows may be read-only views of a message, about which torch would warn.
     return torch.from_numpy(rows if rows.flags.writeable else rows.copy())
 
 

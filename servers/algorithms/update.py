@@ -1,4 +1,4 @@
-"""One update of some parameters: backward, one look at the norms, clip, optimizer step."""
+"""One update of some parameters: backward, a check of losses and norms, clip, optimizer step."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from muxrl.servers.algorithms.optimizers import Optimizer, adam_of
 from muxrl.servers.training.skipped_updates import MAX_GRADIENT, MAX_LOSS, size_of
 
 Points = float | Sequence[tuple[float, float]]
-"""A number, or ``[(env step, value), ...]``, the first at 0: values between two points lie on the
-line between them, and after the last one stay as they are."""
+"""A number, or a schedule ``[(env step, value), ...]``, the first at 0: linear between two points,
+and constant after the last one."""
 
 ClipBy = Literal["value", "norm", "global_norm"]
 
 
 def value_at(points: Points, env_steps: int) -> float:
-    """Returns a schedule's value after so many env steps; of a number itself."""
+    """Returns a schedule's value after some env steps, or the number itself."""
     if isinstance(points, int | float):
         return float(points)
-    # Asked at every step that acts, and `np.interp` takes 7 µs longer.
+    # Called at every step that acts, and `np.interp` takes 7 µs longer.
     start, value = points[0]
     for end, last in points[1:]:
         if env_steps < end:
@@ -37,18 +37,18 @@ def value_at(points: Points, env_steps: int) -> float:
 class Step:
     """Updates parameters by the gradient of a loss.
 
-    Unsound updates are left out: where a gradient or the loss is infinite, NaN or so large that an
-    optimizer's mean of squares would overflow, nothing changes.
+    Unsound updates are skipped: nothing changes if a gradient or the loss is infinite, NaN or so
+    large that an optimizer's mean of squares would overflow.
 
     Args:
-        groups: parameters by name; gradients are clipped by the norm of each group alone.
+        groups: parameters by name of the group; each group's gradients are clipped by themselves.
         lr: learning rate, perhaps a schedule; or a function that returns it, called by `follow`, as
             callbacks may set another one.
-        clip: largest norm, or value; None: no clip.
+        clip: largest norm, or value; None: no clipping.
         clip_by: ``global_norm`` of a group, ``norm`` of each tensor, or ``value``.
-        make: makes the optimizer of groups of parameters; None: Adam.
+        make: makes the optimizer for groups of parameters; None: Adam.
         eps: of Adam.
-        factors: by group, how many times the learning rate it has.
+        factors: by group: a factor of the learning rate.
     """
 
     def __init__(
@@ -69,34 +69,34 @@ class Step:
         self._factors = [1.0] if factors is None else [factors[name] for name in groups]
         self.optimizer = make([self.params] if factors is None else list(groups.values()))
         self.norms = dict.fromkeys(groups, 0.0)
-        """Of each group's gradient in the last update, before it was clipped."""
+        """By group: the norm of the last update's gradient before it was clipped."""
         self.follow(0)
 
     @property
     def lr(self) -> float:
-        """Learning rate now."""
+        """Current learning rate."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     def follow(self, env_steps: int) -> None:
-        """Sets the learning rate to that after so many env steps."""
+        """Sets the learning rate to its scheduled value after some env steps."""
         lr = value_at(self._lr() if callable(self._lr) else self._lr, env_steps)
         for group, factor in zip(self.optimizer.param_groups, self._factors, strict=True):
             group["lr"] = factor * lr
 
     def apply(self, gradients: Sequence[Tensor | None], norms: Sequence[float]) -> None:
-        """Steps by gradients of `params`, which it clips in place.
+        """Clips gradients in place, and makes an optimizer step.
 
         Args:
-            gradients: None where there is none.
-            norms: of those that are there.
+            gradients: of `params`; None for a parameter without one.
+            norms: of the gradients that are not None.
         """
         left, left_norms = iter(gradients), iter(norms)
         for name, num in self._sizes.items():
             own = [g for g in (next(left) for _ in range(num)) if g is not None]
             self._clipped(name, own, [next(left_norms) for _ in own])
         for parameter, gradient in zip(self.params, gradients, strict=True):
-            # That of a convolution may lie in another order in memory than its weights, number by
-            # number of which the fused Adam goes.
+            # A convolution's gradient may have another memory layout than its weights, and the
+            # fused Adam goes through both number by number.
             parameter.grad = None if gradient is None else gradient.contiguous()
         self.optimizer.step()
 
@@ -121,11 +121,11 @@ def update_together(losses: Sequence[tuple[Step, Tensor]]) -> str:
     """Makes the updates of losses that were computed with the same weights, all of them or none.
 
     Returns:
-        What is not sound, in words; "" if they were made.
+        Why no update was made, in words; "" if they were made.
     """
     gradients = [torch.autograd.grad(loss, step.params, allow_unused=True) for step, loss in losses]
     present = [gradient for own in gradients for gradient in own if gradient is not None]
-    # One wait for the device.
+    # Stacked, to wait for the device only once.
     numbers = [*(loss.detach() for _, loss in losses), *torch._foreach_norm(present)]
     found = torch.stack(numbers).tolist()
     size = max(found[: len(losses)], key=size_of)
@@ -142,10 +142,10 @@ def update_together(losses: Sequence[tuple[Step, Tensor]]) -> str:
 
 
 class Targets:
-    """Copies of networks that follow them slowly.
+    """Target networks, which follow others slowly.
 
     Args:
-        pairs: of a network and its copy.
+        pairs: of a network and its target.
     """
 
     def __init__(self, *pairs: tuple[nn.Module, nn.Module]) -> None:
@@ -157,7 +157,7 @@ class Targets:
 
     @torch.no_grad()
     def follow(self, tau: float) -> None:
-        """Moves the copies by a share of the way; with 1 they are equal."""
+        """Moves the targets towards their networks by a share `tau`; 1 makes them equal."""
         if tau == 1.0:
             torch._foreach_copy_(self._copies, self._of)
         else:
@@ -166,7 +166,7 @@ class Targets:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Has torch draw from a generator with this seed, and leaves its own where it was."""
+    """Seeds torch, and restores its generator on the CPU afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

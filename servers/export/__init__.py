@@ -1,4 +1,4 @@
-"""Policies as ONNX files, which act without muxrl, RLlib and torch.
+"""Exports policies as ONNX files, which act without muxrl, RLlib and torch.
 
-The door is `muxrl.servers.fixed_policies.exported`.
+Other code calls `muxrl.servers.fixed_policies.exported`.
 """

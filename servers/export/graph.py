@@ -1,6 +1,6 @@
-"""A policy from the simulation's own values to its greedy action, as one torch module to export.
+"""A torch module to export, from the simulation's own observations to a policy's greedy action.
 
-What a server does before and after a network is inside: flattening, masks, the agent's id, the
+It includes what a server does before and after the network: flattening, masks, the agent's id, the
 greedy choice, clipping and scaling to the action's bounds.
 """
 
@@ -35,53 +35,55 @@ _SEPARATE = "give members that differ policies of their own"
 
 
 class ServerRow(NamedTuple):
-    """What a server asked and answered in one row."""
+    """One row that a server acted on, and its policy's outputs."""
 
     seat: Seat
     observation: Any
     state: Any
-    """Recurrent state before it; None: it had none."""
+    """Recurrent state before the row; None: there was none."""
     outputs: Mapping[str, Any]
 
 
 class PolicyGraph(nn.Module):
-    """The policy of agents, each of which acts by itself.
+    """The policy of one or more agents, each of which acts by itself.
 
-    Inputs beside the observation, as far as the network has them: ``agent_id``, which of the agents
-    in view, or of the team's members, it is; of a member ``last_action``, -1 before the first; and
-    of one with a recurrent state ``alive``, 0 where others of the team act and this member does
-    not: its state continues then, whatever it observes.
+    Besides the observation it has these inputs, if the network reads them: ``agent_id``, the index
+    of the agent among the agents in view, or the team's members; for a team's member
+    ``last_action``, -1 before the first; and for a member with a recurrent state ``alive``, 0 if
+    others of the team act and this member does not: its state then changes, too, whatever it
+    observes.
 
-    Members that observe or do not the same share one network by padding. Then ``observation`` is
-    the flattened one, zeros behind it, and ``action_mask`` is 0 for actions that a member lacks.
+    Members with different observations or actions share one network by padding. Then
+    ``observation`` is the flattened observation with zeros behind it, and ``action_mask`` is 0 for
+    actions that a member lacks.
 
     Attributes:
         inputs: in the order of `forward`'s arguments.
-        outputs: in the order of what it returns.
-        scores: name of the output that decides on the action.
-        agents: those that the policy acts for, each with its value of the input ``agent_id``, if
-            there is one.
-        reading: of the observation.
-        is_fed_while_absent: whether an agent's state continues at steps at which others act and it
-            does not.
+        outputs: names, in the order in which `forward` returns them.
+        scores: name of the output with the scores that decide on the action.
+        agents: by agent that the policy acts for: its value of the input ``agent_id``; None: there
+            is no such input.
+        reading: turns inputs into the network's observation.
+        is_fed_while_absent: whether an agent's state changes at steps at which others act and the
+            agent does not.
 
     Args:
         trainer: of the policy; has ``network()``, see `muxrl.servers.trainers.interface`.
-        spec: what it was made for.
-        plan: of its server.
-        policy_id: its policy.
-        seating: the algorithm's.
-        observing: how the server reads observations.
+        spec: that the trainer was made for.
+        plan: of the server.
+        policy_id: of the policy.
+        seating: of the algorithm.
+        observing: reads observations on the server.
 
     Raises:
-        CannotExport: it does not act in this way.
+        CannotExport: the policy does not act in this way.
     """
 
     _low: Tensor
     _high: Tensor
     _combinations: Tensor
     _in_mask: Tensor
-    """Of each combination: the places of its choices in a mask."""
+    """By combination: the places of its choices in a mask."""
 
     def __init__(
         self,
@@ -140,7 +142,7 @@ class PolicyGraph(nn.Module):
     # --- inputs -------------------------------------------------------------------------
 
     def _find_padding(self, own: Space, spec: PolicySpec, agent: AgentPlan) -> Space:
-        """Returns the space of what a file's caller gives of a member's own observation.
+        """Returns the space of a member's own observation as a file's caller gives it.
 
         Raises:
             CannotExport: members are not alike, and cannot be padded.
@@ -185,10 +187,10 @@ class PolicyGraph(nn.Module):
         return Box((obs_dim,))
 
     def _find_reading(self) -> Reading | None:
-        """Returns how the server scales and normalises what the network flattens; None: not at all.
+        """Returns how the server scales and normalises flattened observations; None: not at all.
 
         Raises:
-            CannotExport: it does so in another way for each agent.
+            CannotExport: it does so differently for some agents.
         """
         readings = {
             agent_id: self._observing.reading(
@@ -213,7 +215,7 @@ class PolicyGraph(nn.Module):
         return reading
 
     def _find_inputs(self) -> list[Port]:
-        """Returns all but the recurrent state; numbers `agents`, if they have ids."""
+        """Returns all inputs but the recurrent state; sets the ids in `agents`, if any."""
         inputs = ports_of(self.reading.space, self.reading.path)
         if (size := self.reading.frame_stack) > 1:
             inputs = [replace(port, shape=(size, *port.shape)) for port in inputs]
@@ -233,7 +235,7 @@ class PolicyGraph(nn.Module):
         return inputs
 
     def _initial_state(self) -> dict[str, Any]:
-        """Returns the recurrent state of one agent, as far as the network changes it."""
+        """Returns the parts of an agent's initial recurrent state that the network changes."""
         if not self.network.initial:
             return {}
         given = {port.name: torch.from_numpy(port.zeros(1)) for port in self.inputs}
@@ -242,7 +244,7 @@ class PolicyGraph(nn.Module):
                 after = self._act(given)[2]
         except CannotExport:
             raise
-        except Exception as error:  # the user's code
+        except Exception as error:  # raised by the user's code
             raise self.network.failed(error) from error
         return {key: self.network.initial[key] for key in after}
 
@@ -251,9 +253,9 @@ class PolicyGraph(nn.Module):
 
         Args:
             agent_id: the agent.
-            values: its last observations, as many as are stacked, as the simulation sends them;
-                empty: it does not act now.
-            last_action: the one before, -1 at its first step.
+            values: its last observations as the simulation sends them, as many as are stacked;
+                empty: the agent does not act now.
+            last_action: its previous action, -1 at its first step.
         """
         feeds = [self._feed_one(agent_id, value, last_action) for value in values or [None]]
         if self.reading.frame_stack == 1 or not values:
@@ -264,7 +266,7 @@ class PolicyGraph(nn.Module):
         }
 
     def _feed_one(self, agent_id: str, value: Any, last_action: Any) -> dict[str, np.ndarray]:
-        """Does what `feed` does, of one observation; None: the agent does not act now."""
+        """Returns the inputs for one observation; None: the agent does not act now."""
         fed = {p.name: p.zeros(1) for p in self.inputs if not p.name.startswith(STATE_IN)}
         extras = {
             AGENT_ID: self.agents[agent_id],
@@ -304,7 +306,7 @@ class PolicyGraph(nn.Module):
         return self._to_simulation(action), scores, *(after[key] for key in self._state_keys)
 
     def _act(self, given: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Returns actions as the network chooses them, scores ``[B, k]``, and the next state."""
+        """Returns the network's greedy actions, scores ``[B, k]``, and the next state."""
         seen = {OBS: self.reading(given)}
         if self._is_team:
             seen[OBS] = seen[OBS].flatten(1)
@@ -312,7 +314,7 @@ class PolicyGraph(nn.Module):
             seen[AGENT_ID] = one_hot(given[AGENT_ID], self._num_in_view)
         if LAST_ACTION in given:
             seen[LAST_ACTION] = given[LAST_ACTION].float()
-        if ALIVE in self.network.keys:  # an agent that is asked
+        if ALIVE in self.network.keys:  # an agent that acts is present
             seen[ALIVE] = torch.ones(seen[OBS].shape[0], 1)
         if ALIVE in given:
             alive = given[ALIVE]
@@ -329,19 +331,19 @@ class PolicyGraph(nn.Module):
         allowed = scores
         if self.mask_space is not None:
             allowed = masked(scores, self._mask(given))
-        if isinstance(space, Discrete):  # a team's mixer has values of all actions
+        if isinstance(space, Discrete):  # a mixer's values stay unmasked
             return allowed.argmax(-1), scores if self._chooses else allowed, after
         chosen = [part.argmax(-1) for part in allowed.split(list(space.nvec), -1)]
         return torch.stack(chosen, -1), allowed, after
 
     def _mask(self, given: dict[str, Tensor]) -> Tensor:
-        """Returns ``[B, n]``, above 0 for available actions, as `ActionForm.read_masks`."""
+        """Returns masks ``[B, n]``, above 0 for available actions, as `ActionForm.read_masks`."""
         parts = [given[port.name].reshape(-1, math.prod(port.shape)) for port in self._masks]
         mask = torch.cat([part.float() for part in parts], -1)
         return mask[:, self._in_mask].amin(-1) if self.form.is_one_choice else mask
 
     def _to_simulation(self, action: Tensor) -> Tensor:
-        """As `ActionForm.write_rows`."""
+        """Returns actions as the simulation takes them, as `ActionForm.write_rows`."""
         space, kind, shape = self.action_space, self.form.kind, self.form.shape
         if isinstance(space, Box):
             if self.form.has_bounds and self.form.is_scaled:
@@ -358,12 +360,13 @@ class PolicyGraph(nn.Module):
         return chosen.unflatten(-1, kind.shape).to(getattr(torch, kind.dtype))
 
     def server_scores(self, row: ServerRow, agent_id: str) -> np.ndarray:
-        """Returns the scores behind an answer of a server's, ``[k]``: those that were recorded;
-        else what the network says of what the server read.
+        """Returns the scores behind an action of the server, ``[k]``.
+
+        These are the recorded ones, or else the network's outputs for the server's observation.
 
         Args:
-            row: what it was asked, and answered.
-            agent_id: one of the agents that this was for.
+            row: that the server acted on.
+            agent_id: one of the row's agents.
         """
         recorded = row.outputs.get(DISTRIBUTION)
         if recorded is not None and not self._is_team:
@@ -389,6 +392,9 @@ class PolicyGraph(nn.Module):
 
 
 def _path_of(own: Space, space: Space) -> str:
-    """Returns the key of the part of a Dict that is left alone without mask and state, else ""."""
+    """Returns the key of the part `own` of a Dict, if the Dict has only mask and state besides.
+
+    Otherwise "".
+    """
     parts = space.spaces.items() if isinstance(space, DictSpace) else ()
     return next((key for key, part in parts if part is own), "")

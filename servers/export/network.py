@@ -1,4 +1,4 @@
-"""The torch module behind a trainer's ``act``, and how it is asked; see the trainer's interface."""
+"""Calls the torch module behind a trainer's ``act``; see `muxrl.servers.trainers.interface`."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ NETWORK = "network"
 
 
 class CannotExport(ValueError):
-    """A policy cannot become a file; the sentence says why."""
+    """A policy cannot be exported; the message says why."""
 
 
 class Network(nn.Module):
-    """A trainer's ``network()``.
+    """The module of a trainer's ``network()``.
 
     Attributes:
-        module: what that returns.
-        keys: parts of an observation that it takes, in their order.
-        scores_name: of what it returns.
-        greedy: makes actions of a Box out of that; None: it is them.
-        initial: recurrent state of one agent, also of a team's member; {}: there is none.
+        module: the module.
+        keys: of the parts of an observation that it takes, in order.
+        scores_name: name of its scores.
+        greedy: turns the scores into actions of a Box; None: they are the actions.
+        initial: initial recurrent state of one agent, or one member of a team; {}: there is none.
 
     Args:
         trainer: of the policy.
-        is_team: whether it acts for teams.
+        is_team: whether the trainer acts for teams.
 
     Raises:
-        CannotExport: it has no such method, or the method fails.
+        CannotExport: the trainer has no such method, or the method fails.
     """
 
     def __init__(self, trainer: Any, *, is_team: bool) -> None:
@@ -53,7 +53,7 @@ class Network(nn.Module):
         try:
             module = trainer.network()
             state = trainer.initial_state() if hasattr(trainer, "initial_state") else {}
-        except (Exception, SystemExit) as error:  # the user's code
+        except (Exception, SystemExit) as error:  # raised by the user's code
             raise self.failed(error) from error
         if not isinstance(module, nn.Module):
             kind = type(module).__name__
@@ -62,23 +62,24 @@ class Network(nn.Module):
         self.initial = {k: np.asarray(v)[0] if is_team else v for k, v in state.items()}
 
     def failed(self, error: BaseException) -> CannotExport:
-        """Returns the refusal of a network that raises."""
+        """Returns the error for a network that raised."""
         return CannotExport(f"{self._name}: {type(error).__name__}: {error}")
 
     def ask(
         self, seen: Mapping[str, Tensor], state: Mapping[str, Tensor], width: int, what: object
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns scores ``[B, width]``, and those parts of the next state that it changes: a
-        critic's, on which no action depends, it does not.
+        """Returns scores ``[B, width]``, and the parts of the next state that the module changes.
+
+        It does not change a critic's state, on which no action depends.
 
         Args:
-            seen: each part of an observation, ``[B, ...]``.
-            state: before it; what is lacking is as at the beginning.
-            width: how many scores are needed; what goes through `greedy` may have any number.
-            what: that they are for.
+            seen: parts of an observation by key, ``[B, ...]`` each.
+            state: recurrent state before; lacking parts are as in the initial state.
+            width: required number of scores; with `greedy` any number will do.
+            what: the scores are for, in messages.
 
         Raises:
-            CannotExport: there are others.
+            CannotExport: the number of scores is another.
         """
         parts = [seen[key] for key in self.keys]
         after: dict[str, Tensor] = {}
@@ -100,5 +101,5 @@ class Network(nn.Module):
 
 
 def masked(scores: Tensor, mask: Tensor) -> Tensor:
-    """Returns scores of which those that a mask forbids, float32, are the lowest."""
+    """Returns scores, with the lowest float32 for actions that the mask forbids."""
     return scores.masked_fill(mask <= 0, UNAVAILABLE)

@@ -1,4 +1,4 @@
-"""From a `PolicyGraph` to the bytes of an ONNX file, and how one is asked."""
+"""Turns a `PolicyGraph` into the bytes of an ONNX file, and runs such files."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ import torch
 from muxrl.servers.export.graph import PolicyGraph
 from muxrl.servers.export.network import CannotExport
 
-# It warns at every call that torchvision, which nothing here needs, is not installed.
+# The exporter warns at every call that torchvision is not installed, which is not needed.
 logging.getLogger("torch.onnx").setLevel(logging.ERROR)
 
 _EXAMPLE_ROWS = 2
-"""Of the inputs that the exporter traces: one row would be taken for a constant."""
+"""Rows of the inputs that the exporter traces: a single row would be taken for a constant."""
 
 
 def to_onnx(graph: PolicyGraph, about: Mapping[str, str]) -> bytes:
-    """Returns a graph as ONNX, all weights inside.
+    """Returns a graph as an ONNX file that contains all weights.
 
     Args:
         graph: the policy.
         about: the file's metadata.
 
     Raises:
-        CannotExport: the exporter fails; with its reason.
+        CannotExport: the exporter failed; the message has its reason.
     """
     examples = tuple(torch.from_numpy(port.zeros(_EXAMPLE_ROWS)) for port in graph.inputs)
     batch = torch.export.Dim("batch", min=1)
     try:
         with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # of torch's own parts that it is about to rename
-            graph.eval()(*examples)  # what it refuses, torch would wrap in its own words
+            warnings.simplefilter("ignore")  # torch deprecates parts of its own
+            graph.eval()(*examples)  # raises refusals before torch can wrap them
             program = torch.onnx.export(
                 graph,
                 examples,
@@ -48,7 +48,7 @@ def to_onnx(graph: PolicyGraph, about: Mapping[str, str]) -> bytes:
             )
     except CannotExport:
         raise
-    except Exception as error:  # the exporter, or a user's module, may raise anything
+    except Exception as error:  # raised by the exporter, or a user's module
         reason = error.__cause__ or error  # torch wraps it in a page of advice
         first = str(reason).strip().partition("\n")[0]
         raise CannotExport(
@@ -64,9 +64,9 @@ def to_onnx(graph: PolicyGraph, about: Mapping[str, str]) -> bytes:
 
 
 def _strip(graph: Any) -> None:
-    """Takes out what only torch reads: stack traces with this machine's paths, shapes in between.
+    """Removes what only torch reads: stack traces with this machine's paths, inner shapes.
 
-    It is half of a small file.
+    They would be half of a small file.
     """
     del graph.value_info[:]
     for part in (*graph.node, *graph.input, *graph.output, *graph.initializer):
@@ -78,10 +78,10 @@ def _strip(graph: Any) -> None:
 
 
 class OnnxPolicy:
-    """A policy's file in ONNX Runtime.
+    """Runs a policy's file in ONNX Runtime.
 
     Args:
-        content: of the file.
+        content: bytes of the file.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -95,5 +95,5 @@ class OnnxPolicy:
         self._outputs = [output.name for output in self._session.get_outputs()]
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the outputs by name, from inputs by name, ``[B, ...]`` all."""
+        """Returns outputs by name, for inputs by name, all ``[B, ...]``."""
         return dict(zip(self._outputs, self._session.run(None, dict(inputs)), strict=True))

@@ -1,7 +1,7 @@
-"""The inputs and outputs of an exported policy: names, shapes, dtypes, and values of a space.
+"""The inputs and outputs of an exported policy: names, shapes, dtypes, and values.
 
-A leaf of a space is one port, named by its path: of a Dict ``KEY``, in a Dict below it ``KEY.KEY``,
-of a Tuple ``0``, ``1`` and so on. A space that is a leaf itself is called ``observation``.
+Each leaf of a space is a port, named by its path: ``KEY`` in a Dict, ``KEY.KEY`` in a Dict inside
+it, ``0``, ``1`` and so on in a Tuple. A space that is itself a leaf is called ``observation``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from muxrl.servers.agents.spaces import is_read_whole, with_boxes
 OBSERVATION = "observation"
 
 _WIDEST = 1e3
-"""Bounds beyond this are taken for none when values are drawn: uniform ones would all be huge."""
+"""Wider bounds are ignored when values are drawn, as uniform values would all be huge."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Port:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    """Of numpy."""
+    """Name of a numpy dtype."""
 
     def zeros(self, batch_size: int) -> np.ndarray:
-        """Returns ``[batch_size, *shape]``."""
+        """Returns zeros, ``[batch_size, *shape]``."""
         return np.zeros((batch_size, *self.shape), self.dtype)
 
 
@@ -58,7 +58,7 @@ def ports_of(space: Space, name: str = "") -> list[Port]:
 
 
 def feed_of(space: Space, name: str, value: Any) -> dict[str, np.ndarray]:
-    """Returns the parts of one value of a space by their ports' names, ``[1, ...]`` each."""
+    """Returns the leaves of one value of a space, by names of their ports, ``[1, ...]`` each."""
     parts = parts_of(space)
     if parts is None:
         return {name or OBSERVATION: np.asarray(value, leaf_type(space)[0])[None]}
@@ -75,7 +75,7 @@ def flatten(
     given: dict[str, Tensor],
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Returns what `module_observation_reader` does, in torch: a Tensor ``[B, ...]``."""
+    """Flattens as `module_observation_reader` does, in torch; returns a Tensor ``[B, ...]``."""
     if isinstance(space, Box):
         value = given[name or OBSERVATION].to(dtype)
         return value if is_read_whole(space) else value.flatten(1)
@@ -84,7 +84,7 @@ def flatten(
 
 
 def moderate(space: Space) -> Space:
-    """Returns a space to draw observations from: the same, with moderate values."""
+    """Returns a space to draw observations from, with bounds that give moderate values."""
     return with_boxes(space, _moderate)
 
 
@@ -101,7 +101,7 @@ def _moderate(box: Box) -> Box:
 
 
 def one_hot(index: Tensor, size: int) -> Tensor:
-    """Returns ``[..., size]`` float32 of integers ``[...]``; one that is negative has no 1."""
+    """Returns one-hot rows ``[..., size]`` float32 of integers ``[...]``; zeros if negative."""
     return (index.unsqueeze(-1) == torch.arange(size)).to(torch.float32)
 
 

@@ -1,4 +1,4 @@
-"""How a server reads an observation, in torch: flattened, scaled, normalised, stacked."""
+"""Reads observations in torch as a server does: flattens, scales, normalises and stacks them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from muxrl.servers.export.ports import flatten, ports_of
 
 
 class TorchReading(nn.Module):
-    """From the inputs that are an observation's to what a network reads of it.
+    """Turns a graph's inputs into the observation that a network reads.
 
     Args:
-        space: of what is flattened.
-        path: key of that part of an observation; "": all of it.
+        space: of the part of an observation that is flattened.
+        path: key of that part; "": the whole observation.
         reading: how it is scaled and normalised; None: not at all.
-        frame_stack: how many observations are read at once. Above 1 the inputs have a dimension
-            behind the batch's, of frames, the oldest first.
+        frame_stack: number of observations that are read at once. If above 1, the inputs have a
+            second dimension, of frames, the oldest first.
     """
 
     _offset: Tensor
@@ -42,19 +42,19 @@ class TorchReading(nn.Module):
             self.register_buffer(name, torch.from_numpy(np.array(constant)))
 
     def forward(self, given: dict[str, Tensor]) -> Tensor:
-        """Returns what is read of the inputs by name, float32 ``[B, ...]``."""
+        """Returns the network's observation from inputs by name, float32 ``[B, ...]``."""
         if self.frame_stack == 1:
             return self._frame(given)
         frames = self._frame({name: given[name].flatten(0, 1) for name in self.names})
         frames = frames.unflatten(0, (-1, self.frame_stack))
-        # As `numpy.concatenate` on the last axis: the frames' own elements vary faster.
+        # As `numpy.concatenate` on the last axis: a frame's own elements vary fastest.
         return frames.movedim(1, -2).flatten(-2)
 
     def _frame(self, given: dict[str, Tensor]) -> Tensor:
         """Returns single observations as the network reads them."""
         if self.reading is None:
             return flatten(self.space, self.path, given)
-        # In the same steps and dtypes as `Reading`, so that nothing but rounding can differ.
+        # With the same steps and dtypes as `Reading`, so that only rounding can differ.
         is_normal = self.reading.normalizer is not None
         obs = flatten(self.space, self.path, given, torch.float64 if is_normal else torch.float32)
         if self.reading.scale is not None:

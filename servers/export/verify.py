@@ -1,4 +1,4 @@
-"""Whether a file acts as the frozen server does: both are asked the same, from end to end."""
+"""Verifies that a file acts as a frozen server does, from observations to actions."""
 
 from __future__ import annotations
 
@@ -31,26 +31,27 @@ from muxrl.servers.export.ports import moderate
 
 NUM_OBSERVATIONS = 1_000
 TOLERANCE = 1e-5
-"""Of scores and continuous actions: absolute up to 1, above that relative to the largest of any
-observation so far."""
+"""Largest difference of scores and continuous actions, relative to the largest score of any
+observation so far, or to 1."""
 _ROWS = 50
-"""Asked at once, about; below the number at which a server leaves numpy for torch."""
+"""About the number of rows to ask at once; below that at which a server changes from numpy to
+torch."""
 _P_ABSENT = 0.1
-"""How often an agent does not act at a step that is not its first."""
+"""Probability that an agent does not act at a step after the first."""
 
 
 class Differs(ValueError):
-    """A file does not act as the server does; the sentence says where."""
+    """A file does not act as the server does; the message says where."""
 
 
 @dataclass
 class _Episode:
-    """What server and file remember of one episode."""
+    """The states of server and file in one episode."""
 
     alone: Alone
-    """The server's."""
+    """State of the server."""
     seen: dict[str, list[Any]] = field(default_factory=dict)
-    """By agent: its last observations, as many as the file takes."""
+    """By agent: its last observations, as many as the file takes at once."""
     last_actions: dict[str, Any] = field(default_factory=dict)
     states: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
     """By agent: the file's recurrent state."""
@@ -58,13 +59,13 @@ class _Episode:
 
 @dataclass
 class _Row:
-    """One agent at one step: what the file is given, and what the server answered."""
+    """One agent at one step: the file's inputs, and the server's answer."""
 
     episode: _Episode
     agent_id: str
     feed: dict[str, np.ndarray]
     action: Any = None
-    """None: it does not act, but its state continues."""
+    """None: the agent does not act, but its state changes."""
     scores: np.ndarray | None = None
 
 
@@ -72,14 +73,15 @@ class _Row:
 class Verification:
     """Plays made-up episodes with a server's inference and with a policy's file.
 
-    Observations are drawn from the agents' spaces, where one in ten does not act at a step; masks
-    leave at least one action. Recurrent states and last actions are each side's own.
+    Observations are drawn from the agents' spaces, and one agent in ten does not act at a step;
+    masks leave at least one action. Server and file keep their own recurrent states; both get the
+    server's last actions.
 
     Attributes:
         plan: the server.
-        seats: all of the server's that the policy acts for, by id.
+        seats: all seats of the server that the policy acts for, by seat id.
         graph: the policy.
-        acting: the frozen server's.
+        acting: of the frozen server.
         tolerance: see `TOLERANCE`.
     """
 
@@ -91,16 +93,16 @@ class Verification:
 
     def __post_init__(self) -> None:
         plan, self._largest = self.plan, 1.0
-        """Of all scores so far; at least 1."""
+        """Largest magnitude of all scores so far; at least 1."""
         self._state = None if plan.state_size is None else np.zeros(plan.state_size, np.float32)
         self._rng = np.random.default_rng(0)
         self._spaces = {a: moderate(agent.observation_space) for a, agent in plan.agents.items()}
 
     def check(self, policy: OnnxPolicy) -> int:
-        """Compares both.
+        """Compares server and file.
 
         Returns:
-            How many observations were compared.
+            The number of observations that were compared.
 
         Raises:
             Differs: an action or a score differs.
@@ -110,7 +112,7 @@ class Verification:
         compared = t = 0
         while compared < NUM_OBSERVATIONS:
             rows = [row for episode in episodes for row in self._ask_server(episode, t)]
-            # One row alone, as most will ask, and the others together.
+            # One row alone, as most users of a file will run it, and the others together.
             for some in (rows[:1], rows[1:]):
                 self._ask_file(policy, some)
             compared += sum(row.action is not None for row in rows)
@@ -140,7 +142,7 @@ class Verification:
                     pick(states[seat.seat_id], (0, 0)),
                     pick(answer.outputs, (0, i)),
                 )
-                # Of a group whose agents each have a seat, another one's actions are its own.
+                # In a group whose agents each have a seat, a seat acts for its own agent only.
                 own = (seat.seat_id,) if seat.seat_id in self.plan.agents else seat.members
                 for agent_id in own:
                     if agent_id not in actions and not self.graph.is_fed_while_absent:
@@ -170,7 +172,7 @@ class Verification:
         return value
 
     def _near_known(self, value: Any) -> Any:
-        """Moves a drawn observation to where those of training were: far away, all is clipped."""
+        """Moves a drawn observation near those of training, as far from them all is clipped."""
         read = self.graph.reading
         reading = read.reading
         if reading is None or reading.normalizer is None:
@@ -187,7 +189,7 @@ class Verification:
         return {**value, **filled} if isinstance(filled, dict) else filled
 
     def _ask_file(self, policy: OnnxPolicy, rows: list[_Row]) -> None:
-        """Has the file act in the same, and compares."""
+        """Has the file act on the same rows, and compares."""
         if not rows:
             return
         feeds = [{**row.feed, **self._state_of(row)} for row in rows]
@@ -208,8 +210,8 @@ class Verification:
 
     def _compare(self, row: _Row, action: np.ndarray, scores: np.ndarray) -> None:
         expected = scores if row.scores is None else row.scores
-        # Float32 loses digits by the size of the terms, not of their sum, which a single row's
-        # scores may be: an image's were 1.7 where others' were 295.
+        # Float32 loses digits by the size of the terms of a sum, which a single row's scores need
+        # not show: those of one image were 1.7, and of others 295.
         self._largest = max(self._largest, _largest(expected))
         allowed = self.tolerance * self._largest
         worst = float(np.max(np.abs(scores.astype(np.float64) - expected)))
@@ -226,7 +228,7 @@ class Verification:
     def _is_same(self, server: Any, file: np.ndarray, scores: np.ndarray, allowed: float) -> bool:
         space = self.graph.action_space
         if isinstance(space, Box):
-            # What is allowed for in -1..1 grows with the bounds to which it is scaled.
+            # Differences in -1..1 grow when actions are scaled to their bounds.
             form = self.graph.form
             scale = _largest(np.array(form.bounds)) if form.has_bounds else 1.0
             return bool(np.max(np.abs(file - server)) <= allowed * max(1.0, scale))
@@ -234,14 +236,14 @@ class Verification:
             return True
         if not isinstance(space, Discrete):
             return False
-        # Two actions of one score, as far as that is known, are equally greedy.
+        # Two actions whose scores are equal within the tolerance are equally greedy.
         actions = np.array([[server, file]])
         first, other = scores[self.graph.form.read_rows(actions)[0]].tolist()
         return abs(first - other) <= 2 * allowed
 
 
 def _filled(space: Space, value: Any, flat: list[float], key: Any = "") -> Any:
-    """Returns a value with other numbers, taken from the end of `flat`."""
+    """Returns a value whose numbers are replaced by others, taken from the end of `flat`."""
     parts = parts_of(space)
     if parts is not None:
         filled = {k: _filled(sub, value[k], flat, k) for k, sub in sorted(parts)}
@@ -254,6 +256,6 @@ def _filled(space: Space, value: Any, flat: list[float], key: Any = "") -> Any:
 
 
 def _largest(values: np.ndarray) -> float:
-    """Returns the largest magnitude, but for masked logits."""
+    """Returns the largest magnitude, without masked logits."""
     sizes = np.abs(values.astype(np.float64))
     return float(np.max(sizes, where=sizes < -UNAVAILABLE, initial=0.0))

@@ -1,1 +1,1 @@
-"""Anybody's trainer as a server: a class with `act`, `learn`, `state` and `load`."""
+"""Servers with anybody's trainer: a class with `act`, `learn`, `state` and `load`."""

@@ -1,4 +1,4 @@
-"""Asks trainers for actions: rows in, checked actions back."""
+"""Asks trainers for actions: gives them rows, and checks the actions that come back."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from muxrl.servers.trainers.learners import Learners
 from muxrl.servers.trainers.plain_state import from_plain, to_plain
 
 STATE = "state"
-"""Part of a recurrent state, which is a dict of arrays, that a trainer's own of an agent is."""
+"""Key under which a recurrent state, a dict of arrays, has a trainer's own object for an agent."""
 
 MakeTrainer = Callable[[PolicySpec], Trainer]
 What = Literal["state", "weights", "networks"]
-"""Of trainers, that is saved."""
+"""What is saved of a trainer."""
 
 
 class Actors(Acting):
     """Chooses actions with the trainers of a server.
 
-    A trainer that says so (``acts_while_learning``) learns while a copy of it acts. Any other is
-    asked when it does not learn: `lock` is held meanwhile.
+    A trainer with ``acts_while_learning`` learns while a copy of it acts. Any other trainer acts
+    only while it does not learn: `lock` is held meanwhile.
 
     Args:
         name: of the trainers' class, for messages.
-        specs: by policy id.
-        make: makes a trainer.
+        specs: the policies, by policy id.
+        make: makes the trainer of a policy.
         seed: of the generators that actions are drawn from.
     """
 
@@ -55,14 +55,14 @@ class Actors(Acting):
             policy_id: np.array([n for _, n in choices(from_gymnasium(spec.action_space))])
             for policy_id, spec in specs.items()
         }
-        """Of each choice that an action makes; empty where it is numbers."""
+        """By policy: the number of options of each choice of an action; empty for a Box."""
         self.lock = threading.RLock()
         self.weights_seq_no = 0
         self.num_env_steps_sampled = 0
         self.is_learned_from = True
-        """Whether steps of training episodes are; not where the trainers are frozen."""
+        """Whether steps of training episodes are learned from; False for frozen trainers."""
         self.should_explore: bool | None = None
-        """Whether actions are drawn, whatever an episode asks for; None: as it asks."""
+        """Whether actions are drawn, whatever an episode asks for; None: as the episode asks."""
         first = next(iter(self.learners.values()))
         self._is_trusted = getattr(first, "is_trusted", False)
         self._corrects_off_policy = getattr(first, "learns_from", "") == "recent"
@@ -75,16 +75,16 @@ class Actors(Acting):
             policy_id: getattr(one, "initial_state", dict)()
             for policy_id, one in self.learners.items()
         }
-        """Recurrent state of a row that has none, {} where states are of any kind."""
+        """By policy: the initial recurrent state of a row; {} if it is no dict of arrays."""
         self._keys = {p: _keys_of(one, specs[p]) for p, one in self.learners.items()}
         self.untrained: dict[str, Any] | None = None
-        """State of each trainer at its beginning, if they are kept, as plain values."""
-        self._untrained_actors: dict[str, Trainer] | None = None  # made when it is first asked for
+        """By policy: weights or state before training, as plain values; None: they are not kept."""
+        self._untrained_actors: dict[str, Trainer] | None = None  # made at their first use
         self._rng = np.random.default_rng((seed, 0))
         self._evaluation_rng = np.random.default_rng((seed, 1))
 
     def publish(self) -> None:
-        """Has the copies act with what was learned."""
+        """Gives the copies that act the weights that were learned."""
         if self.has_copies:
             for policy_id, learner in self.learners.items():
                 actor: Any = self._actors[policy_id]
@@ -106,22 +106,22 @@ class Actors(Acting):
 
     @property
     def num_updates(self) -> int | None:
-        """Updates of all trainers so far; None: they do not count them."""
+        """Updates of all trainers so far; None: the trainers do not count them."""
         learners: list[Any] = list(self.learners.values())
         if not all(hasattr(one, "num_updates") for one in learners):
             return None
         return sum(one.num_updates for one in learners)
 
     def keep_untrained(self) -> None:
-        """Keeps what the trainers begin with, for agents that act untrained."""
+        """Keeps the trainers' weights or states as they are now, to act untrained later."""
         self.untrained = self.get("weights" if self.has_copies else "state")
 
     def get(self, what: What) -> dict[str, Any]:
-        """Returns the ``state()`` or ``networks()`` of each trainer, or the ``weights()`` that acts
-        now, as plain values; {} if they do not tell.
+        """Returns the ``state()`` or ``networks()`` of each trainer that learns, or the
+        ``weights()`` of each that acts, as plain values; without trainers that lack the method.
 
         Raises:
-            TrainerFailed: one raised, or holds what cannot be saved.
+            TrainerFailed: a trainer raised, or holds something that cannot be saved.
         """
         trainers = self._actors if what == "weights" else self.learners
         with self.lock:
@@ -132,10 +132,10 @@ class Actors(Acting):
             }
 
     def put(self, what: What, values: Mapping[str, Any]) -> None:
-        """Continues with what `get` returned of some or all policies.
+        """Loads what `get` returned, for some or all policies.
 
         Raises:
-            TrainerFailed: a trainer cannot take it.
+            TrainerFailed: a trainer cannot load it.
         """
         with self.lock:
             self._put(self.learners, what, values)
@@ -150,7 +150,7 @@ class Actors(Acting):
             self._call(method, policy_id, partial(put, from_plain(own)))
 
     def load(self, weights: Mapping[str, Any], weights_seq_no: int) -> None:
-        """Does what `put` does with weights of this version."""
+        """Loads weights as `put` does, and sets their version."""
         self.put("weights", weights)
         self.weights_seq_no = weights_seq_no
 
@@ -176,27 +176,29 @@ class Actors(Acting):
         return Acted(acted.actions, outputs, states)
 
     def _note_logged(self, asked: Asked, outputs: Mapping[str, Any]) -> None:
-        """Puts the probabilities with which clients chose actions in the place of the policy's.
+        """Replaces log-probabilities of the policy by those with which clients chose actions.
 
-        Where one is unknown, infinity stands for it: any ratio of the policy's probability to it is
-        0, so that learners give the action no weight.
+        An unknown one becomes infinite: any ratio of the policy's probability to it is then 0, so
+        that learners give the action no weight.
         """
         if LOG_PROB in outputs:
             for first, (_, is_given, known) in asked.logged:
                 if known is None or not self._corrects_off_policy:
                     known = np.full(len(is_given), np.inf)
                 rows = outputs[LOG_PROB][first : first + len(is_given)]
-                are = is_given.reshape(len(is_given), -1).any(axis=-1)  # of a team: of any member
+                are = is_given.reshape(len(is_given), -1).any(axis=-1)  # in a team: any member's
                 rows[are] = np.where(np.isnan(known), np.inf, known)[are]
 
     def query(self, what: Literal["probabilities", "value"], asked: Asked) -> np.ndarray | None:
-        """Returns what a trainer's method of that name says of a row, float64; None: it has none.
+        """Returns the result of a trainer's `probabilities` or `value` for one row, float64.
+
+        None: the trainer has no such method, or cannot tell.
 
         Raises:
-            TrainerFailed: it raised, or said what it must not.
+            TrainerFailed: the method raised, or returned something invalid.
         """
         policy_id = asked.policy_id
-        # A copy that acts need not have the critic that was learned.
+        # A copy that acts may lack the learned critic.
         trainer = (self.learners if what == "value" else self._actors)[policy_id]
         method = getattr(trainer, what, None)
         if not callable(method):
@@ -224,10 +226,10 @@ class Actors(Acting):
         return found[0]
 
     def ask(self, policy_id: str, rows: Rows, *, is_untrained: bool = False) -> Acted:
-        """Returns a trainer's answer, checked, in arrays.
+        """Returns a trainer's checked answer to rows, in arrays.
 
         Raises:
-            TrainerFailed: it raised, or gave no actions of the space.
+            TrainerFailed: the trainer raised, or its actions are not of the action space.
         """
         trainer = (self._untrained() if is_untrained else self._actors)[policy_id]
         try:
@@ -237,7 +239,7 @@ class Actors(Acting):
         if self._is_trusted:
             return answer
         acted = answer if isinstance(answer, Acted) else Acted(answer)
-        # Copied, like the actions: a trainer may write the next answer into the same arrays.
+        # Copied, as the actions are: a trainer may write its next answer into the same arrays.
         outputs = {name: np.array(column) for name, column in acted.outputs.items()}
         states = acted.states
         if isinstance(states, dict):
@@ -247,10 +249,10 @@ class Actors(Acting):
         return Acted(self._checked(policy_id, rows, acted), outputs, states)
 
     def _rows(self, asked: Asked, keys: tuple[str, ...] | None = None) -> Rows:
-        """Returns what is asked; of the parts of observations these, all with None."""
+        """Returns the rows to act on, with these parts of the observations; None: all parts."""
         seen = asked.observations(keys)
         if not self._is_trusted:
-            # Copied: they are recorded, and a trainer may write into its rows.
+            # Copied, since observations are recorded, and a trainer may write into its rows.
             seen = each_array(np.array, seen)
         observations, masks, present, inputs = seen, None, None, {}
         if isinstance(seen, dict):
@@ -283,7 +285,8 @@ class Actors(Acting):
         """Returns the actions as an array of the space's dtype.
 
         Raises:
-            TrainerFailed: they are not of the action space, or not as many as the rows.
+            TrainerFailed: they are not of the action space, or their number is not that of the
+                rows.
         """
         space = self.specs[policy_id].action_space
         got = acted.actions
@@ -300,7 +303,7 @@ class Actors(Acting):
                 which = f"{actions[is_bad][0]} for agent {_first(rows, is_bad)!r}"
                 problem = f"finite numbers, got {which}"
         else:
-            if rows.present is not None:  # what those do who are absent is never sent
+            if rows.present is not None:  # actions of absent members are never sent
                 actions = np.where(rows.present == 0, 0, actions)
             problem = _no_choice(num, rows, actions)
         columns, states, initial = {**acted.outputs}, acted.states, self._initial[policy_id]
@@ -334,22 +337,23 @@ class Actors(Acting):
         return self._actors[policy_id]
 
     def acting_network(self, policy_id: str) -> PolicyNetwork | None:
-        """Returns the layers that act, views of the parameters; None: they are not plain, or the
-        trainer does not tell.
+        """Returns the layers of the network that acts, views of the parameters.
+
+        None: they are not plain layers, or the trainer has no such method.
 
         Raises:
-            TrainerFailed: it raised.
+            TrainerFailed: the trainer raised.
         """
         method = getattr(self.acting(policy_id), "acting_network", None)
         return self._call("acting_network", policy_id, method) if callable(method) else None
 
     def initial_state(self, policy_id: str) -> Mapping[str, np.ndarray]:
-        """Returns the recurrent state of a row that has none yet; {}: there is none, or the trainer
-        does not tell."""
+        """Returns the initial recurrent state of a row; {}: the trainer has no
+        ``initial_state``, or is not recurrent."""
         return self._initial[policy_id]
 
     def epsilon(self, policy_id: str) -> float | None:
-        """Returns the probability of an action at random now; None: a trainer draws otherwise."""
+        """Returns the current probability of a random action; None: the trainer has no epsilon."""
         actor = self.acting(policy_id)
         if hasattr(actor, "env_steps"):
             actor.env_steps = self.num_env_steps_sampled
@@ -357,7 +361,7 @@ class Actors(Acting):
         return None if found is None else float(found)
 
     def dense_policies(self) -> dict[str, DensePolicy] | None:
-        """Returns the policies as they are now; None: not all are plain layers to logits.
+        """Returns the current policies; None: not all of them are plain layers to logits.
 
         Raises:
             TrainerFailed: a trainer raised.
@@ -365,7 +369,7 @@ class Actors(Acting):
         found: dict[str, DensePolicy] = {}
         for policy_id, spec in self.specs.items():
             keys = None
-            if len(spec.parts) > 1 or spec.has_masks:  # of a dict
+            if len(spec.parts) > 1 or spec.has_masks:  # the observation is a dict
                 keys = (OBS, ACTION_MASK) if spec.has_masks else (OBS,)
                 keys = getattr(self.acting(policy_id), "acting_keys", keys)
             one = DensePolicy.of(self.acting_network(policy_id), keys)
@@ -384,7 +388,7 @@ class Actors(Acting):
 
 
 class Kept:
-    """A state of any kind that numpy does not look into."""
+    """Wraps a state of any kind, so that numpy does not take it for an array."""
 
     __slots__ = ("value",)
 
@@ -393,12 +397,12 @@ class Kept:
 
 
 def no_state() -> dict[str, np.ndarray]:
-    """Returns the recurrent state of a row that has none yet."""
+    """Returns the initial recurrent state of a row, of a trainer without ``initial_state``."""
     return {STATE: np.array(None, object)}
 
 
 def _own(state: Any) -> Any:
-    """Returns a state whose arrays and tensors are nobody else's."""
+    """Returns a copy of a state that shares no arrays or tensors with it."""
     if isinstance(state, dict):
         return {key: _own(part) for key, part in state.items()}
     if type(state) in (tuple, list):
@@ -417,13 +421,19 @@ def _plain_of(trainer: Any, what: What) -> Any:
 
 
 def _keys_of(trainer: Any, spec: PolicySpec) -> tuple[str, ...] | None:
-    """Returns the parts of observations that rows to act on have; None: all."""
+    """Returns the parts of observations that rows to act on need; None: all of them."""
     keys: tuple[str, ...] | None = getattr(trainer, "asked_keys", None)
     return keys if keys is not None and set(keys) < spec.parts.keys() else None
 
 
 def _no_choice(num: np.ndarray, rows: Rows, actions: np.ndarray) -> str:
-    """Says which choice is none of so many, or is masked; "" if all are right."""
+    """Returns what is wrong with an action that is out of range or masked; "" if all are valid.
+
+    Args:
+        num: number of options of each choice.
+        rows: the rows that were acted on.
+        actions: the actions, one for each row.
+    """
     chosen = actions.reshape(len(rows), -1)
     outside = (chosen < 0) | (chosen >= num) | (chosen != np.floor(chosen))
     if outside.any():

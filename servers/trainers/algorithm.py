@@ -1,7 +1,7 @@
-"""What a name in a config stands for: how it learns, what it needs, and what is wrong with it.
+"""The algorithm that a config names: how it learns, what it needs, and what is wrong with it.
 
-`muxrl.servers.lookup` finds it. It is a trainer's class, an RLlib config, or does not learn; who
-asks need not know which.
+`muxrl.servers.lookup` finds it. Behind it is a trainer's class, an RLlib config, or a policy that
+does not learn; callers need not know which.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from muxrl.servers.trainers.budget import Milestone, ReplaySize, Schedule
 from muxrl.servers.trainers.spaces import SpaceCheck
 
 _MAX_NAMED = 14
-"""Algorithms that a refusal names, so that the fitting one is not behind "and 3 more"."""
+"""Most algorithms to name in a refusal: so many that the fitting one is not in "and 3 more"."""
 
 
 class Algorithm(ABC):
-    """One algorithm that a server can have; what a subclass leaves out, it does not need."""
+    """One algorithm that a server can have; subclasses override what applies to them."""
 
     learns: ClassVar[bool] = True
 
@@ -33,15 +33,15 @@ class Algorithm(ABC):
 
         @property
         def name(self) -> str:
-            """As users write it."""
+            """Its name, as users write it."""
 
         @property
         def summary(self) -> str:
-            """One line for lists."""
+            """One line that describes it in lists."""
 
         @property
         def seating(self) -> Seating:
-            """How agents are seated."""
+            """Which agents share a seat, and what they observe."""
 
         @property
         def learns_from(self) -> str:
@@ -49,26 +49,29 @@ class Algorithm(ABC):
 
         @property
         def gives_log_probs(self) -> bool:
-            """Whether it records with which probabilities it draws the actions that it learns."""
+            """Whether it records the log-probabilities of the actions that it learns from."""
 
         @property
         def samples_actions(self) -> bool:
             """Whether its policy is a distribution to draw actions from; else it takes one action,
-            that of the highest value or the actor's, and only exploration is random."""
+            of the highest value or from the actor, and only exploration is random."""
 
         @property
         def space_check(self) -> SpaceCheck | None:
-            """The spaces that it can learn in; None: nobody has said."""
+            """Checks which spaces it can learn in; None: unknown."""
 
     @property
     def acts_while_learning(self) -> bool:
-        """Whether it has copies that act while it learns."""
+        """Whether copies of its trainers act while it learns."""
         return True
 
     def find_while_learning(self, given: WhileLearning) -> WhileLearning:
-        """Returns whether simulations wait for an update, where a config says this.
+        """Returns whether simulations wait for an update.
 
-        By default they wait for an on-policy one, which stale samples would bias.
+        By default they wait if the algorithm is on-policy, as stale samples would bias it.
+
+        Args:
+            given: what the config says.
         """
         waits = self.learns_from == "newest" if given == "auto" else given == "wait"
         return "wait" if waits or not self.acts_while_learning else "serve"
@@ -80,11 +83,11 @@ class Algorithm(ABC):
 
     @property
     def has_weights(self) -> bool:
-        """Whether its weights may go to another one of its kind."""
+        """Whether its weights can be loaded by another server with this algorithm."""
         return self.learns
 
     def configured(self, config: ServerConfig | ServerPlan) -> Algorithm:
-        """Returns it for a server.
+        """Returns the algorithm as a server configures it.
 
         Args:
             config: of the server.
@@ -98,14 +101,14 @@ class Algorithm(ABC):
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """Returns every setting that a user may give and that has a default, with that."""
+        """Returns every setting that a user may give and that has a default, with its default."""
 
     def kinds(self) -> dict[str, Any]:
-        """Returns the types of its settings, as far as they are declared; see `read_as`."""
+        """Returns the types of its declared settings, by name; see `read_as`."""
         return {}
 
     def meanings(self) -> Mapping[str, str]:
-        """Returns what each of its declared settings means."""
+        """Returns the descriptions of its declared settings, by name."""
         return {}
 
     def model_settings(self) -> dict[str, Any]:
@@ -113,12 +116,12 @@ class Algorithm(ABC):
         return {}
 
     def complete_settings(self, config: ServerConfig) -> dict[str, Any]:
-        """Returns the settings for the server's plan: those that the user gave."""
+        """Returns the settings for the server's plan: by default those that the user gave."""
         return dict(config.settings)
 
     @abstractmethod
     def find_config_problems(self, config: ServerConfig) -> Iterator[str]:
-        """Yields a sentence for each entry of the config that makes no sense for it."""
+        """Yields a sentence for each entry of the config that makes no sense for the algorithm."""
 
     # --- agents -------------------------------------------------------------------------
 
@@ -127,12 +130,12 @@ class Algorithm(ABC):
         """Yields a sentence for each reason why it cannot act, or learn, for a plan's agents.
 
         Args:
-            plan: with these agents.
-            others: those of them that can are named.
+            plan: the server, with the agents.
+            others: algorithms to suggest instead, if they can learn for the agent.
         """
 
     def _find_agent_problems(self, plan: ServerPlan, others: Sequence[Algorithm]) -> Iterator[str]:
-        """Yields a sentence for each kind of agent that it cannot learn for."""
+        """Yields a sentence for each kind of agent that the algorithm cannot learn for."""
         seen: set[str] = set()
         for agent_id, agent in plan.agents.items():
             look = repr((agent.policy_id, agent.observation_space, agent.action_space))
@@ -148,7 +151,8 @@ class Algorithm(ABC):
                 yield f"{error}{f'; use {listed(able, _MAX_NAMED)}' if able else ''}"
 
     def _nearest(self, others: Sequence[Algorithm]) -> list[Algorithm]:
-        """Returns the others, first those that learn for the same units and from the same data."""
+        """Returns the other algorithms, first those that are most like this one: with or without
+        a state, for teams or agents, and learning from the same kind of data."""
 
         def kind(one: Algorithm) -> tuple[bool, bool, str]:
             return one.seating.is_joint, one.seating.forms_teams, one.learns_from
@@ -165,8 +169,8 @@ class Algorithm(ABC):
         return self.seating.find_mask_problem(agent_id, agent) is None
 
     def takes_actions(self) -> str:
-        """Returns the kinds of action that it learns, in a word: any, discrete, or continuous; ""
-        if nobody has said."""
+        """Returns the kinds of action that it can learn: any, discrete, or continuous; "" if
+        unknown."""
         if self.space_check is None:
             return ""
         seen = Box((4,))
@@ -177,13 +181,13 @@ class Algorithm(ABC):
         return "any" if discrete and continuous else "discrete" if discrete else "continuous"
 
     def memory(self) -> str:
-        """Returns the kind of recurrent network that it may have, "" for none."""
+        """Returns the kind of recurrent network that it can have, "" for none."""
         if "use_lstm" in self.model_settings():
             return "LSTM"
         return str(self.settings().get("agent", "")).upper() if self.kinds() else ""
 
     def check_agent(self, agent_id: str, agent: AgentPlan) -> None:
-        """Checks that it can learn in an agent's spaces.
+        """Checks that the algorithm can learn in an agent's spaces.
 
         Raises:
             AlgorithmProblem: it cannot; with the reason and what to do instead.
@@ -206,17 +210,18 @@ class Algorithm(ABC):
         )
 
     def learns_jointly(self, plan: ServerPlan) -> bool:
-        """Whether the members of a team learn otherwise than alone."""
+        """Whether the members of a team learn differently than they would alone."""
         return True
 
     # --- the budget ---------------------------------------------------------------------
 
     def values(self, plan: ServerPlan) -> Mapping[str, Any]:
-        """Returns the values of its settings with a plan, as far as they are declared."""
+        """Returns the values that its declared settings have in a plan, by name."""
         return {}
 
     def find_milestones(self, plan: ServerPlan) -> Iterator[Milestone]:
-        """Yields what has to happen for it to learn, with what has to be played before."""
+        """Yields the events that have to happen for it to learn, with how much has to be played
+        before each."""
         yield from ()
 
     def find_schedules(self, plan: ServerPlan) -> Iterator[Schedule]:
@@ -228,5 +233,5 @@ class Algorithm(ABC):
         return None
 
     def find_replay_size(self, plan: ServerPlan) -> ReplaySize | None:
-        """Returns what its replay takes once it is full; None: it has none, or nobody has said."""
+        """Returns the size of its replay once it is full; None: it has none, or it is unknown."""
         return None

@@ -1,6 +1,6 @@
-"""Settings as other libraries call them, and what they are called here.
+"""Names of settings in other libraries, and what they are called here.
 
-People bring them from RLlib's old API, EPyMARL and stable-baselines3.
+People bring such names from RLlib's old API, EPyMARL and stable-baselines3.
 """
 
 from __future__ import annotations
@@ -89,10 +89,11 @@ _OLD_NAMES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("vf_loss_coeff",): ("vf_coef",),
     ("model.vf_share_layers",): ("vf_share_layers",),
 }
-"""By where a setting may be now; the first place that an algorithm has, is the one."""
+"""By the places where a setting may be here: its names elsewhere. Of several places the first that
+an algorithm has is meant."""
 _PLACES = {name: places for places, names in _OLD_NAMES.items() for name in names}
 _LISTS = frozenset({*_EPSILON, "entropy_coeff", *_LR})
-"""Settings that are schedules, or may be."""
+"""Settings that are, or may be, schedules."""
 _SCHEDULES = ("anneal", "epsilon", "_eps", "exploration", "schedule")
 _GONE = {
     "action_selector": "its exploration is the algorithm's own",
@@ -137,20 +138,20 @@ OF_RLLIB = frozenset(
         "vtrace",
     }
 )
-"""Settings of RLlib's algorithms that muxrl's own ones of these names have no use for."""
+"""Settings of RLlib's algorithms that are of no use to muxrl's own algorithms of these names."""
 _OUTSIDE = ("simulation.", "stop.", "evaluation.", "seed")
 
 
 def where_it_went(
     name: str, settings: Collection[str], model: Collection[str], at: str = ""
 ) -> str:
-    """Returns what a setting is called here, as the end of a sentence; "": nobody knows.
+    """Returns what a setting is called here, as the end of a sentence; "": unknown.
 
     Args:
-        name: as it was given.
-        settings: those that the algorithm has.
-        model: its network settings.
-        at: where its settings stand, if the name came elsewhere.
+        name: the setting, as it was given.
+        settings: names of the algorithm's settings.
+        model: names of its network settings.
+        at: where its settings belong, if the name was given elsewhere.
     """
     for place in _PLACES.get(name, ()):
         head, _, key = place.partition(".")
@@ -164,6 +165,6 @@ def where_it_went(
             is_schedule = head in _LISTS and any(part in name for part in _SCHEDULES)
             form = ", as [[0, first value], [env steps, last value]]" if is_schedule else ""
             return f"; it is {place!r} here{form}" + (f", and belongs at {at}" if at else "")
-    if settings and _PLACES.get(name) is _EPSILON:  # of an algorithm that has none
+    if settings and _PLACES.get(name) is _EPSILON:  # the algorithm has no epsilon or noise
         name = "action_selector"
     return f"; leave it out: {_GONE[name]}" if name in _GONE else ""

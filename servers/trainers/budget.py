@@ -1,8 +1,8 @@
-"""What a run is warned of, known before anything is played; an algorithm declares it.
+"""Declarations of algorithms by which a run is warned before anything is played.
 
-It is what has to happen for it to learn, with how much has to be played before, and how much memory
-a server's replay takes once it is full. There count the arrays that are stored: observations as
-networks read them, actions, rewards; the last observation of an episode comes on top.
+They are how much has to be played before an algorithm learns, and how much memory a server's replay
+takes once it is full. Only stored arrays count: observations as networks read them, actions and
+rewards, without the last observation of each episode.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from muxrl.servers.agents.masks import observed_parts
 from muxrl.servers.agents.seats import Seat
 
 STEP_BYTES = 4 + 1 + 4
-"""What a replay of steps keeps of each besides observation and action: reward, whether it
-terminated, and how many rows ahead the step is that its value is bootstrapped from."""
+"""Bytes that a replay of steps keeps for each, besides observation and action: the reward, whether
+it terminated, and how many rows ahead the next observation is."""
 _REWARD_BYTES = 4
 BATCH = "train_batch_size_per_learner"
-"""The setting that says how many env steps are between two updates from whole batches."""
+"""The setting for the number of env steps between two updates from whole batches."""
 FIRST_UPDATE = "its first update"
 FIRST_COPY = "the first copy to its target network"
 
@@ -31,13 +31,13 @@ class Milestone:
     """Something that has to happen for an algorithm to learn.
 
     Attributes:
-        what: in words, "its first update".
-        settings: those that decide when it comes.
-        env_steps: that have to be recorded before.
-        episodes: whole ones of a policy that have to be recorded before; an episode of each team
-            that shares the policy is one.
-        team_steps: that a policy's teams have to play before; a step of each team that shares the
-            policy is one.
+        what: the event in words, "its first update".
+        settings: names of the settings that decide when it happens.
+        env_steps: env steps that have to be recorded before.
+        episodes: whole episodes of a policy that have to be recorded before; each team that shares
+            the policy adds one.
+        team_steps: steps that a policy's teams have to play before; each team that shares the
+            policy adds one.
     """
 
     what: str
@@ -49,38 +49,38 @@ class Milestone:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A setting that changes with the env steps, and ends at some value."""
+    """A setting whose value changes over env steps, up to a last point."""
 
     setting: str
     points: tuple[tuple[float, float], ...]
-    """(env step, value), the first at 0."""
+    """Pairs of env step and value, the first at 0."""
 
 
 @dataclass(frozen=True)
 class ReplaySize:
-    """Of one server's replay, all policies together."""
+    """The size of one server's replay, for all its policies together."""
 
     capacity: str
-    """In words: "50,000 agent steps"."""
+    """Its capacity in words: "50,000 agent steps"."""
     num_bytes: int
-    """When it is full."""
+    """Bytes of the full replay."""
     setting: str
-    """That decides its capacity."""
+    """Name of the setting that decides its capacity."""
     per_env_step: bool = False
-    """Whether it holds whole episodes: then it is `num_bytes` for each env step of their mean
+    """Whether it holds whole episodes: `num_bytes` then counts for each env step of their mean
     length."""
     longest: int = 0
-    """Env steps of the longest entry, to which an update pads what it draws; 0: it pads none."""
+    """Env steps of the longest entry, to which an update pads all that it draws; 0: no padding."""
     update_bytes: int = 0
-    """Of what an update draws then, as it is stored; networks add what they compute of it."""
+    """Bytes that a padded update draws, as they are stored; activations of networks come on top."""
 
     def when_full(self, episode_length: float) -> float:
-        """Returns the bytes, for episodes of this mean length in env steps."""
+        """Returns the bytes of the full replay, for episodes of a mean length in env steps."""
         return self.num_bytes * episode_length if self.per_env_step else float(self.num_bytes)
 
 
 def bytes_of(space: Space) -> int:
-    """Returns how large the arrays of one value of a space are, as networks read or write it."""
+    """Returns the bytes of one value of a space, in the arrays that networks read or write."""
     sizes = {key: leaf_type(part) for key, part in observed_parts(space).items()}
     return sum(
         math.prod(shape) * (1 if key in BINARY_KEYS else dtype.itemsize)
@@ -89,13 +89,13 @@ def bytes_of(space: Space) -> int:
 
 
 def of_steps(seats: Mapping[str, Seat], capacity: int, setting: str, unit: str) -> ReplaySize:
-    """Returns the size of a `StepReplay` for each policy.
+    """Returns the size of a server's replay if each policy has a `StepReplay`.
 
     Args:
         seats: of the server.
-        capacity: of each.
-        setting: that decides it.
-        unit: what is stored, "agent steps".
+        capacity: of each policy's replay, in steps.
+        setting: name of the setting that decides the capacity.
+        unit: of what is stored, "agent steps".
     """
     each = _step_bytes(seats, STEP_BYTES)
     return ReplaySize(_in_words(capacity, unit, each), capacity * sum(each), setting)
@@ -104,11 +104,13 @@ def of_steps(seats: Mapping[str, Seat], capacity: int, setting: str, unit: str) 
 def of_episodes(
     seats: Mapping[str, Seat], capacity: int, setting: str, *, longest: int, batch_size: int
 ) -> ReplaySize:
-    """Returns the size of an `EpisodeReplay` for each policy; see `of_steps`.
+    """Returns the size of a server's replay if each policy has an `EpisodeReplay`.
+
+    For the other arguments see `of_steps`.
 
     Args:
         longest: env steps of the longest episode.
-        batch_size: episodes in an update.
+        batch_size: episodes that an update draws.
     """
     each = _step_bytes(seats, _REWARD_BYTES)
     return ReplaySize(
@@ -122,7 +124,7 @@ def of_episodes(
 
 
 def _step_bytes(seats: Mapping[str, Seat], more: int) -> list[int]:
-    """Returns what a step of each policy takes; seats that share one are alike."""
+    """Returns the bytes of a step of each policy; seats that share a policy have equal spaces."""
     return [
         bytes_of(seat.observation_space) + bytes_of(seat.action_space) + more
         for seat in {seat.policy_id: seat for seat in seats.values()}.values()

@@ -1,4 +1,4 @@
-"""Tries a trainer's class outside of any run, as its tests would: `check_trainer`."""
+"""`check_trainer`: tries a trainer's class without a run, for use in its tests."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 _SIZE = 3
 _AGENTS = ("a", "b")
 _MEMBERS: Mapping[str, tuple[str, ...]] = {"a": ("a_0", "a_1"), "b": ("b_0", "b_1")}
-"""Of teams, for a class that forms them."""
+"""Members of each team, for a class that forms teams."""
 _PRESENT = 0.8
-"""How often a member beyond a team's first acts."""
+"""Probability that a member acts in a step; a team's first member always does."""
 
 
 def check_trainer(
@@ -41,26 +41,26 @@ def check_trainer(
     seed: int = 0,
     **settings: Any,
 ) -> None:
-    """Checks that a class is a trainer which learns, resumes to the bit, and survives odd ends.
+    """Checks that a trainer learns, resumes bit for bit, and copes with every kind of piece.
 
-    The task is a contextual bandit: an agent observes a one-hot of three, and is paid 1 for the
-    action of that number, else 0 (of a Box: 1 less the distance to a target that it observes).
-    Pieces of episodes have every kind of end, agents stay away from some batches, and pieces of one
-    step are among them. A class with ``forms_teams`` plays it for teams of two, which are paid the
-    mean of the members that act.
+    The task is a contextual bandit: an agent observes a one-hot of three, and its reward is 1 for
+    the action of that number, else 0 (for a Box: 1 less the distance to a target that it observes).
+    Pieces of episodes end in every way, some have a single step, and some batches lack an agent.
+    A class with ``forms_teams`` plays for teams of two, whose reward is the mean over the members
+    that act.
 
     Args:
         make: the class; it is called with a `PolicySpec` and the settings.
         action_space: Discrete(3) if None; or a Box of one number, but not for teams.
-        has_masks: whether rows come with action masks, which forbid one wrong action.
+        has_masks: whether rows have action masks, which forbid one wrong action.
         num_batches: batches of ``batch_env_steps`` env steps that it may learn from.
-        min_return: mean reward of a greedy action that it has to reach; None: any.
+        min_return: mean reward of greedy actions that it has to reach; None: any.
         seed: of the task and of the trainer.
         **settings: of the class.
 
     Raises:
-        AssertionError: it does not; the sentence says what was expected and got.
-        TrainerFailed: it raised, or returned what it must not.
+        AssertionError: a check failed; the sentence says what was expected and got.
+        TrainerFailed: the trainer raised, or returned something invalid.
         LearnerDiverged: its updates make its numbers infinite.
     """
     space = action_space or to_gymnasium(Discrete(_SIZE))
@@ -115,10 +115,10 @@ def check_trainer(
 
 
 class _Tried:
-    """A trainer, the bandit that it plays, and the generators of both.
+    """A trainer, the bandit that it plays, and the random generators of both.
 
     Args:
-        actors: with the trainer.
+        actors: hold the trainer.
         seed: of the generators.
         forbids: whether masks forbid one wrong action.
     """
@@ -132,15 +132,15 @@ class _Tried:
         self._act_rng = np.random.default_rng(seed + 1)
         self._num_played = 0
         self._lead = self._spec.observation_space.shape[:-1]
-        """Of a row, before the one-hot: the members of a team."""
+        """Shape of a row before the axis of the one-hot: the members of a team, or ()."""
 
     def continue_from(self, other: _Tried) -> None:
-        """Takes over another one's state, through a file as a checkpoint has it."""
+        """Takes over the state of another trainer, through a file as in a checkpoint."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "state.npz"
             write_state(path, other.actors.get("state"))
             self.actors.put("state", read_state(path))
-        if hasattr(self._trainer, "replay_state"):  # which is saved apart
+        if hasattr(self._trainer, "replay_state"):  # the replay is saved apart
             replay = to_plain(other._trainer.replay_state())
             self._trainer.load_replay(from_plain(replay))
         self.actors.num_env_steps_sampled = other.actors.num_env_steps_sampled
@@ -149,7 +149,7 @@ class _Tried:
         self._num_played = other._num_played
 
     def play_and_learn(self) -> None:
-        """Plays a batch in pieces of every kind, and has the trainer learn it."""
+        """Plays a batch in pieces of every kind, and has the trainer learn from it."""
         fragments: list[Trajectory] = []
         left = int(self._trainer.batch_env_steps)
         while left > 0:
@@ -162,7 +162,7 @@ class _Tried:
         self.actors.publish()
 
     def _present(self) -> Sequence[str]:
-        """Agents of a piece: both, or one alone."""
+        """Returns the agents of the next piece: both, or one alone."""
         return (_AGENTS, _AGENTS[:1], _AGENTS, _AGENTS[1:])[self._num_played % 4]
 
     def _fragment(self, agent: str, num: int) -> Trajectory:
@@ -191,7 +191,7 @@ class _Tried:
         )
 
     def greedy_actions(self) -> np.ndarray:
-        """Returns its best actions in each context."""
+        """Returns the trainer's greedy action in each context."""
         observations = self._each_context()
         num = len(observations)
         rows = Rows(
@@ -202,25 +202,29 @@ class _Tried:
         return self.actors.ask("default", rows).actions
 
     def _first_states(self, num: int) -> Any:
-        """Returns the recurrent states of so many rows that have none yet."""
+        """Returns the initial recurrent states of `num` rows."""
         initial = self.actors.initial_state("default")
         if not initial:
             return [None] * num
         return {key: np.repeat(one[None], num, axis=0) for key, one in initial.items()}
 
     def greedy_return(self) -> float:
-        """Returns the mean reward of its best actions."""
+        """Returns the mean reward of the trainer's greedy actions."""
         return float(self._rewards(self._each_context(), self.greedy_actions()).mean())
 
     def _each_context(self) -> np.ndarray:
-        """Returns observations ``[n, ..., 3]``: of a team all combinations."""
+        """Returns an observation of each context, ``[n, ..., 3]``; for a team all combinations."""
         which: np.ndarray = np.arange(_SIZE)
         if self._lead:
             which = np.indices((_SIZE,) * self._lead[0]).reshape(self._lead[0], -1).T
         return np.eye(_SIZE, dtype=np.float32)[which]
 
     def _contexts(self, num: int) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-        """Returns observations, masks and, of teams, who is present: at least the first."""
+        """Draws observations, masks and, for teams, the present members: the first one always is.
+
+        Args:
+            num: number of rows.
+        """
         which = self._rng.integers(_SIZE, size=(num, *self._lead))
         observations = np.eye(_SIZE, dtype=np.float32)[which]
         masks = present = None
@@ -247,7 +251,7 @@ class _Tried:
 
 
 def _difference(left: Any, right: Any) -> str:
-    """Returns where two plain states differ first; "" if they are equal to the bit."""
+    """Returns the first place where two plain states differ; "" if they are equal bit for bit."""
     ours, theirs = dict(leaves(left)), dict(leaves(right))
     for path in ours | theirs:
         if path not in ours or path not in theirs or not _is_equal(ours[path], theirs[path]):

@@ -1,6 +1,6 @@
 """Settings of a trainer, each declared once: type, checks, default and description.
 
-A declaration is as a config's (`muxrl.servers.declared`):
+A declaration looks like a config's (`muxrl.servers.declared`):
 
 .. code-block:: python
 
@@ -8,10 +8,10 @@ A declaration is as a config's (`muxrl.servers.declared`):
         width: Count = 64
         '''Units of the hidden layer.'''
 
-A trainer whose class has such a class as its attribute ``Settings`` is made with one of its
-instances; so it is with any other dataclass, whose values are read by their types alone. A subclass
-may declare a setting again, or assign another default.
-`muxrl.orchestrator.settings_reference` makes the lists on the algorithms' pages from these lines.
+A trainer's class names such a class as its attribute ``Settings``, and is made with an instance of
+it. Any other dataclass will do, too; its values are checked by their types alone. A subclass may
+declare a setting again, or assign another default. `muxrl.orchestrator.settings_reference` makes
+the lists on the algorithms' pages from these declarations.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from muxrl.servers.trainers.brought_settings import OF_RLLIB, where_it_went
 
 @dataclass(frozen=True)
 class ScheduleCheck:
-    """A number, or ``[(env step, value), ...]`` that begins at step 0, with values in 0..`highest`.
+    """Checks a number, or ``[(env step, value), ...]`` from step 0 on: values in 0..`highest`.
 
     Attributes:
-        highest: None: there is no upper bound.
+        highest: largest value; None: there is no upper bound.
     """
 
     highest: float | None = None
@@ -95,23 +95,24 @@ Limit = Annotated[
 @dataclass_transform(kw_only_default=True)
 @dataclass(kw_only=True)
 class Settings:
-    """The settings of a trainer, each with a default; every subclass is a dataclass of itself.
+    """The settings of a trainer, each with a default; a subclass becomes a dataclass by itself.
 
-    A field ``model`` of such a class, too, has those of its networks: ``servers.X.model``.
+    A field ``model``, an instance of another subclass, has the settings of the trainer's networks:
+    ``servers.X.model``.
     """
 
     unused: ClassVar[frozenset[str]] = frozenset()
-    """Settings that it has no use for: inherited ones, and other libraries'."""
+    """Names of settings that the trainer has no use for: inherited, or of other libraries."""
     refused: ClassVar[Mapping[str, str]] = {}
-    """Inherited settings that it cannot have, with the reason."""
+    """Inherited settings that the trainer cannot have, with the reason."""
     model_refused: ClassVar[str] = ""
-    """Why there are no network settings, in a class without ``model``."""
+    """Why the trainer has no network settings, in a class without ``model``."""
     preset: ClassVar[Mapping[str, Any]] = {}
-    """Of a variant: those that a user cannot change, with their values."""
+    """Settings of a variant that a user cannot change, with their values."""
     own_module_refused: ClassVar[str] = ""
-    """Why no RLModule can take the networks' place; "": RLlib's algorithm of the name takes one."""
+    """Why no RLModule can replace the networks; "": RLlib's algorithm of this name takes one."""
     _kinds: ClassVar[Mapping[str, Any]] = {}
-    """Every setting's annotation by its name."""
+    """The annotation of every setting, by name."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -122,12 +123,12 @@ class Settings:
         own |= {name: kinds[name] for name in inherited & vars(cls).keys() - own.keys()}
         for name, kind in own.items():
             default, is_setting = vars(cls).get(name), "ClassVar" not in str(kind)
-            if is_setting and isinstance(default, list | dict | Settings):  # each has its own
+            if is_setting and isinstance(default, list | dict | Settings):  # one for each
                 setattr(cls, name, field(default_factory=partial(copy.deepcopy, default)))
         made = {name: vars(cls)[name] for name in own if isinstance(vars(cls).get(name), Field)}
         dataclass(kw_only=True)(cls)
         cls._kinds = {one.name: kinds[one.name] for one in fields(cls) if one.name != MODEL}
-        for name, default in made.items():  # for whoever makes it a dataclass again
+        for name, default in made.items():  # for a caller that applies `dataclass` again
             setattr(cls, name, default)
 
     @classmethod
@@ -152,16 +153,16 @@ class Settings:
 
     @classmethod
     def read(cls, algorithm: str, given: Mapping[str, Any], of_model: Mapping[str, Any]) -> Self:
-        """Returns settings with what a user gave, everything else at its default.
+        """Returns the settings with the values that a user gave, all others at their defaults.
 
         Args:
-            algorithm: named in messages.
-            given: the settings.
-            of_model: those of networks.
+            algorithm: its name, for messages.
+            given: the settings that the user gave.
+            of_model: the network settings that the user gave.
 
         Raises:
-            AlgorithmProblem: names are unknown, with a line for each; a value is of the wrong kind
-                or beyond its range, or values do not go together.
+            AlgorithmProblem: names are unknown, with a line for each; a value is of the wrong type
+                or out of its range, or values do not go together.
         """
         made = cls()
         model: Settings | None = getattr(made, MODEL, None)
@@ -185,13 +186,13 @@ class Settings:
     def _take(
         self, algorithm: str, what: str, given: Mapping[str, Any], model: Collection[str] = ()
     ) -> None:
-        """Sets what a user gave, as far as it is of the declared types.
+        """Sets the values that a user gave, after checking them against the declared types.
 
         Args:
-            algorithm: named in messages.
-            what: the values are, in messages.
-            given: they, by name.
-            model: names of network settings, where a brought setting may belong.
+            algorithm: its name, for messages.
+            what: a setting is called in messages, such as "model setting".
+            given: the values by name.
+            model: names of the network settings, among which an unknown name may belong.
         """
         known = self.known()
         refusals = [
@@ -203,7 +204,7 @@ class Settings:
             which, kind = f"{algorithm}'s {what} {name!r}", known[name]
             value = read_as(which, value, kind)
             for part in getattr(kind, "__metadata__", ()):
-                if inspect.isfunction(part):  # reads what its type is not check enough of
+                if inspect.isfunction(part):  # checks further than the type does
                     value = part(which, value, getattr(self, name))
             setattr(self, name, value)
 
@@ -225,10 +226,10 @@ class Settings:
         return f"has no {what} {name!r}{suggestion(name, known)}"
 
     def validate(self) -> None:
-        """Checks each setting, and in a subclass what concerns several.
+        """Checks each setting, and in subclasses also combinations of settings.
 
         Raises:
-            ValueError: with the sentence that a user reads.
+            ValueError: a check failed; with the sentence that a user reads.
         """
         for name, kind in self._kinds.items():
             if problem := _find_problem(name, getattr(self, name), kind):
@@ -239,20 +240,20 @@ class Settings:
 
 
 def settings_class_of(trainer_class: Any) -> Any:
-    """Returns the dataclass that is a trainer's class's ``Settings``; None: it has none."""
+    """Returns the dataclass ``Settings`` of a trainer's class; None: it has none."""
     found = getattr(trainer_class, "Settings", None)
     return found if isinstance(found, type) and is_dataclass(found) else None
 
 
 MODEL = "model"
-"""The field that has the settings of networks."""
+"""Name of the field with the settings of networks."""
 
 
 def _find_problem(name: str, value: Any, kind: Any) -> str:
-    """Returns what is wrong with a value that is of a type, "" for nothing."""
+    """Returns what is wrong with a value of an annotated type, "" for nothing."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        # The narrowest first, which was put around the others.
+        # The outermost first, which is the narrowest.
         checks = [c for c in reversed(kind.__metadata__) if isinstance(c, Check | ScheduleCheck)]
         problems = (check.find_problem(name, value) for check in checks)
         return next(filter(None, problems), "") or _find_problem(name, value, args[0])

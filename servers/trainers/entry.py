@@ -1,4 +1,4 @@
-"""What is known of a trainer's class before it learns: its settings, and what is wrong with it."""
+"""Reads a trainer's class: its settings, what it needs, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ from muxrl.servers.trainers.interface import LearnsFrom, PolicySpec
 from muxrl.servers.trainers.spaces import SpaceCheck
 
 OWN = "muxrl.servers.algorithms."
-"""Where muxrl's own classes are."""
+"""Package of muxrl's own trainers."""
 METHODS = ("act", "learn", "state", "load")
 _OF_RLLIB = ("PPO", "APPO", "IMPALA", "DQN", "SAC")
-"""What RLlib has, too, as RLLIB_PPO and so on."""
+"""Algorithms that RLlib has, too, as RLLIB_PPO and so on."""
 UNSCALED_AGENTS = replace(MASKED_AGENTS, is_scaled=False)
-"""Agents that act in the simulation's own bounds."""
+"""Seats of agents whose actions are in the simulation's own bounds, not scaled from -1..1."""
 _LEARNS_FROM = ("newest", "recent", "replay")
 
 
@@ -59,9 +59,9 @@ class TrainerEntry(Algorithm):
     """A trainer's class as an algorithm.
 
     Attributes:
-        name: the import path, or the name under which a package has registered it.
-        source: the class, or a function that returns a trainer; of muxrl's own where it is found,
-            "module:name", since it imports torch.
+        name: the import path, or the name under which a package has registered the class.
+        source: the class, or a function that returns a trainer; for muxrl's own trainers their
+            path, "module:name", since importing them imports torch.
     """
 
     name: str
@@ -69,13 +69,16 @@ class TrainerEntry(Algorithm):
 
     @property
     def make(self) -> Any:
-        """The class, or the function."""
+        """The class, or the function that returns a trainer."""
         return _found_at(self.source) if isinstance(self.source, str) else self.source
 
     @functools.cached_property
     def settings_class(self) -> Any:
-        """Subclass of `Settings` that declares what a user may set; None: the arguments of another
-        dataclass do, or of the class behind the first."""
+        """Subclass of `Settings` that declares what a user may set.
+
+        None: the fields of another dataclass are the settings, or else the constructor's arguments
+        after the first.
+        """
         if isinstance(self.source, str):
             return _found_at(f"{OWN}settings:settings_of")(self.source.partition(":")[2])
         declared = settings_class_of(self.make)
@@ -88,13 +91,15 @@ class TrainerEntry(Algorithm):
 
     @property
     def _plain_settings(self) -> Any:
-        """A dataclass ``Settings`` that is none of `Settings`; None: there is none."""
+        """The class's dataclass ``Settings`` if it is no subclass of `Settings`; else None."""
         found = None if isinstance(self.source, str) else settings_class_of(self.make)
         return None if found is None or issubclass(found, Settings) else found
 
     def _declared(self, name: str, default: Any = None) -> Any:
-        """Returns what the class declares besides its settings; of muxrl's own, and subclasses of
-        these, the settings do it, so that who asks imports no torch."""
+        """Returns an attribute that the class declares, such as ``seating``.
+
+        muxrl's own trainers declare it in their settings, so that reading it imports no torch.
+        """
         found = getattr(self.settings_class, name, default)
         return found if isinstance(self.source, str) else getattr(self.make, name, found)
 
@@ -108,7 +113,7 @@ class TrainerEntry(Algorithm):
 
     @property
     def summary(self) -> str:
-        """First line of its docstring."""
+        """First line of the class's docstring."""
         return (inspect.getdoc(self.make) or "").partition("\n")[0]
 
     @functools.cached_property
@@ -136,7 +141,7 @@ class TrainerEntry(Algorithm):
         return self._has("weights") and self._has("set_weights")
 
     def _has(self, attribute: str) -> bool:
-        """Whether the class has something that not all need; muxrl's own have it."""
+        """Whether the class has an optional attribute; muxrl's own classes have them all."""
         return isinstance(self.source, str) or hasattr(self.make, attribute)
 
     @property
@@ -147,7 +152,7 @@ class TrainerEntry(Algorithm):
     def acts_while_learning(self) -> bool:
         if isinstance(self.source, str):
             return True
-        # What a function will return nobody knows.
+        # What a function will return is unknown; a copy may act.
         return bool(getattr(self.make, "acts_while_learning", not isinstance(self.make, type)))
 
     @property
@@ -157,8 +162,10 @@ class TrainerEntry(Algorithm):
     # --- settings -----------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """Returns those that its class declares; else the arguments, without defaults that no
-        config can hold, such as a class."""
+        """Returns the declared settings, else the arguments, with their defaults.
+
+        Arguments are left out if a config cannot hold their default, such as a class.
+        """
         if self.settings_class:
             return dict(sorted(self.settings_class().known_values().items()))
         found = {n: p.default for n, p in self._parameters().items() if p.default is not p.empty}
@@ -169,7 +176,7 @@ class TrainerEntry(Algorithm):
             return dict(signature_of(plain).parameters)
         try:
             parameters = list(signature_of(self.make).parameters.values())
-        except (TypeError, ValueError):  # of a class written in C, which may take anything
+        except (TypeError, ValueError):  # a class written in C may take anything
             return {"settings": inspect.Parameter("settings", inspect.Parameter.VAR_KEYWORD)}
         return {p.name: p for p in parameters[1:] if p.kind is not p.VAR_POSITIONAL}
 
@@ -183,7 +190,7 @@ class TrainerEntry(Algorithm):
         return self.settings_class().known_of_model if self.settings_class else {}
 
     def make_settings(self, config: ServerConfig | ServerPlan) -> Any:
-        """Returns the object of its class's ``Settings`` with what a user gave.
+        """Returns an instance of ``settings_class`` with the values that a user gave.
 
         Raises:
             AlgorithmProblem: see `Settings.read`.
@@ -246,10 +253,10 @@ class TrainerEntry(Algorithm):
     def find_problems(self, plan: ServerPlan, others: Sequence[Algorithm] = ()) -> Iterator[str]:
         """Yields a sentence for each reason why it cannot learn for a plan's agents.
 
-        It makes trainers, which act on drawn observations, and load what they call their state; not
-        those whose answers are trusted, of which the spaces tell.
+        This makes the trainers, has them act on drawn observations, and load their own state. For
+        trusted trainers the check of the spaces is enough.
         """
-        needs_state = self.reads_state and not self.seating.is_joint  # which observe one, too
+        needs_state = self.reads_state and not self.seating.is_joint  # joint ones observe it, too
         if needs_state and plan.agents and plan.state_size is None:
             yield (
                 f"{self.name} learns with the global state (reads_state), and none is sent: give "
@@ -270,7 +277,7 @@ class TrainerEntry(Algorithm):
             first = next(iter(actors.learners.values()))
             yield from self._attribute_problems(first)
             for policy_id in actors.learners:
-                # One is enough, and others may be unlike it, which is said elsewhere.
+                # One seat is enough; whether the others are alike is checked elsewhere.
                 seat = next(one for one in seats.values() if one.policy_id == policy_id)
                 actors.answer(asked_of([seat], [drawn_observation(seat)], plan.agents))
             actors.put("state", actors.get("state"))
@@ -312,11 +319,11 @@ class TrainerEntry(Algorithm):
 
         Args:
             plan: the server.
-            seats: its own.
-            state_sizes: of each policy, where these seats do not tell.
+            seats: of the server, by seat id.
+            state_sizes: by policy: the length of the global state, if the seats do not tell.
 
         Raises:
-            AlgorithmProblem: the class raised, or what it made lacks a method.
+            AlgorithmProblem: the class raised, or made an object that lacks a method.
         """
         specs: dict[str, PolicySpec] = {}
         for i, policy_id in enumerate(dict.fromkeys(seat.policy_id for seat in seats.values())):
@@ -358,7 +365,7 @@ class TrainerEntry(Algorithm):
             if plain := self._plain_settings:
                 settings = plain(**settings)
             trainer = self._make(spec, plan, settings)
-        except (Exception, SystemExit) as error:  # the class is the user's
+        except (Exception, SystemExit) as error:  # raised by the user's class
             raise AlgorithmProblem(
                 f"{self.name} cannot be made for policy {spec.policy_id!r}: "
                 f"{type(error).__name__}: {error}; it is called with (policy, {way})"
@@ -411,17 +418,17 @@ class TrainerEntry(Algorithm):
         return found is None or bool(found)
 
     def _call_declared(self, name: str, plan: ServerPlan, *more: Any) -> Any:
-        """Returns what a method says of a server's settings; None: there is none."""
+        """Calls a class method with a server's settings; returns None if the class has none."""
         method = self._declared(name)
         return method(self.make_settings(plan), *more) if self.settings_class and method else None
 
 
 @functools.cache
 def _found_at(path: str) -> Any:
-    """Returns what muxrl has at an import path.
+    """Returns the object at an import path of muxrl.
 
     Raises:
-        AlgorithmProblem: it cannot be imported, as where torch is not installed.
+        AlgorithmProblem: it cannot be imported, for instance because torch is not installed.
     """
     return import_named("algorithm", path, path)
 
@@ -440,7 +447,7 @@ def _is_json(value: Any) -> bool:
 
 
 def drawn_observation(seat: Seat) -> Any:
-    """Returns an observation of a seat's space, every action available and nobody absent."""
+    """Draws an observation of a seat's space, with all actions available and nobody absent."""
     space = seat.observation_space
     rng = np.random.default_rng(0)
     drawn: dict[str, np.ndarray] = {}
@@ -449,7 +456,7 @@ def drawn_observation(seat: Seat) -> Any:
         drawn[key] = rng.uniform(low, high).astype(np.float32)
     for key in BINARY_KEYS & drawn.keys():
         drawn[key] = np.ones_like(drawn[key])
-    if seat.is_team and ACTION_MASK in drawn:  # whose members may have fewer actions than others
+    if seat.is_team and ACTION_MASK in drawn:  # some members may have fewer actions
         drawn[ACTION_MASK] = seat.actions.masks
     return drawn if isinstance(space, DictSpace) else drawn[OBS]
 
@@ -457,11 +464,11 @@ def drawn_observation(seat: Seat) -> Any:
 def asked_of(
     seats: Sequence[Seat], observations: Sequence[Any], agents: Mapping[str, AgentPlan]
 ) -> Asked:
-    """Returns what seats of a policy ask greedily, outside of any episode.
+    """Returns the request of a policy's seats for greedy actions, outside of any episode.
 
     Args:
-        seats: these.
-        observations: what each of them reads.
+        seats: of one policy.
+        observations: of each seat.
         agents: of the server.
     """
     known = Seats(agents, {seat.seat_id: seat for seat in seats})

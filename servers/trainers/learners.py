@@ -1,4 +1,4 @@
-"""Has a server's trainers learn; one that an update spoilt goes back to where it was sound."""
+"""Has a server's trainers learn, and undoes updates that have made their numbers unsound."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from muxrl.servers.training.thread import LOSS
 
 
 class Learners(dict[str, Any]):
-    """The trainers that learn, by policy.
+    """The trainers that learn, by policy id.
 
     Args:
-        trainers: by policy.
-        call: calls their methods.
+        trainers: by policy id.
+        call: calls methods of the trainers.
     """
 
     def __init__(self, trainers: Mapping[str, Trainer], call: Calls) -> None:
@@ -39,21 +39,21 @@ class Learners(dict[str, Any]):
             if hasattr(one, "skipped"):
                 one.skipped = self.skipped
         self.largest_seen: Callable[[], Iterable[Number]] = tuple
-        """Returns the largest numbers that were ever learned from, with what each is."""
-        self._sound: dict[str, SoundState] = {}  # from the first update on
+        """Returns the largest numbers that were ever learned from, with what each of them is."""
+        self._sound: dict[str, SoundState] = {}  # filled at the first update
 
     def forget_sound(self) -> None:
-        """Takes what the trainers hold now for sound: they have loaded another state."""
+        """Takes the trainers' present states for sound, after they have loaded others."""
         self._sound = {}
 
     def learn_all(
         self, played: Mapping[str, Sequence[Trajectory]], env_steps: int
     ) -> dict[str, dict[str, float]]:
-        """Has the trainers learn what was played, by policy; returns their metrics.
+        """Has the trainers learn from a batch; returns their metrics by policy id.
 
         Args:
-            played: by policy.
-            env_steps: sampled so far, these included.
+            played: the batch's pieces of episodes, by policy id.
+            env_steps: env steps sampled so far, including this batch.
 
         Raises:
             TrainerFailed, LearnerDiverged: see `learn`.
@@ -75,12 +75,12 @@ class Learners(dict[str, Any]):
     def learn(
         self, policy_id: str, trajectories: Sequence[Trajectory], env_steps: int
     ) -> dict[str, float]:
-        """Has a trainer learn; returns its metrics.
+        """Has a policy's trainer learn; returns its metrics.
 
-        If its state is not sound then, it goes back to the last one that was.
+        If its state is unsound after that, it goes back to its last sound state.
 
         Raises:
-            TrainerFailed: it raised, or returned no metrics.
+            TrainerFailed: the trainer raised, or returned invalid metrics.
             LearnerDiverged: too many updates in a row were skipped.
         """
         trainer: Any = self[policy_id]
@@ -100,7 +100,7 @@ class Learners(dict[str, Any]):
             metrics = self._metrics(
                 policy_id, self._call("learn", policy_id, lambda: trainer.learn(trajectories))
             )
-        except TrainerFailed as error:  # perhaps of what is judged now
+        except TrainerFailed as error:  # perhaps since its state is unsound
             failure = error
         is_due = sound.is_due or failure is not None
         if self._undo_if_corrupt(policy_id, trajectories, failure, is_all=is_due):
@@ -118,13 +118,13 @@ class Learners(dict[str, Any]):
         return {**metrics, NUM_SKIPPED_UPDATES: num} if num else metrics
 
     def undo_if_corrupt(self) -> None:
-        """Has trainers that are not sound go back to where they were; before they are saved.
+        """Has trainers with unsound states go back to their last sound ones, before a save.
 
         Raises:
-            TrainerFailed: one cannot.
+            TrainerFailed: a trainer cannot go back.
         """
         for policy_id in self._sound:
-            with contextlib.suppress(LearnerDiverged):  # it will be again
+            with contextlib.suppress(LearnerDiverged):  # raised again by the next update
                 self._undo_if_corrupt(policy_id, (), None, is_all=True)
 
     def _undo_if_corrupt(
@@ -135,10 +135,10 @@ class Learners(dict[str, Any]):
         *,
         is_all: bool,
     ) -> bool:
-        """Returns whether an update was undone.
+        """Undoes the last update if the state is unsound; returns whether it was undone.
 
         Raises:
-            LearnerDiverged: one too many.
+            LearnerDiverged: too many updates in a row were undone.
         """
         sound = self._sound[policy_id]
         corrupt: str = self._call("state", policy_id, partial(sound.find_corrupt, is_all=is_all))

@@ -1,7 +1,8 @@
-"""What a server gives to clients that act in its place: its networks as plain arrays.
+"""Gives a server's networks, as plain arrays, to clients that act in the server's place.
 
-It does so for Discrete actions alone, of networks of plain layers, whose observations the client
-can read as the server does. Everything else is refused by name, by the server as by `muxrl check`.
+This works only for Discrete actions and networks of plain layers, if the client can read their
+observations as the server does. Anything else is refused with the reason, by the server and by
+`muxrl check`.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class LocalInference:
     Attributes:
         plan: the server.
         entry: its algorithm.
-        seats: its agents.
-        observing: how it reads observations.
+        seats: of its agents.
+        observing: reads observations for it.
         actors: its trainers.
         problem: why clients cannot act in its place; "" if they can.
     """
@@ -51,7 +52,7 @@ class LocalInference:
         self._newest: tuple[int, float | None, bytes] | None = None
         self.problem = self._find_problem()
         self._states: dict[str, StateShape] = {}
-        """By seat id, what a client says of its recurrent state."""
+        """By seat id: the recurrent state that a client sends with its steps."""
         if not self.problem:
             for seat in self.seats:
                 for key, value in self.actors.initial_state(seat.policy_id).items():
@@ -59,20 +60,20 @@ class LocalInference:
 
     @property
     def _reads_log_probs(self) -> bool:
-        """Whether the learner reads with which probabilities actions were chosen."""
+        """Whether the learner reads the log-probabilities of actions."""
         return self.entry.learns_from != "replay"
 
     def epsilon(self) -> float | None:
-        """Returns the probability of an action at random; None: actions are drawn from logits."""
+        """Returns the current probability of a random action; None: there is no epsilon."""
         if self.problem:
             return None
-        return self.actors.epsilon(self._policy_ids[0])  # it is the same of all
+        return self.actors.epsilon(self._policy_ids[0])  # equal for all policies
 
     def check(self, feed: Feed, *, reports_logged: bool = False) -> PlayedCheck:
-        """Returns what reads steps in which clients acted.
+        """Returns the reader of steps in which clients acted by themselves.
 
         Args:
-            feed: the server's, which says how old its own actions can be.
+            feed: of the server; limits how old its own actions can be.
             reports_logged: see `PlayedCheck`.
         """
         return PlayedCheck(
@@ -86,7 +87,7 @@ class LocalInference:
         )
 
     def weights(self) -> bytes:
-        """Returns the newest `PolicyWeights` in msgpack; encoded once for each version."""
+        """Returns the newest `PolicyWeights` in msgpack; each version is encoded only once."""
         if self.problem:
             return encode(PolicyWeights(self.plan.server_id, problem=self.problem))
         now = self.actors.weights_seq_no, self.epsilon()
@@ -145,19 +146,19 @@ class LocalInference:
 
 
 def of_one_s_own(name: str) -> str:
-    """Returns why clients cannot act with a trainer that tells nobody its network."""
+    """Returns why clients cannot act in the place of a trainer without `acting_network`."""
     return f"only the server can act with a trainer of one's own ({name})"
 
 
 def find_local_problem(plan: ServerPlan) -> str:
-    """Says why clients could not act in a server's place; "" if they could.
+    """Returns why clients could not act in a server's place; "" if they could.
 
-    It makes the server's trainers. The plan must be one without problems.
+    This makes the server's trainers. The plan must have no problems.
     """
     entry, observing = find_trainer(plan.algorithm), Observing(plan)
     if entry is None:
         return no_weights(plan.algorithm)
-    if entry.make is None:  # it is a process of its own
+    if entry.make is None:  # the server is another process
         return of_one_s_own(entry.name)
     seats = entry.seating.make_seats(plan, observing)
     actors = entry.make_actors(plan, seats)

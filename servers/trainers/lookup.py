@@ -1,4 +1,4 @@
-"""Finds what learns by its name: an import path, or a name that a package has registered.
+"""Finds a trainer by its name: an import path, or a name that a package has registered.
 
 A package, muxrl itself too, registers a name in its ``pyproject.toml``:
 
@@ -31,15 +31,15 @@ EXAMPLE = "my_package.my_module:Mine"
 
 @functools.cache
 def registered() -> dict[str, str]:
-    """Returns the import path of each name that an installed package has registered, by name."""
+    """Returns the import paths of all names that installed packages have registered, by name."""
     found = {point.name: point.value for point in metadata.entry_points(group=GROUP)}
     return dict(sorted((found | _of_checkout()).items(), key=lambda item: item[0].lower()))
 
 
 def _of_checkout() -> dict[str, str]:
-    """Returns what the checkout that muxrl runs from registers, {} outside of one.
+    """Returns the names that the checkout of muxrl registers; {} if muxrl runs from none.
 
-    Its metadata may be older than it.
+    Installed metadata may be older than the checkout.
     """
     path = Path(__file__).resolve().parents[2] / "pyproject.toml"
     if not path.is_file():
@@ -50,14 +50,14 @@ def _of_checkout() -> dict[str, str]:
 
 
 def registered_name(name: str) -> str:
-    """Returns a name in the letters in which it is registered; an import path as it is."""
+    """Returns a registered name in its registered upper and lower case; any other unchanged."""
     return next((own for own in registered() if own.lower() == name.lower()), name)
 
 
 def find_trainer(name: str) -> TrainerEntry | None:
-    """Returns the entry of a trainer of people's own; None: the name is of another algorithm.
+    """Returns the entry of a trainer by its name; None: the name is of another algorithm.
 
-    A function counts as one that makes trainers: what it returns is known when it is called.
+    Any function is taken for one that makes trainers.
 
     Raises:
         AlgorithmProblem: it cannot be imported, or is neither a trainer nor an RLlib config.
@@ -72,7 +72,7 @@ def find_trainer(name: str) -> TrainerEntry | None:
     found = import_named("algorithm", path, EXAMPLE)
     is_class = isinstance(found, type)
     if is_class and any(one.__name__ == "AlgorithmConfig" for one in found.__mro__):
-        from muxrl.servers.trainers.rllib.entry import entry_of  # which imports RLlib
+        from muxrl.servers.trainers.rllib.entry import entry_of  # imports RLlib
 
         return entry_of(name, found)
     if any(hasattr(found, method) for method in ("act", "learn")) if is_class else callable(found):
@@ -86,12 +86,15 @@ def find_trainer(name: str) -> TrainerEntry | None:
 
 @dataclass(frozen=True)
 class ExternalEntry(TrainerEntry):
-    """What `servers.X.command` starts, or is at `servers.X.address`; it checks its own settings."""
+    """A server in another process, of `servers.X.command` or `servers.X.address`.
+
+    The process checks its own settings.
+    """
 
     name: str = EXTERNAL
     source: Any = None
     has_groups: bool = False
-    """Whether the config gives it groups; the process refuses what it has no use for."""
+    """Whether the config gives the server groups; the process may refuse them."""
 
     @property
     def summary(self) -> str:
@@ -99,19 +102,19 @@ class ExternalEntry(TrainerEntry):
 
     @property
     def seating(self) -> Seating:
-        """The process drops what it does not need, such as the state."""
+        """Seats with all parts; the process drops those that it does not need, as the state."""
         return TEAMS if self.has_groups else UNSCALED_AGENTS
 
     @property
     def asks_for_state(self) -> bool:
-        """It is for the process to say."""
+        """True, since only the process knows."""
         return True
 
     def configured(self, config: ServerConfig | ServerPlan) -> Self:
         return replace(self, has_groups=bool(config.groups))
 
     def find_while_learning(self, given: WhileLearning) -> WhileLearning:
-        """It is for the process to decide."""
+        """Returns the config's value, since the process decides."""
         return given
 
     def settings(self) -> dict[str, Any]:
@@ -130,7 +133,7 @@ class ExternalEntry(TrainerEntry):
             yield f"has the address {config.address!r}; it must look like '127.0.0.1:9950'"
 
     def find_problems(self, plan: ServerPlan, others: Sequence[Any] = ()) -> Iterator[str]:
-        """Yields nothing: the process says it when the run begins."""
+        """Yields nothing: the process reports problems when the run begins."""
         yield from ()
 
     def make_actors(self, *_: Any) -> Actors:

@@ -1,8 +1,7 @@
-"""A trainer's state as plain values, which a checkpoint can hold without pickle, and back.
+"""Turns a trainer's state into plain values, which a checkpoint can hold without pickle, and back.
 
-`muxrl.servers.checkpoints.state_file` writes dicts with text keys and arrays. Here PyTorch's
-tensors and dicts with other keys (an optimizer's ``state_dict``) become such, and come back as they
-were.
+`muxrl.servers.checkpoints.state_file` writes dicts with text keys, and arrays. PyTorch's tensors,
+and dicts with other keys (an optimizer's ``state_dict``), are turned into these and back.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ _TENSOR, _ITEMS, _BYTES = "@tensor", "@items", "@bytes"
 
 
 def to_plain(value: Any, path: str = "state") -> Any:
-    """Returns a state as plain values; arrays are copied, so that it stays what it is now.
+    """Returns a state as plain values; arrays are copied, so that later changes do not matter.
 
     Raises:
-        TypeError: something is no number, text, array, tensor, None, dict, list or tuple; the
-            sentence says where.
+        TypeError: a part is no number, text, array, tensor, None, dict, list or tuple; the
+            sentence says where it is.
     """
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
@@ -50,7 +49,7 @@ def to_plain(value: Any, path: str = "state") -> Any:
 
 
 def from_plain(value: Any) -> Any:
-    """Undoes `to_plain`; tensors are on the CPU."""
+    """Undoes `to_plain`; tensors come back on the CPU."""
     if isinstance(value, list):
         return [from_plain(v) for v in value]
     if isinstance(value, tuple):
@@ -67,11 +66,11 @@ def from_plain(value: Any) -> Any:
 
 
 Path = tuple[Any, ...]
-"""Keys and places on the way to a part of a state."""
+"""The keys and indices that lead to a part of a state."""
 
 
 def leaves(state: Any) -> Iterator[tuple[Path, Any]]:
-    """Yields what is no dict, list or tuple in a state, plain or not, with the way to it."""
+    """Yields the parts of a state, plain or not, that are no dict, list or tuple, with paths."""
     left: list[tuple[Path, Any]] = [((), state)]
     while left:
         path, value = left.pop()
@@ -86,7 +85,7 @@ def leaves(state: Any) -> Iterator[tuple[Path, Any]]:
 
 
 def shown(path: Path) -> str:
-    """Returns a path as Python writes it, "['net'][0]"."""
+    """Returns a path as in Python code, "['net'][0]"."""
     return "".join(f"[{key!r}]" for key in path if key != _TENSOR)
 
 
@@ -97,9 +96,9 @@ def shapes_of(state: Any) -> dict[str, tuple[int, ...]]:
 
 
 def find_not_finite(state: Any) -> str:
-    """Returns where a plain state has a tensor with NaN or infinity; "" if it has none.
+    """Returns the path of a tensor with NaN or infinity in a plain state; "" if there is none.
 
-    Arrays may have them: a buffer that is not filled yet, a best value so far.
+    Arrays may have such numbers: a buffer that is not filled yet, a best value so far.
     """
     for path, one in leaves(state):
         if _TENSOR in path and one.dtype.kind == "f" and not np.isfinite(one).all():

@@ -1,4 +1,4 @@
-"""Policies that trainers of people's own learn; see `muxrl.servers.trainers.interface`."""
+"""The policies of a server whose trainers learn; see `muxrl.servers.trainers.interface`."""
 
 from __future__ import annotations
 
@@ -47,19 +47,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _STEPS_EACH, _SECONDS_EACH = "min_sample_timesteps_per_iteration", "min_time_s_per_iteration"
-"""Settings, where a trainer's class has them."""
+"""Names of the settings for the least env steps and seconds of an iteration, which a trainer's
+class may have."""
 
 
 @dataclasses.dataclass
 class TrainerLearning:
-    """Trainers, for the learning thread; see `muxrl.servers.training.thread.Learning`.
+    """Has trainers learn, for the learning thread; see `muxrl.servers.training.thread.Learning`.
 
     Attributes:
         acting: the trainers.
-        feed: where batches come from.
-        env_steps_each: that an iteration has at least.
-        seconds_each: that an iteration takes at least.
-        begun_at: env steps before the iteration that is under way; None: none is.
+        feed: the source of batches.
+        env_steps_each: least env steps of an iteration.
+        seconds_each: least duration of an iteration.
+        begun_at: env steps before the present iteration; None: between iterations.
+        policy_lag: of the last batch.
     """
 
     acting: Actors
@@ -71,7 +73,7 @@ class TrainerLearning:
 
     def train(self) -> Mapping[str, Mapping[str, float]]:
         actors, start_s = self.acting, time.monotonic()
-        if self.begun_at is None:  # else it continues after a resumption
+        if self.begun_at is None:  # else a resumed run continues an iteration
             self.begun_at = actors.num_env_steps_sampled
         metrics: dict[str, Mapping[str, float]] = {}
         while True:
@@ -110,8 +112,8 @@ class TrainerPolicies:
         on_failure: see `LearningThread`.
 
     Raises:
-        ServerProblem: a trainer or the callbacks cannot be made, or it cannot begin with, or
-            continue from, the checkpoint that the plan names.
+        ServerProblem: a trainer or the callbacks cannot be made, or the server cannot begin with,
+            or continue from, the checkpoint that the plan names.
     """
 
     def __init__(
@@ -127,7 +129,7 @@ class TrainerPolicies:
         self._entry = entry
         self.num_refused_checkpoints = 0
         self.checkpoint_problem = ""
-        """Why the last one was not written; "" if it was."""
+        """Why the last checkpoint was not written; "" if it was."""
         observing = Observing(plan)
         seats = entry.seating.make_seats(plan, observing)
         with raised_by(plan, "make its trainers,", entry.name):
@@ -188,7 +190,7 @@ class TrainerPolicies:
         )
         if plan.initialize_from and not plan.resume_from:
             self._initialize()
-        if plan.keeps_untrained:  # a checkpoint brings those of its run's beginning
+        if plan.keeps_untrained:  # a checkpoint replaces them by those of its run's beginning
             self.acting.keep_untrained()
         if plan.resume_from:
             with raised_by(plan, "go on from", plan.resume_from):
@@ -208,14 +210,14 @@ class TrainerPolicies:
 
     def finish(self, timeout_s: float) -> bool:
         has_ended = self._thread.stop(timeout_s)
-        self._normalization.observing.freeze()  # what acts from now on does not change any more
+        self._normalization.observing.freeze()  # statistics stay as they are now
         return has_ended
 
     def drain_records(self) -> list[Record]:
         return self._thread.drain_records()
 
     def live(self) -> LiveCheckpoint:
-        """Returns the policies as they act now, for a pool on another server; from any thread.
+        """Returns the policies as they act now, for a pool on another server, in any thread.
 
         Raises:
             TrainerFailed: a trainer does not give its weights.
@@ -244,7 +246,7 @@ class TrainerPolicies:
 
     @property
     def _about(self) -> dict[str, Any]:
-        """What a checkpoint's note says besides what that of every server that learns does."""
+        """Entries of a checkpoint's note that only servers with trainers have."""
         return {
             "trainer": self._entry.name,
             "state_sizes": {p: spec.state_size for p, spec in self.acting.specs.items()},
@@ -284,7 +286,7 @@ class TrainerPolicies:
         logger.info("checkpoint in %s", path)
 
     def _get_serving_state(self) -> State:
-        """Returns what a server has counted and not learned yet, and where its generators are."""
+        """Returns counts, samples not learned from yet, and the states of random generators."""
 
         def serving() -> State:
             return {
@@ -304,11 +306,11 @@ class TrainerPolicies:
         return state
 
     def _replays(self) -> dict[str, Any]:
-        """Returns the trainers whose replay is saved apart, by policy."""
+        """Returns the trainers whose replay is saved apart, by policy id."""
         return {p: one for p, one in self.acting.learners.items() if hasattr(one, "replay_state")}
 
     def _get_replay(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-        """Returns the replays, if they are to be saved, and a note of them."""
+        """Returns the replays, None if they are not saved, and an entry for the note."""
         replays = self._replays()
         if not replays:
             return None, {}
@@ -342,11 +344,11 @@ class TrainerPolicies:
         acting.set_random_state(state["acting"])
         self._normalization.set_state(state["normalization"])
         if state["untrained"] is not None and self._plan.keeps_untrained:
-            acting.untrained = state["untrained"]  # else of the same seed, as it was built
-        set_random_state(state["random"])  # last, since what is built and loaded draws
+            acting.untrained = state["untrained"]  # else they were made anew from the same seed
+        set_random_state(state["random"])  # last, since building and loading draw
 
     def _restore_replay(self, checkpoint: Checkpoint, env_steps: int) -> None:
-        """Continues the replays, or has learning wait until they are filled again."""
+        """Loads the replays, or makes learning wait until they are filled again."""
         replays = self._replays()
         if not replays:
             return
@@ -397,7 +399,13 @@ class TrainerPolicies:
 def _with_critic(
     weights: Mapping[str, Any], ours: Mapping[str, Any], begin: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Returns weights of a policy, but for those whose names begin so, which are ours."""
+    """Returns a policy's weights from a checkpoint, but its critic's from `ours`.
+
+    Args:
+        weights: of the checkpoint, by name.
+        ours: as they are now, by name.
+        begin: prefixes of the names of the critic's weights.
+    """
     theirs = {name: one for name, one in weights.items() if not name.startswith(begin)}
     return theirs | {name: one for name, one in ours.items() if name.startswith(begin)}
 
@@ -405,15 +413,17 @@ def _with_critic(
 def _check_shapes(
     saved: Mapping[str, Any], ours: Mapping[str, Any], fitting: Collection[str] = ()
 ) -> None:
-    """Checks that networks of a checkpoint fit, by policy.
+    """Checks that the networks of a checkpoint have the right shapes.
+
+    torch's own error would list every difference on a page.
 
     Args:
-        saved: plain values by policy.
-        ours: likewise.
-        fitting: policies of which what acts fits.
+        saved: plain values of the checkpoint, by policy id.
+        ours: plain values as they are now, by policy id.
+        fitting: ids of the policies whose acting networks fit.
 
     Raises:
-        ValueError: one does not; torch would say so of all that differs, in a page.
+        ValueError: a network does not fit.
     """
     for policy_id, own in saved.items():
         there, here = shapes_of(own), shapes_of(ours[policy_id])

@@ -1,6 +1,7 @@
-"""The algorithms of sb3-contrib that fit, as `stable_baselines3` has Stable-Baselines3's.
+"""The algorithms of sb3-contrib as trainers, as `stable_baselines3` does Stable-Baselines3's.
 
-ARS has no gradient; RecurrentPPO and MaskablePPO are muxrl's own PPO with ``use_lstm`` and masks.
+Not among them: ARS, which has no gradient; RecurrentPPO and MaskablePPO, for which muxrl's own PPO
+has ``use_lstm`` and masks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A trainer's last sound state, to which it returns from an update that has spoilt it.
+"""A trainer's last sound state, to which it goes back after an update that has corrupted it.
 
-What it acts by is looked at after each update. To look at all, and to copy it, takes longer, and so
-is done now and then: what was learned since the last copy is lost with a skipped update.
+The weights that act are checked after each update. Checking and copying the whole state takes
+longer, and is done now and then: a skipped update loses what was learned since the last copy.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from muxrl.servers.trainers.plain_state import Path, from_plain, leaves, shown, 
 from muxrl.servers.training.skipped_updates import MAX_LOSS, size_of
 
 _SHARE = 0.02
-"""Of the time, for looking at a whole state and copying it."""
+"""Share of the time that checking and copying whole states may take."""
 
 
 class SoundState:
-    """The state of a trainer that is sound now.
+    """Keeps a copy of a trainer's sound state.
 
-    Numbers that are not sound now, a best value so far or a buffer that is not filled yet, are
-    not judged later either.
+    Arrays that are unsound from the start, such as a best value so far or a buffer that is not
+    filled yet, are not checked later either.
 
     Args:
-        trainer: whose ``learned_state``, or its ``state``, is kept.
-        num_watched: updates after a skipped one, after each of which all is looked at and copied:
-            a replay may hold the number that has spoilt it still, and nothing would be learned
-            between two.
+        trainer: its ``learned_state``, or else its ``state``, is kept.
+        num_watched: after a skipped update, the whole state is checked and copied after each of so
+            many updates: a replay may still hold the number that has corrupted it, and what was
+            learned in between would be lost again.
     """
 
     def __init__(self, trainer: Any, num_watched: int) -> None:
@@ -43,7 +43,7 @@ class SoundState:
         if hasattr(trainer, "weights"):
             self._often = "weights()", trainer.weights
         elif is_whole and getattr(trainer, "learns_from", "") == "replay":
-            self._often = "", dict  # it takes long to read
+            self._often = "", dict  # a state with its replay takes long to read
         self._num_watched = num_watched
         self._num_left = 0
         self._began_at = time.perf_counter()
@@ -53,31 +53,35 @@ class SoundState:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to look at all, and to keep a copy."""
+        """Whether it is time to check the whole state, and to keep a copy."""
         elapsed_s = time.perf_counter() - self._kept_at
         return self._num_left > 0 or elapsed_s >= self._took_s / _SHARE
 
     def find_corrupt(self, *, is_all: bool) -> str:
-        """Returns what is not sound any more, in words; "" if what was looked at is."""
+        """Returns what is not sound any more, in words; "" if everything checked is sound.
+
+        Args:
+            is_all: whether to check the whole state; else only the weights that act.
+        """
         self._began_at = time.perf_counter()
         found = [one for one in self._beyond(is_all=is_all) if one[0] not in self._exempt]
         place, number = max(found, key=lambda one: size_of(one[1]), default=("", 0.0))
         return place and f"{place} holds {number:.3g}, beyond {MAX_LOSS:.0e} or not finite"
 
     def keep(self) -> None:
-        """Keeps a copy of the state, all of which has just been found sound."""
+        """Keeps a copy of the state, which has just been found sound as a whole."""
         self._copy = to_plain(self._read())
         self._kept_at = time.perf_counter()
         self._took_s = self._kept_at - self._began_at
         self._num_left = max(0, self._num_left - 1)
 
     def go_back(self) -> None:
-        """Has the trainer load the copy."""
+        """Has the trainer load the kept copy."""
         self._trainer.load(from_plain(copy.deepcopy(self._copy)))
         self._num_left = self._num_watched
 
     def _beyond(self, *, is_all: bool) -> Iterator[tuple[str, float]]:
-        """Yields the places of arrays and tensors that are not sound, with their largest number."""
+        """Yields the paths of unsound arrays and tensors, with their largest numbers."""
         name, read = ("state", self._read) if is_all else self._often
         tensors: dict[Any, list[tuple[Path, Any]]] = defaultdict(list)
         for path, leaf in leaves(read()):
@@ -87,12 +91,12 @@ class SoundState:
                     yield f"{name}{shown(path)}", number
             elif hasattr(leaf, "is_floating_point") and leaf.is_floating_point() and leaf.numel():
                 tensors[leaf.device].append((path, leaf))
-        for found in tensors.values():  # of a device, at once: one wait for it
+        for found in tensors.values():  # all of a device at once, to wait for it once
             torch: Any = importlib.import_module("torch")
             with torch.no_grad():
                 norms = torch._foreach_norm([leaf for _, leaf in found])
                 sizes = torch.stack([norm.float() for norm in norms]).tolist()
             for (path, leaf), size in zip(found, sizes, strict=True):
-                # The squares in a norm may overflow, of numbers that are sound.
+                # The squares of sound numbers may overflow in a norm.
                 if not size <= MAX_LOSS and not (size := float(leaf.abs().max())) <= MAX_LOSS:
                     yield f"{name}{shown(path)}", size

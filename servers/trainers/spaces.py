@@ -1,4 +1,4 @@
-"""In which spaces an algorithm can learn."""
+"""Checks in which spaces an algorithm can learn."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from muxrl.protocol.spaces import (
 from muxrl.servers.agents.action_forms import MAX_COMBINATIONS
 
 SpaceProblem = tuple[Literal["observation", "action"], str]
-"""Which of two spaces an algorithm cannot learn in, and the reason."""
+"""Which of the two spaces an algorithm cannot learn in, and the reason."""
 
 SpaceCheck = Callable[[Box, Space], SpaceProblem | None]
-"""From an observation space, as a network reads it, and an action space to what is wrong."""
+"""Takes an observation space, as a network reads it, and an action space; returns what is wrong."""
 
 _OF_PARTS = (
     "; make integers one MultiDiscrete, or numbers one Box; of both, make all integers, with 5 to "
@@ -35,7 +35,7 @@ _OF_PARTS = (
 
 
 def integers_need_bounds(space: Space) -> str:
-    """Returns what makes choices of an action's integers, as the end of a refusal; "": nothing."""
+    """Returns how an action's integers can become choices, as the end of a refusal; "": not."""
     if not isinstance(space, Box) or np.dtype(space.dtype).kind not in "iu":
         return ""
     return "; integers with bounds are choices: give the Box its own, or the server action_bounds"
@@ -46,9 +46,9 @@ class AgentSpaces:
     """A `SpaceCheck` of one agent's spaces.
 
     Attributes:
-        actions: the kinds of action space that the algorithm takes.
-        can_act_unbounded: whether its actions reach beyond -1..1.
-        reads_images: whether a network reads observations of three dimensions.
+        actions: classes of the action spaces that the algorithm takes.
+        can_act_unbounded: whether its actions can be outside of -1..1.
+        reads_images: whether its networks read observations of three dimensions.
     """
 
     actions: tuple[type[Space], ...] = (Discrete, MultiDiscrete, MultiBinary, Box)
@@ -74,7 +74,10 @@ class AgentSpaces:
         return None if problem is None else ("action", problem)
 
     def _box_problem(self, box: Box) -> str | None:
-        """Policies act in -1..1, which is scaled to the bounds; without bounds it is the action."""
+        """Returns why a Box will not do; None: it will.
+
+        Actions in -1..1 are scaled to the bounds; without bounds they are taken as they are.
+        """
         if np.dtype(box.dtype).kind != "f":
             return (
                 f"integers are chosen one by one, out of at most {MAX_CHOICES} each; give the Box "

@@ -1,8 +1,8 @@
-"""Stable-Baselines3's algorithms as trainers: their own ``train()``, buffers and networks.
+"""Stable-Baselines3's algorithms as trainers, with their own ``train()``, buffers and networks.
 
-An example to copy as much as a tool. Agents that share a policy are to it what parallel
-environments are. Settings are the arguments of Stable-Baselines3's class, and ``total_timesteps``,
-by which its schedules go. It draws from the global generators of numpy and torch.
+This is also an example to copy. Stable-Baselines3 sees agents that share a policy as parallel
+environments. The settings are the arguments of its class, and ``total_timesteps``, over which its
+schedules go. It draws from the global generators of numpy and torch.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ _OURS = frozenset(
         *("monitor_wrapper", "_init_setup_model"),
     }
 )
-"""Arguments that the server decides, or that have no meaning on one."""
+"""Arguments that the server sets, or that have no meaning on a server."""
 
 
 class _NoSteps(gymnasium.Env):
-    """The spaces of a policy: Stable-Baselines3 reads them off an environment."""
+    """An environment that only has a policy's spaces, for Stable-Baselines3 to read."""
 
     def __init__(self, policy: PolicySpec) -> None:
         self.observation_space = policy.observation_space
-        self.action_space = copy.deepcopy(policy.action_space)  # it has a generator of its own
+        self.action_space = copy.deepcopy(policy.action_space)  # a space has a generator of its own
 
 
 class _Algorithm:
-    """What both kinds have in common.
+    """Base class of on-policy and off-policy algorithms of Stable-Baselines3.
 
     Args:
-        policy: what it is for; without action masks, which Stable-Baselines3 does not know.
+        policy: to learn; without action masks, which Stable-Baselines3 does not know.
         batch_env_steps: env steps between two calls of ``train()``: ``n_steps`` or ``train_freq``.
         total_timesteps: agent steps over which schedules go.
-        network: Stable-Baselines3's policy, such as ``MlpPolicy``.
-        **settings: its arguments.
+        network: name of Stable-Baselines3's policy, such as ``MlpPolicy``.
+        **settings: arguments of Stable-Baselines3's class.
     """
 
     algorithm: ClassVar[Any]
     gamma: float = 0.99
 
     def __init_subclass__(cls) -> None:
-        """Shows the settings of the class that stands behind, so that a typo is found."""
+        """Gives a subclass the arguments of Stable-Baselines3's class, to find typos."""
         if not hasattr(cls, "algorithm"):
             return
         found = {
@@ -101,7 +101,7 @@ class _Algorithm:
         self._model.set_logger(Logger(folder=None, output_formats=[]))
 
     def weights(self) -> dict[str, Any]:
-        """Returns the networks' parameters."""
+        """Returns the parameters of all networks."""
         return dict(self._model.policy.state_dict())
 
     def set_weights(self, weights: dict[str, Any]) -> None:
@@ -109,7 +109,7 @@ class _Algorithm:
         self._model.policy.load_state_dict(weights)
 
     def network(self) -> torch.nn.Module:
-        """Returns what it acts with."""
+        """Returns the module behind `act`, for files."""
         return _Greedy(self._model.policy)
 
     def state(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class _Algorithm:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Continues from a state."""
+        """Loads what `state` returned."""
         model = self._model
         model.set_parameters(state["parameters"])
         for name in self._variables():
@@ -135,7 +135,7 @@ class _Algorithm:
         return self._model.policy.obs_to_tensor(rows.observations)[0]
 
     def _variables(self) -> list[str]:
-        """Returns the names of tensors that are no network's, such as SAC's ``log_ent_coef``."""
+        """Returns the names of tensors outside of networks, such as SAC's ``log_ent_coef``."""
         names: list[str] = self._model._get_torch_save_params()[1]
         return [name for name in names if hasattr(self._model, name)]
 
@@ -144,7 +144,7 @@ class _Algorithm:
         self._model._update_current_progress_remaining(num, self._total_timesteps)
 
     def _metrics(self) -> dict[str, float]:
-        """Returns what ``train()`` has logged: "loss", "value_loss" and the like."""
+        """Returns the metrics that ``train()`` has logged: "loss", "value_loss" and the like."""
         logged = self._model.logger.name_to_value
         metrics = {name.removeprefix("train/"): float(value) for name, value in logged.items()}
         logged.clear()
@@ -152,7 +152,7 @@ class _Algorithm:
 
 
 class _Greedy(torch.nn.Module):
-    """The scores of discrete actions, or the actions of a Box."""
+    """Returns the scores of Discrete actions, or the greedy actions of a Box."""
 
     def __init__(self, policy: Any) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class _Greedy(torch.nn.Module):
             return policy.q_net(observed)
         if hasattr(policy, "quantile_net"):
             return policy.quantile_net(observed).mean(dim=1)
-        # The mean itself: a distribution checks its arguments, which cannot be traced.
+        # Without a distribution, whose checks of its arguments cannot be traced.
         parameters = getattr(policy.actor, "get_action_dist_params", None)
         action = parameters(observed)[0].tanh() if parameters else policy.actor(observed)
         low, high = map(torch.from_numpy, (policy.action_space.low, policy.action_space.high))
@@ -175,7 +175,7 @@ class _Greedy(torch.nn.Module):
 
 
 class OnPolicy(_Algorithm):
-    """Its rollout buffer holds the trajectories one after another."""
+    """Learns from a rollout buffer that holds a batch's trajectories one after another."""
 
     learns_from: LearnsFrom = "newest"
 
@@ -225,21 +225,21 @@ class OnPolicy(_Algorithm):
 
     @torch.no_grad()
     def probabilities(self, rows: Rows) -> Any:
-        """Returns those of its distribution ``[n, num_actions]``."""
+        """Returns the probabilities of all actions, ``[n, num_actions]``."""
         return self._model.policy.get_distribution(self._seen(rows)).distribution.probs
 
     @torch.no_grad()
     def value(self, rows: Rows) -> Any:
-        """Returns what its critic says ``[n]``."""
+        """Returns the critic's values, ``[n]``."""
         return self._model.policy.predict_values(self._seen(rows))[:, 0]
 
 
 class OffPolicy(_Algorithm):
-    """Its replay is filled with transitions, and drawn from as often as there are batches."""
+    """Adds each batch's transitions to a replay, and calls ``train()`` once for each batch."""
 
     learns_from: LearnsFrom = "replay"
     _noise_std = 0.0
-    """Of Gaussian noise on actions in -1..1."""
+    """Standard deviation of Gaussian noise on actions in -1..1."""
 
     def act(self, rows: Rows) -> Any:
         model = self._model
@@ -253,7 +253,7 @@ class OffPolicy(_Algorithm):
             return model.policy.unscale_action(noisy.clip(-1.0, 1.0))
         model._last_obs = rows.observations
         chosen = model._sample_action(model.learning_starts, noise, len(rows))[0]
-        for _ in range(len(rows)):  # here, since the next action depends on it
+        for _ in range(len(rows)):  # not in `learn`, since the next action depends on it
             self._count(model.num_timesteps + 1)
             model._on_step()  # DQN's target network and exploration rate
         return chosen
@@ -280,7 +280,7 @@ class OffPolicy(_Algorithm):
         return self._metrics()
 
     def learned_state(self) -> dict[str, Any]:
-        """Returns what an update changes: all but the replay."""
+        """Returns the part of the state that an update changes: all but the replay."""
         return super().state()
 
     def state(self) -> dict[str, Any]:
@@ -299,7 +299,7 @@ class OffPolicy(_Algorithm):
     def load(self, state: dict[str, Any]) -> None:
         super().load(state)
         model, replay = self._model, self._model.replay_buffer
-        if "replay" not in state:  # an update is undone
+        if "replay" not in state:  # undoes an update
             self._forget_far()
             return
         if hasattr(model, "_n_calls"):
@@ -312,8 +312,11 @@ class OffPolicy(_Algorithm):
             getattr(replay, name)[: len(rows)] = rows
 
     def _forget_far(self) -> None:
-        """Overwrites transitions far beyond the others, of which each update would be spoilt again
-        that draws one: an update of many gradient steps draws nearly all."""
+        """Overwrites transitions with numbers far larger than those of the others.
+
+        They would corrupt every update that draws one, and an update of many gradient steps draws
+        nearly all.
+        """
         replay = self._model.replay_buffer
         columns = [getattr(replay, name)[: replay.size()] for name in _COLUMNS]
         numbers = [c for c in columns if len(c) and c.dtype.kind == "f"]
@@ -327,12 +330,12 @@ class OffPolicy(_Algorithm):
 
 
 _FAR = 1e3
-"""Times the median."""
+"""How many times larger than the median a number is that counts as far."""
 _COLUMNS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 
 class ValueBased(OffPolicy):
-    """It takes the action of the highest value, or at its exploration rate any."""
+    """Takes the action of the highest value, or a random one with its exploration rate."""
 
     samples_actions = False
 
@@ -345,7 +348,7 @@ class ValueBased(OffPolicy):
 
     @torch.no_grad()
     def value(self, rows: Rows) -> Any:
-        """Returns the highest value of an action ``[n]``."""
+        """Returns the highest value over the actions, ``[n]``."""
         return _Greedy(self._model.policy)(self._seen(rows)).amax(1)
 
 

@@ -1,5 +1,5 @@
-"""MASAC and MADDPG: actors of a team's members, and critics of their joint action.
+"""MASAC and MADDPG: an actor that a team's members share, and critics of their joint action.
 
-Each member acts on what it observes itself; the critics, which see what all observe and do, exist
-only while learning (Lowe et al. 2017, arXiv 1706.02275).
+Each member acts on its own observation; the critics, which see the observations and actions of all
+members, are used only to learn (Lowe et al. 2017, arXiv 1706.02275).
 """

@@ -1,8 +1,8 @@
 """MADDPG and MATD3: deterministic actors, critics of the joint action, exploration by noise.
 
-MATD3 (Ackermann et al. 2019, arXiv 1910.01465), or with three switches off MADDPG (Lowe et al.
-2017, arXiv 1706.02275). Unlike theirs, a team has one reward, so all members share the critics, and
-an actor that is told who it acts for.
+MATD3 (Ackermann et al. 2019, arXiv 1910.01465), or MADDPG (Lowe et al. 2017, arXiv 1706.02275) with
+three settings off. Unlike in the papers, a team has one reward, so that all members share the
+critics, and also an actor, which reads the member's id.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows
 
 LOGIT_PENALTY = 1e-3
-"""On the mean square of the actor's outputs, where members have Discrete actions: without it they
-grow until nothing else is tried. That of the code of Lowe et al. 2017."""
+"""Weight of the mean square of the actor's outputs in its loss, if members have Discrete actions;
+without it the logits grow until no other action is tried. As in the code of Lowe et al. 2017."""
 
 
 class MADDPG(JointCriticTrainer):
@@ -61,7 +61,7 @@ class MADDPG(JointCriticTrainer):
         super().__init__(policy, settings)
         space: Any = policy.action_space
         self._one_hot: np.ndarray = (space.low == 0).all(-1, keepdims=True)
-        """Whether a member's row is one-hot, ``[n, 1]``."""
+        """Whether each member's action is one-hot, ``[n, 1]``."""
         self.has_choices = bool(self._one_hot.any())
         self._is_one_hot = torch.from_numpy(self._one_hot).to(self.device)
 
@@ -70,7 +70,7 @@ class MADDPG(JointCriticTrainer):
         return TeamNet(self.policy, self.settings, num_critics=num_critics, has_target_actor=True)
 
     def noise_at(self, env_steps: int) -> float:
-        """Returns the deviation of the exploration's noise after so many env steps."""
+        """Returns the standard deviation of the exploration noise after some env steps."""
         return value_at(self.settings.exploration_noise, env_steps)
 
     def act(self, rows: Rows) -> Acted:
@@ -106,10 +106,10 @@ class MADDPG(JointCriticTrainer):
 
     @torch.no_grad()
     def target(self, batch: Mapping[str, Any]) -> Tensor:
-        """Returns what the critics are fitted to, ``[B]``.
+        """Returns the critics' target, ``[B]``.
 
-        A terminated step has no future; a truncated one has that of the observation after it.
-        Members that are absent there have no part in the joint action.
+        Terminated steps have no future value; truncated ones are bootstrapped from the observation
+        after them. Members that are absent there have no part in the joint action.
         """
         net, following = self.net, batch[NEXT_OBS]
         lower = net.values(following, self.target_actions(following), net.target_critic).amin(0)
@@ -117,7 +117,7 @@ class MADDPG(JointCriticTrainer):
 
     @torch.no_grad()
     def target_actions(self, seen: Mapping[str, Tensor]) -> Tensor:
-        """Returns the target actor's, with clipped noise ("target policy smoothing").
+        """Returns the target actor's actions, with clipped noise ("target policy smoothing").
 
         Args:
             seen: parts of a team's observations, ``[B, ...]``.
@@ -132,7 +132,7 @@ class MADDPG(JointCriticTrainer):
         return self._with_choices(actions * self.has_dimension, outputs, seen)
 
     def policy_loss(self, batch: Mapping[str, Any]) -> Tensor:
-        """Returns the loss of the actor."""
+        """Returns the actor's loss."""
         seen = batch[OBS]
         outputs = self.net.outputs(seen[OBS])
         actions = outputs.tanh() * self.has_dimension
@@ -145,15 +145,15 @@ class MADDPG(JointCriticTrainer):
     def values_of_own_actions(
         self, seen: Mapping[str, Tensor], taken: Tensor, actions: Tensor
     ) -> Tensor:
-        """Returns the first critic's value ``[B, n]`` of each member acting alone by `actions`.
+        """Returns the first critic's values ``[B, n]``, where member m alone acts by `actions`.
 
-        So a gradient reaches a member's action by its own value only: the others' are those of the
-        replay (Lowe et al. 2017, equation 5).
+        The other members' actions are those of the replay, so that the gradient of a member's
+        action comes only from its own value (Lowe et al. 2017, equation 5).
 
         Args:
             seen: parts of a team's observations, ``[B, ...]``.
-            taken: ``[B, n, d]``, from the replay.
-            actions: ``[B, n, d]``, the actor's.
+            taken: actions of the replay, ``[B, n, d]``.
+            actions: of the actor, ``[B, n, d]``.
         """
         num_rows, n, _ = actions.shape
         is_own = torch.eye(n, dtype=torch.bool, device=self.device).view(1, n, n, 1)
@@ -169,13 +169,13 @@ class MADDPG(JointCriticTrainer):
         *,
         should_draw: bool = False,
     ) -> Tensor:
-        """Returns actions with one-hot rows for the members that have Discrete ones.
+        """Returns actions, with one-hot rows for the members that have Discrete actions.
 
         Args:
-            actions: ``[B, n, d]``, of the others.
-            outputs: of the actor, logits here.
+            actions: of the members with continuous actions, ``[B, n, d]``.
+            outputs: of the actor, used as logits.
             seen: has the masks, if there are any.
-            should_draw: whether to draw, with the gradient of a softmax; else the best.
+            should_draw: whether to draw, with the gradient of a softmax; else the best action.
         """
         if not self.has_choices:
             return actions

@@ -1,7 +1,7 @@
 """MASAC: SAC for teams whose members have continuous actions.
 
-The critics are those of MADDPG (Lowe et al. 2017, arXiv 1706.02275): they see all members and
-their joint action. All else is SAC's (Haarnoja et al. 2018, arXiv 1812.05905).
+The critics see all members and their joint action, as in MADDPG (Lowe et al. 2017, arXiv
+1706.02275). Everything else is as in SAC (Haarnoja et al. 2018, arXiv 1812.05905).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class MASAC(JointCriticTrainer):
         sizes = self._dimensions.sum(1)
         entropies = -sizes if target == "auto" else np.full(len(sizes), target, np.float32)
         self.target_entropy = torch.from_numpy(entropies).to(self.device)
-        """H of each member, ``[n]``."""
+        """Target entropy of each member, ``[n]``."""
         self.temperature = Temperature(own.initial_alpha, self.device)
         alpha = Step({"": [self.temperature.log]}, lambda: own.alpha_lr, clip=own.grad_clip)
         return {**super().make_steps(), ALPHA: alpha}
@@ -64,22 +64,22 @@ class MASAC(JointCriticTrainer):
         return Acted(squashed_actions(self.outputs_of(rows), rng) * self._dimensions)
 
     def network(self) -> nn.Module:
-        """Returns the module behind a member's means and log-deviations before ``tanh``, for
+        """Returns the module from a member's parts to means and log-deviations before ``tanh``, for
         files."""
         return Asked(self.net.actor, lambda actor, *seen: clipped(actor(torch.cat(seen, -1))))
 
     def draw_actions(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Draws actions, differentiable.
+        """Draws differentiable actions.
 
         Args:
             obs: ``[B, n, obs_dim]``.
 
         Returns:
-            Actions ``[B, n, d]``, 0 in dimensions that a member lacks, and each member's
-            log-density ``[B, n]`` in -1..1, exact where ``tanh`` saturates.
+            Actions ``[B, n, d]`` in -1..1, 0 in dimensions that a member lacks, and each member's
+            log-density ``[B, n]``, exact even if ``tanh`` saturates.
         """
         means, logs = self.net.outputs(obs).chunk(2, -1)
-        # Each dimension by itself, so that those that a member lacks can be left out.
+        # Log-densities for each dimension, to leave out those that a member lacks.
         inputs = torch.stack([means, logs.clamp(*LOG_STD)], -1)
         actions, log_probs = squashed(inputs, self.noise(means).unsqueeze(-1))
         return actions.squeeze(-1) * self.has_dimension, (log_probs * self.has_dimension).sum(-1)
@@ -105,10 +105,10 @@ class MASAC(JointCriticTrainer):
 
     @torch.no_grad()
     def target(self, batch: Mapping[str, Any], alpha: Tensor) -> Tensor:
-        """Returns what both critics are fitted to, ``[B]``.
+        """Returns the target of both critics, ``[B]``.
 
-        A terminated step has no future; a truncated one has that of the observation after it.
-        Members that are absent there have no entropy, and no part in the joint action.
+        Terminated steps have no future value; truncated ones are bootstrapped from the observation
+        after them. Members that are absent there have no entropy, and no part in the joint action.
         """
         net, following = self.net, batch[NEXT_OBS]
         actions, log_probs = self.draw_actions(following[OBS])

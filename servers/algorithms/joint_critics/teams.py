@@ -1,4 +1,4 @@
-"""A team whose members' actions are numbers to a critic, and its seat.
+"""The seat of a team whose members' actions are vectors that a critic reads.
 
 ======================  ================================  =========================================
 observation key         shape, dtype                      meaning
@@ -10,11 +10,11 @@ observation key         shape, dtype                      meaning
                                                           member may choose this action
 ======================  ================================  =========================================
 
-A team's action is ``[n, action_dim]`` float32. Of a member with continuous actions it is in -1..1,
-which is scaled to its bounds; of one with Discrete actions it is one-hot. A member with fewer
-dimensions than another lacks the last ones. How a network knows: the bounds of the team's action
-space are -1 and 1, 0 and 1 of a one-hot row, and 0 where a dimension is lacking. The mask of a
-member that is absent or observes none is 1 in the dimensions that it has.
+A team's action is ``[n, action_dim]`` float32: for a member with continuous actions numbers in
+-1..1, which are scaled to its bounds, for a member with Discrete actions a one-hot row. A member
+with fewer dimensions than others lacks the last ones. A network knows this from the bounds of the
+team's action space: they are -1 and 1, 0 and 1 in a one-hot row, and 0 in a lacking dimension. The
+mask of a member that is absent or observes none is 1 in the dimensions that it has.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from muxrl.servers.agents.spaces import flat_size
 
 
 class TeamVectors(TeamActions):
-    """Numbers for each member, ``[n, action_dim]``: a bounded Box of one dimension, or Discrete.
+    """Vectors for the members' actions, ``[n, action_dim]``: of one-dimensional Boxes or Discrete.
 
-    Teams are alike if the members in the same rows have equally many, of the same kind.
+    Teams are alike if the members of the same row have action spaces of the same class and size.
     """
 
     def _check(self) -> None:
@@ -64,7 +64,7 @@ class TeamVectors(TeamActions):
 
     def read(self, form: ActionForm, rows: Any) -> np.ndarray:
         own = form.read_rows(rows)
-        if form.choices:  # a row of numbers in which the one that was chosen is 1
+        if form.choices:  # one-hot
             return np.eye(self.masks.shape[1], dtype=np.float32)[own]
         vectors = np.zeros((*own.shape[:2], self.masks.shape[1]), np.float32)
         vectors[..., : own.shape[-1]] = own

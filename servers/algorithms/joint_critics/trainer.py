@@ -1,4 +1,4 @@
-"""What MADDPG and MASAC share: settings, a replay of single steps, members that act."""
+"""The base of MADDPG and MASAC: settings, a replay of single steps, members that act."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from muxrl.servers.algorithms.update import Step, Targets
 from muxrl.servers.trainers.interface import PolicySpec, Rows
 
 CRITIC, POLICY = "qf", "policy"
-"""Updates, called as in RLlib's SAC; a loss is called ``NAME_loss``."""
+"""Names of the updates, as in RLlib's SAC; the metric of a loss is ``NAME_loss``."""
 
 
 class TeamNet(nn.Module):
-    """An actor, critics, and copies of both that learning follows.
+    """An actor, critics, and their target networks.
 
-    Of two critics the lower value counts: Fujimoto et al. 2018 (arXiv 1802.09477), "clipped double
-    Q". They are alike but for their first weights.
+    The lower value of two critics counts: Fujimoto et al. 2018 (arXiv 1802.09477), "clipped double
+    Q". The critics differ only in their initial weights.
 
     Args:
         policy: has the spaces of `muxrl.servers.algorithms.joint_critics.teams`.
         own: the settings.
-        outputs_per_dimension: numbers that the actor gives for each dimension of an action.
+        outputs_per_dimension: outputs of the actor for each dimension of an action.
         num_critics: c.
-        has_target_actor: whether there is a copy of the actor, too.
+        has_target_actor: whether the actor has a target network, too.
     """
 
     member_ids: Tensor
@@ -68,11 +68,11 @@ class TeamNet(nn.Module):
         self.register_buffer("member_ids", torch.eye(num_members), persistent=False)
 
     def outputs(self, obs: Tensor, actor: nn.Module | None = None) -> Tensor:
-        """Returns what the actor gives before ``tanh``, ``[B, n, outputs_per_dimension * d]``.
+        """Returns the actor's outputs before ``tanh``, ``[B, n, outputs_per_dimension * d]``.
 
         Args:
             obs: ``[B, n, obs_dim]``.
-            actor: another one than its own.
+            actor: the actor to use; None: the one that is learned.
         """
         if self.has_ids:
             ids = self.member_ids.expand(*obs.shape[:-1], -1)
@@ -86,13 +86,13 @@ class TeamNet(nn.Module):
         critic: nn.Module | None = None,
         num: int | None = None,
     ) -> Tensor:
-        """Returns the critics' values ``[c, B]`` of what a team observes and does.
+        """Returns the critics' values ``[c, B]`` of a team's observations and actions.
 
         Args:
-            seen: parts of its observations, ``[B, ...]``.
+            seen: parts of the team's observations, ``[B, ...]``.
             actions: ``[B, n, d]``; those of absent members are ignored.
-            critic: others than its own.
-            num: of them, the first ones; None: all.
+            critic: the critics to use; None: those that are learned.
+            num: c, to use only the first critics; None: all.
         """
         alive = seen[ALIVE]
         joint = (actions * alive.unsqueeze(-1)).flatten(1)
@@ -103,7 +103,7 @@ class TeamNet(nn.Module):
 class JointCriticTrainer(TeamTrainer):
     """Learns an actor that all members share, and critics of the team's joint action.
 
-    Actions are ``[n, d]`` as `TeamVectors` has them: in -1..1, or one-hot of a member with Discrete
+    Actions are ``[n, d]`` as in `TeamVectors`: in -1..1, or one-hot for a member with Discrete
     actions.
     """
 
@@ -114,7 +114,7 @@ class JointCriticTrainer(TeamTrainer):
     def __init__(self, policy: PolicySpec, settings: JointCriticSettings) -> None:
         space: Any = policy.action_space
         self._dimensions: np.ndarray = (space.high > 0).astype(np.float32)
-        """1 for the dimensions that a member's action has, ``[n, d]``."""
+        """1 for the dimensions that each member's action has, ``[n, d]``."""
         self._ids = np.eye(len(self._dimensions), dtype=np.float32)
         super().__init__(policy, settings)
         self.has_dimension = torch.from_numpy(self._dimensions).to(self.device)
@@ -150,11 +150,11 @@ class JointCriticTrainer(TeamTrainer):
         return np.concatenate([obs, np.broadcast_to(self._ids, (len(obs), *self._ids.shape))], -1)
 
     def acting_network(self) -> PolicyNetwork | None:
-        """Returns None: what the layers give are no numbers that an action is chosen by alone."""
+        """Returns None, since the actor's outputs are more than a score of each action."""
         return None
 
     def outputs_of(self, rows: Rows) -> np.ndarray:
-        """Returns what the actor gives before ``tanh``, ``[B, n, k]``; see `TeamNet.outputs`."""
+        """Returns the actor's outputs before ``tanh``, ``[B, n, k]``; see `TeamNet.outputs`."""
         return self.asked_of_net(rows, lambda net, seen: net.outputs(seen[OBS]))  # type: ignore[operator]
 
     scores_name = "logits"
@@ -164,17 +164,17 @@ class JointCriticTrainer(TeamTrainer):
         return (OBS,) + (AGENT_ID,) * self.net.has_ids
 
     def network(self) -> nn.Module:
-        """Returns the module behind a member's actions before ``tanh``, for files."""
+        """Returns the module from a member's parts to its actions before ``tanh``, for files."""
         return Asked(self.net.actor, lambda actor, *seen: actor(torch.cat(seen, -1)))
 
     def greedy(self, scores: Tensor) -> Tensor:
-        """Returns the best actions of a member with a Box, of what `network` says."""
+        """Returns the greedy actions of a member with a Box, from the outputs of `network`."""
         return scores[..., : self._dimensions.shape[1]].tanh()
 
     # --- learning -----------------------------------------------------------------------
 
     def noise(self, like: Tensor) -> Tensor:
-        """Draws from a standard normal distribution, as many as there are numbers in `like`."""
+        """Draws a tensor of the shape of `like` from a standard normal distribution."""
         drawn = self.rng.standard_normal(like.shape, np.float32)
         return torch.from_numpy(drawn).to(self.device)
 
@@ -184,10 +184,10 @@ class JointCriticTrainer(TeamTrainer):
         """Returns the metrics of an update; see `ReplayTrainer.update_on`.
 
         Args:
-            losses: by update, those that were made.
-            batch: that was learned from.
+            losses: by name of the update, of the updates that were made.
+            batch: the batch that was learned from.
             values: of the critics.
-            target: that they were fitted to.
+            target: of the critics.
         """
         steps = self.steps
         return {

@@ -1,13 +1,13 @@
-"""Mixers: one value of a team from the values of its members.
+"""Mixers: compute the value of a team from the values of its members.
 
-All take ``q [..., n]``, ``state [..., state_dim]`` and ``alive [..., n]``; one that
-``mixes_advantages`` takes ``best [..., n]`` and ``actions [..., n]``, too, see `DuplexMixer`. One
-that ``is_joint`` returns the team's value ``[..., 1]``, else there is one of each member.
+All take ``q [..., n]``, ``state [..., state_dim]`` and ``alive [..., n]``; a mixer that
+``mixes_advantages`` also takes ``best [..., n]`` and ``actions [..., n]``, see `DuplexMixer`. A
+mixer that ``is_joint`` returns the team's value ``[..., 1]``, the others a value of each member.
 
-All ignore absent members: their value is set to 0 before it is mixed, so that neither VDN's sum nor
-QMIX's first layer sees the network's value of an empty observation row. (PyMARL mixes the value of
-a dead agent's only action, "no-op", which the state-dependent bias can cancel; here it is exactly
-0.)
+All ignore absent members: their values are set to 0 before they are mixed, so that neither VDN's
+sum nor QMIX's first layer sees the network's value of an empty observation row. (PyMARL mixes the
+value of a dead agent's only action, "no-op", which the state-dependent bias can cancel; here it is
+exactly 0.)
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from muxrl.servers.algorithms.settings.teams import QMIXSettings
 from muxrl.servers.trainers.interface import PolicySpec
 
 _POSITIVE = 1e-10
-"""What PyMARL adds to absolute values in QPLEX: no weight is exactly 0 and cuts a member off."""
+"""Added to absolute values in QPLEX, as in PyMARL, so that no weight is 0 and cuts a member off."""
 
 
 def bounded(state: Tensor) -> Tensor:
     """Scales states ``[..., state_dim]`` down to a root mean square of at most 1.
 
-    What hypernetworks make of a state grows with it, and so would values far from the states seen
+    The outputs of hypernetworks grow with the state, and so would values far from the states seen
     (agents that walk off a plane), which then attract agents that maximise them. Smaller states
     stay as they are.
     """
@@ -38,7 +38,7 @@ def bounded(state: Tensor) -> Tensor:
 
 
 class Mixer(nn.Module):
-    """One of them."""
+    """Base class of the mixers; see the module."""
 
     mixes_advantages: ClassVar[bool] = False
     is_joint: ClassVar[bool] = True
@@ -48,7 +48,7 @@ class QMixer(Mixer):
     """Monotonic mixing, Rashid et al. 2018 (arXiv 1803.11485), section 4 and figure 2.
 
     ``Q_tot = elu(q |W1(s)| + b1(s)) |w2(s)| + V(s)``. All weights come from hypernetworks of the
-    state, and the absolute value makes ``dQ_tot / dq_a >= 0`` for every member a, so that the
+    state. Their absolute values make ``dQ_tot / dq_a >= 0`` for every member a, so that the
     members' own greedy actions are the team's greedy action (equation 5 there).
 
     Args:
@@ -62,7 +62,7 @@ class QMixer(Mixer):
         self.embed_dim = embed_dim = own.mixing_embed_dim
         self.bound_state = own.bound_state
 
-        # The first layers of all hypernetworks, and the bias, read the same: one product.
+        # The first layers of all hypernetworks, and the bias, read the state: one product.
         self._widths = (own.hypernet_embed, own.hypernet_embed, embed_dim, embed_dim)
         self.from_state = nn.Linear(policy.state_size, sum(self._widths))
         self.weights_1 = nn.Linear(own.hypernet_embed, self.num_members * embed_dim)
@@ -70,7 +70,7 @@ class QMixer(Mixer):
         self.value = nn.Linear(embed_dim, 1)
 
     def forward(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:
-        """The team's value ``[..., 1]``."""
+        """Returns the team's value ``[..., 1]``."""
         shape = q.shape[:-1]
         q = (q * alive).reshape(-1, self.num_members, 1)
         state = state.reshape(-1, state.shape[-1])
@@ -92,29 +92,29 @@ class VDNMixer(Mixer):
     """``Q_tot = sum_a q_a``: value decomposition, Sunehag et al. 2017 (arXiv 1706.05296)."""
 
     def forward(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:
-        """The team's value ``[..., 1]``."""
+        """Returns the team's value ``[..., 1]``."""
         return (q * alive).sum(-1, keepdim=True)
 
 
 class NoMixer(Mixer):
-    """Independent Q-learning (Tan 1993): every member learns the team's reward for itself.
+    """Independent Q-learning (Tan 1993): every member learns from the team's reward by itself.
 
-    The value of an absent member is 0 here; the trainer replaces it by what the team earns
-    meanwhile, see `follow_absent`.
+    The value of an absent member is 0 here; the trainer replaces it by the team's rewards in the
+    meantime, see `follow_absent`.
     """
 
     is_joint = False
 
     def forward(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:
-        """Each member's own value ``[..., n]``."""
+        """Returns each member's own value ``[..., n]``."""
         return q * alive
 
 
 class DuplexMixer(Mixer):
-    """QPLEX's, duplex dueling: Wang et al. 2021, ICLR (arXiv 2008.01062), section 3.
+    """QPLEX's mixer, duplex dueling: Wang et al. 2021, ICLR (arXiv 2008.01062), section 3.
 
-    A team's value is dueling in two places. Each member's value becomes a value and an advantage,
-    and so does the team's; the advantages of all alone decide which joint action is the best.
+    Dueling happens in two places: each member's value is split into a state value and an advantage,
+    and so is the team's. Only the advantages decide which joint action is the best.
 
     With a member's value `q_a`, and `best_a` the highest among its available actions::
 
@@ -122,11 +122,10 @@ class DuplexMixer(Mixer):
         V_a   = w_a(s) best_a + b_a(s),  A_a = Q_a - V_a <= 0         dueling, for each member
         Q_tot = sum_a V_a + sum_a lambda_a(s, u) A_a,  lambda_a > 0   dueling, for the team
 
-    An advantage is 0 for a member's greedy action and below 0 for the others, whatever lambda is,
-    so the members' greedy actions are the team's ("individual-global-max", IGM). Lambda sees the
-    joint action u, and is free to give all other joint actions any lower value. So QPLEX can
-    represent any table of payoffs, where QMIX is left with monotonic ones. With lambda = 1 it is a
-    weighted VDN.
+    An advantage is 0 for a member's greedy action and below 0 for other actions, whatever lambda
+    is, so that the members' greedy actions are the team's ("individual-global-max", IGM). Lambda
+    sees the joint action u, and can give all other joint actions any lower value. So QPLEX can
+    represent any payoff matrix, and QMIX only monotonic ones. With lambda = 1 it is a weighted VDN.
 
     As in PyMARL's ``dmaq_general``, no gradient passes through the advantages: lambda learns from
     them, and the members' values from ``sum_a Q_a``.
@@ -144,7 +143,7 @@ class DuplexMixer(Mixer):
         super().__init__()
         self.bound_state = own.bound_state
         num_members = policy.observation_space.shape[0]
-        # The first layers of both hypernetworks read the same: one product.
+        # The first layers of both hypernetworks read the state: one product.
         self.from_state = nn.Linear(policy.state_size, 2 * own.hypernet_embed)
         self.weight = nn.Linear(own.hypernet_embed, num_members)
         self.bias = nn.Linear(own.hypernet_embed, num_members)
@@ -153,14 +152,14 @@ class DuplexMixer(Mixer):
     def forward(
         self, q: Tensor, state: Tensor, alive: Tensor, best: Tensor, actions: Tensor
     ) -> Tensor:
-        """The team's value ``[..., 1]`` of a joint action.
+        """Returns the team's value ``[..., 1]`` of a joint action.
 
         Args:
-            q: ``[..., n]``, the values of the members' actions.
+            q: values of the members' actions, ``[..., n]``.
             state: ``[..., state_dim]``.
             alive: ``[..., n]``, 0 for absent members.
-            best: ``[..., n]``, the highest value among each member's available actions.
-            actions: ``[..., n]`` int64, those that `q` are the values of.
+            best: highest value among each member's available actions, ``[..., n]``.
+            actions: the members' actions, whose values are in `q`, ``[..., n]`` int64.
         """
         if self.bound_state:
             state = bounded(state)
@@ -174,12 +173,12 @@ class DuplexMixer(Mixer):
 
 
 class ImportanceWeights(nn.Module):
-    """lambda, above 0, for each member; the paper's section 3.2, PyMARL's ``DMAQ_SI_Weight``.
+    """QPLEX's lambda, above 0, for each member: section 3.2, PyMARL's ``DMAQ_SI_Weight``.
 
     ``lambda_a(s, u) = sum_k |key_k(s)| sigmoid(agents_k,a(s)) sigmoid(actions_k,a(s, u))``, where u
-    are the actions of all members, one-hot. Each head k has three networks of its own.
+    are the actions of all members, one-hot. Each head k has three networks.
 
-    Without hidden layers they are linear, and lambda then cannot see which actions go together.
+    Without hidden layers these are linear, so that lambda cannot see which actions go together.
 
     Args:
         own: the settings.
@@ -197,7 +196,13 @@ class ImportanceWeights(nn.Module):
         self.register_buffer("_action_ids", torch.arange(num_actions), persistent=False)
 
     def forward(self, state: Tensor, actions: Tensor, alive: Tensor) -> Tensor:
-        """Returns ``[..., n]`` for ``[..., state_dim]``, ``[..., n]`` int64 and ``[..., n]``."""
+        """Returns lambda of each member, ``[..., n]``.
+
+        Args:
+            state: ``[..., state_dim]``.
+            actions: ``[..., n]`` int64.
+            alive: ``[..., n]``, 0 for absent members.
+        """
         shape = actions.shape
         state = state.reshape(-1, state.shape[-1])
         one_hot = (actions.unsqueeze(-1) == self._action_ids) * alive.unsqueeze(-1)

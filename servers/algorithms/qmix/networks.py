@@ -1,4 +1,4 @@
-"""The network that all members of a team share, to learn and to act."""
+"""The network that all members of a team share, in torch to learn and in numpy to act."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def num_actions_of(policy: PolicySpec) -> int:
 
 
 class AgentNetwork(nn.Module):
-    """One value for each action, from a member's own history; PyMARL's ``RNNAgent``.
+    """Returns a value of each action, from a member's own history; PyMARL's ``RNNAgent``.
 
-    ``Linear - ReLU - GRU - Linear``, or a Linear and ReLU in the GRU's place. It reads what a
-    member observes, its last action, one-hot, and its id, one-hot.
+    The layers are ``Linear - ReLU - GRU - Linear``, or with a Linear and ReLU instead of the GRU.
+    They read a member's observation, its last action, one-hot, and its id, one-hot.
 
     Args:
         own: the settings.
@@ -57,7 +57,7 @@ class AgentNetwork(nn.Module):
         self.register_buffer("_member_ids", torch.eye(num_members), persistent=False)
 
     def inputs_of(self, obs: Mapping[str, Tensor]) -> Tensor:
-        """Returns what the layers read, time first ``[T, B, n, input_dim]``, contiguous.
+        """Returns the layers' input, time first, ``[T, B, n, input_dim]``, contiguous.
 
         Args:
             obs: parts of a team's observations, ``[B, T, n, ...]``.
@@ -70,11 +70,15 @@ class AgentNetwork(nn.Module):
         return torch.cat(parts, -1) if len(parts) > 1 else parts[0].contiguous()
 
     def one_hot(self, last_action: Tensor) -> Tensor:
-        """Returns last actions ``[..., k]``; -1, none yet, is a row of zeros."""
+        """Returns last actions as one-hot rows ``[..., k]``; -1, none yet, is a row of zeros."""
         return (last_action.unsqueeze(-1) == self._action_ids).float()
 
     def values(self, inputs: Tensor) -> Tensor:
-        """Returns the values ``[B, T, n, k]`` of whole episodes, from `inputs_of` them."""
+        """Returns the values ``[B, T, n, k]`` of whole episodes.
+
+        Args:
+            inputs: from `inputs_of`, ``[T, B, n, input_dim]``.
+        """
         length, batch_size, n, _ = inputs.shape
         values, _ = self.unroll(inputs.view(length, batch_size * n, -1))
         return values.view(length, batch_size, n, -1).transpose(0, 1)
@@ -83,8 +87,8 @@ class AgentNetwork(nn.Module):
         """Returns the values ``[B, n, k]`` of one step, and the next h.
 
         Args:
-            obs: ``[B, n, ...]``.
-            h: ``[B, n, hidden_dim]``, None for an mlp.
+            obs: parts of a team's observations, ``[B, n, ...]``.
+            h: ``[B, n, hidden_dim]``; None without a GRU.
         """
         inputs = self.inputs_of({key: part.unsqueeze(1) for key, part in obs.items()})
         before = None if h is None else h.flatten(0, 1)
@@ -112,7 +116,7 @@ class AgentNetwork(nn.Module):
 def _unroll_gru(cell: nn.GRUCell, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
     # All steps in one call: a Python loop over the cell takes a third to two thirds longer.
     weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
-    learns = torch.is_grad_enabled()  # cuDNN has no gradient of what was not called to train
+    learns = torch.is_grad_enabled()  # cuDNN has gradients only in training mode
     out, last = torch.gru(x, h.unsqueeze(0), weights, True, 1, 0.0, learns, False, False)
     return out, last[0]
 
@@ -121,11 +125,11 @@ class NumpyAgent:
     """One step of an `AgentNetwork` in numpy, on the network's own memory.
 
     Acting needs a handful of products of tiny matrices. In torch each operation costs about 10 µs
-    before it begins; numpy takes a third of the time (one team of 3: 0.09 instead of 0.30 ms), and
-    serving is what a simulation waits for.
+    before it begins; numpy takes a third of the time (one team of 3: 0.09 instead of 0.30 ms), for
+    which simulations wait.
 
     The arrays are views of the parameters, so that weights that are loaded in place take effect
-    here, too. Only a network that was moved to another device needs a new `NumpyAgent`.
+    here, too. Only moving the network to another device needs a new `NumpyAgent`.
 
     Args:
         agent: a network on the CPU.
@@ -148,10 +152,10 @@ class NumpyAgent:
         Args:
             obs: ``[B, n, obs_dim]``.
             last_action: ``[B, n]``, -1 for none.
-            h: ``[B, n, hidden_dim]``, None for an mlp.
+            h: ``[B, n, hidden_dim]``; None without a GRU.
 
         Returns:
-            ``[B, n, n_actions]``, and the next h.
+            Values ``[B, n, n_actions]``, and the next h.
         """
         rows = len(obs) * self._num_members
         x = self._inputs(obs.reshape(rows, -1), last_action.reshape(rows))
@@ -163,16 +167,16 @@ class NumpyAgent:
         return values.reshape(len(obs), self._num_members, -1), h
 
     def _inputs(self, obs: np.ndarray, last_action: np.ndarray) -> np.ndarray:
-        """Returns observation, last action one-hot, and id, of each row, ``[rows, input_dim]``."""
+        """Returns rows of observation, one-hot last action and id, ``[rows, input_dim]``."""
         num = len(obs)
-        if len(self._rows) != num:  # most steps have as many as the one before
+        if len(self._rows) != num:  # most steps have as many rows as the one before
             self._rows = np.arange(num)
             self._blank = np.zeros((num, self._input_dim), np.float32)
             if self._has_ids:
                 ids = np.eye(self._num_members, dtype=np.float32)
                 self._blank[:, -self._num_members :] = np.tile(ids, (num // len(ids), 1))
         inputs = self._blank.copy()
-        if self._num_actions:  # -1, none yet, is where the observation is put next
+        if self._num_actions:  # for -1, none yet, the observation overwrites the 1
             inputs[self._rows, last_action.astype(np.intp) + self._obs_dim] = 1.0
         inputs[:, : self._obs_dim] = obs
         return inputs
@@ -182,10 +186,10 @@ def of_member(agent: AgentNetwork, obs: Tensor, *more: Any) -> Any:
     """Returns one member's values ``[B, k]``; with a GRU ``(values, {"h": [B, hidden_dim]})``.
 
     Args:
-        agent: the network that it shares.
+        agent: the network that all members share.
         obs: ``[B, obs_dim]``.
-        more: as far as they are read, the last action ``[B]``, -1 for none, the id ``[B, n]``,
-            one-hot; and with a GRU ``{"h": [B, hidden_dim]}``.
+        more: if the network reads them, the last action ``[B]``, -1 for none, and the id
+            ``[B, n]``, one-hot; with a GRU also ``{"h": [B, hidden_dim]}``.
     """
     left, read = iter(more), [obs]
     if agent.has_last_action:
@@ -198,7 +202,7 @@ def of_member(agent: AgentNetwork, obs: Tensor, *more: Any) -> Any:
 
 
 def layers_of(agent: AgentNetwork) -> list[Layer]:
-    """Returns the layers of a network on the CPU, on its own memory."""
+    """Returns the layers of a network on the CPU, with views of its parameters."""
     first = DenseLayer(_view(agent.fc_in.weight).T, _view(agent.fc_in.bias), "relu")
     last = DenseLayer(_view(agent.fc_out.weight).T, _view(agent.fc_out.bias))
     core = agent.core

@@ -1,9 +1,9 @@
-"""What a team's values are fitted to: returns over whole episodes.
+"""Targets of a team's values: returns over whole episodes.
 
-Returns are one-step targets, n-step returns, or lambda-returns. All three end with their episode,
-and none reaches into the padding. After a terminated episode comes 0; an episode that was cut short
-is bootstrapped from its last observation. With more than one step the rewards of exploratory
-actions count uncorrected (Peng's Q(lambda) of Peng and Williams 1996, as PyMARL2 uses it).
+They are one-step targets, n-step returns, or lambda-returns. All of them end with their episode,
+and none reaches into the padding. The value after a terminated episode is 0; an episode that was
+cut short is bootstrapped from its last observation. With more than one step, the rewards of
+exploratory actions count uncorrected (Peng's Q(lambda) of Peng and Williams 1996, as in PyMARL2).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def bootstrapped_returns(
         following: ``V(t + 1)``, ``[B, T, k]``.
         terminated: ``[B, T, 1]``, 1 where nothing follows.
         mask: ``[B, T, 1]``, 1 where there is data.
-        own: the settings, of which it reads ``gamma``, ``n_step`` and ``td_lambda``.
+        own: the settings ``gamma``, ``n_step`` and ``td_lambda``.
 
     Returns:
         ``[B, T, k]``.
@@ -63,16 +63,16 @@ def follow_absent(
     *,
     gamma: float,
 ) -> Tensor:
-    """Returns what follows for each member, past the steps at which it does not act.
+    """Returns each member's next value, looking past the steps at which it does not act.
 
-    Without a mixer, a member has no value at a step at which it does not act. What follows is then
-    the team's rewards until the member acts again, and its value there; if it never does, the
-    rewards up to the end of the episode, since a member's actions have effects after its death.
-    (If the episode was cut short while the member was absent, that sum ends in 0: there is no
-    value to bootstrap from.)
+    Without a mixer, a member has no value at a step at which it does not act. Its next value is
+    then the discounted sum of the team's rewards until the member acts again, and its value there;
+    if it never does, of the rewards up to the end of the episode, since a member's actions have
+    effects after its death. (If the episode was cut short while the member was absent, the sum
+    ends with 0, as there is no value to bootstrap from.)
 
     Args:
-        following: each member's value at t + 1, ``[B, T, n]``; an absent member's is ignored.
+        following: each member's value at t + 1, ``[B, T, n]``; ignored for absent members.
         asked: 1 where the member acts at t + 1, ``[B, T, n]``.
         rewards, terminated, mask: as for `bootstrapped_returns`.
         gamma: discount.
@@ -89,7 +89,7 @@ def follow_absent(
 
 
 def _next(x: Tensor) -> Tensor:
-    """``x(t + 1)``, 0 at the end."""
+    """Returns ``x(t + 1)``, 0 at the end."""
     return torch.cat([x[:, 1:], torch.zeros_like(x[:, :1])], 1)
 
 

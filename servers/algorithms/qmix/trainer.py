@@ -38,11 +38,12 @@ from muxrl.servers.algorithms.update import Step, Targets, value_at
 from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows
 
 MEMBERS, IMPORTANCE = "members", "importance"
-"""With QPLEX's importance weights at a learning rate of their own: all else, and they."""
+"""Groups of parameters if QPLEX's importance weights have a learning rate of their own: all other
+parameters, and those of the importance weights."""
 
 
 class TeamNet(nn.Module):
-    """The network that all members share, the mixer, and a target copy of both.
+    """The network that all members share, the mixer, and the target networks of both.
 
     Args:
         policy: has the sizes.
@@ -118,23 +119,23 @@ class QMIX(TeamTrainer):
 
     @property
     def epsilon(self) -> float:
-        """Share of random actions now."""
+        """Current share of random actions."""
         return value_at(self.settings.epsilon, self.env_steps)
 
     def initial_state(self) -> dict[str, np.ndarray]:
-        """Returns the recurrent state of a team that has none yet, ``{"h": [n, hidden_dim]}``."""
+        """Returns a team's initial recurrent state, ``{"h": [n, hidden_dim]}``; {} without GRU."""
         agent = self.net.agent
         if not agent.is_recurrent:
             return {}
         return {HIDDEN: np.zeros((agent.num_members, agent.hidden_dim), np.float32)}
 
     def begin_acting(self) -> None:
-        for name in ("mixer", "target_agent", "target_mixer"):  # which need not go to a GPU
+        for name in ("mixer", "target_agent", "target_mixer"):  # these need not go to a GPU
             delattr(self.net, name)
         super().begin_acting()
 
     def acting_in_numpy(self) -> Callable[..., Any] | None:
-        """Returns the members' network for small passes; None: it is on a GPU."""
+        """Returns a step of the members' network in numpy; None: the network is on a GPU."""
         return NumpyAgent(self.net.agent).step if self.device.type == "cpu" else None
 
     def act(self, rows: Rows) -> Acted:
@@ -145,7 +146,7 @@ class QMIX(TeamTrainer):
         return Acted(actions, states=None if after is None else {HIDDEN: after})
 
     def values(self, rows: Rows) -> tuple[np.ndarray, np.ndarray | None]:
-        """Returns the value of each action of each member ``[B, n, k]``, and the next h."""
+        """Returns the values of all members' actions ``[B, n, k]``, and the next h."""
         obs, last_action, after = rows.observations, rows.inputs[LAST_ACTION], None
         h: np.ndarray | None = None if rows.states is None else rows.states[HIDDEN]
 
@@ -167,7 +168,7 @@ class QMIX(TeamTrainer):
         return [self.net.agent]
 
     def acting_network(self) -> PolicyNetwork | None:
-        """Returns the layers of a member; None: they are not on the CPU."""
+        """Returns the layers of a member's network; None: they are not on the CPU."""
         agent = self.net.agent
         if self.device.type != "cpu":
             return None
@@ -201,17 +202,17 @@ class QMIX(TeamTrainer):
         return metrics, priorities
 
     def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any], Tensor | None]:
-        """``sum(mask * td^2) / sum(mask)``; Rashid et al. 2018, equation 6.
+        """Returns ``sum(mask * td^2) / sum(mask)``; Rashid et al. 2018, equation 6.
 
         The values at t + 1 are those of the members' greedy available actions; with double Q (van
-        Hasselt et al. 2016) the online network chooses them, else the target network. Truncated
+        Hasselt et al. 2016) the online network chooses these, else the target network. Truncated
         episodes are bootstrapped: the observation after the last action is in the batch.
 
-        Where episodes were drawn by priority, each has a weight before the sum; the divisor stays
-        as it is (Schaul et al. 2016, algorithm 1).
+        If episodes are drawn by priority, each one's terms are weighted before the sum; the divisor
+        stays as it is (Schaul et al. 2016, algorithm 1).
 
         Args:
-            batch: of `EpisodeReplay.sample`, in tensors.
+            batch: from `EpisodeReplay.sample`, in tensors.
 
         Returns:
             The loss, metrics, and priorities ``[B]`` if the batch has weights.
@@ -287,7 +288,7 @@ def epsilon_greedy(
         # above the unavailable ones, which are 0.
         draws = rng.random((*masks.shape[:-1], masks.shape[-1] + 1), np.float32)
         explores = draws[..., -1] < epsilon
-        if np.count_nonzero(explores):  # most steps of one team do not
+        if np.count_nonzero(explores):  # rare with a single team
             any_action = ((draws[..., :-1] + 1.0) * masks).argmax(-1)
             actions = np.where(explores, any_action, actions)
     return actions
@@ -300,25 +301,25 @@ def td_terms(
     batch: Mapping[str, Any],
     own: QMIXSettings,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the two sides of the temporal difference.
+    """Returns the two terms of the temporal difference.
 
     Args:
         mixers: online and target.
-        values: ``[B, T + 1, n, k]`` of the online network.
-        target_values: the same of the target network.
-        batch: of `EpisodeReplay.sample`, in tensors.
+        values: of the online network, ``[B, T + 1, n, k]``.
+        target_values: of the target network, ``[B, T + 1, n, k]``.
+        batch: from `EpisodeReplay.sample`, in tensors.
         own: the settings.
 
     Returns:
         The mixed values of the actions taken, and their targets without gradient, both
-        ``[B, T, 1]``, or ``[B, T, n]`` where every member has a target of its own.
+        ``[B, T, 1]``, or ``[B, T, n]`` if every member has a target of its own.
     """
     (mixer, target_mixer), obs = mixers, batch[OBS]
     state, alive, available = obs[STATE], obs[ALIVE], obs[ACTION_MASK]
     now, later = slice(None, -1), slice(1, None)
 
     def mixed(mix: Callable[..., Tensor], q: Tensor, actions: Tensor, at: slice) -> Tensor:
-        """Mixes the values of these actions ``[B, T, n]``; `q` has those of all."""
+        """Mixes the values of `actions` ``[B, T, n]``; `q` has the values of all actions."""
         q = q[:, at]
         choice: tuple[Tensor, ...] = ()
         if mixer.mixes_advantages:
@@ -343,12 +344,12 @@ def td_terms(
 
 
 def _greedy(values: Tensor, available: Tensor) -> Tensor:
-    """Returns the available action of the highest value, int64 ``[...]`` for ``[..., k]`` each."""
+    """Returns the available actions of the highest values ``[..., k]``, int64 ``[...]``."""
     return values.masked_fill(available == 0, -torch.inf).argmax(-1)
 
 
 def _taken(values: Tensor, actions: Tensor) -> Tensor:
-    # Looked up, not the masked maximum: no infinity meets the padding.
+    # A lookup, not a masked maximum, so that no infinity meets the padding.
     return values.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 
@@ -358,9 +359,9 @@ def episode_priorities(td_error: Tensor, mask: Tensor, eta: float) -> Tensor:
     Kapturowski et al. 2019, for sequences: the mean of a long one hides its large errors.
 
     Args:
-        td_error: ``[B, T, k]``, 0 where `mask` is.
+        td_error: ``[B, T, k]``, 0 where `mask` is 0.
         mask: ``[B, T, k]``, 1 where there is an error.
-        eta: 0.9 there.
+        eta: weight of the maximum, 0.9 in the paper.
 
     Returns:
         ``[B]``.

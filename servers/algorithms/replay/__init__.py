@@ -1,1 +1,1 @@
-"""Replays in arrays, and the loop and the learner of every algorithm that learns from one."""
+"""Replays in arrays, and the base classes of trainers that learn from one."""

@@ -1,4 +1,4 @@
-"""Replay of whole episodes, for networks that must see one from its start."""
+"""Replay of whole episodes, for networks that must see an episode from its start."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from muxrl.servers.algorithms.replay.replay import (
 from muxrl.servers.episodes.trajectories import Trajectory
 
 _Columns = Mapping[str, np.ndarray]
-"""Of an episode of T steps: T rows each, those of observations T + 1."""
+"""Columns of an episode of T steps, of T rows each; those of observations have T + 1."""
 
 
 class EpisodeReplay(Replay):
-    """Episodes, each in arrays of its own.
+    """Stores episodes, each in its own arrays.
 
-    An episode that comes in chunks is stored as so many episodes: each is bootstrapped from its
-    last observation, and a GRU starts from zero in the middle of the episode.
+    Each chunk of an episode that comes in chunks is stored as an episode: it is bootstrapped from
+    its last observation, and a GRU starts from zero in the middle of the real episode.
 
-    `sample` draws without replacement, or by priority, and as many episodes as are stored if they
-    are fewer. It returns, padded with zeros to T, the length of the longest: ``OBS [B, T + 1,
-    ...]`` float32, ``ACTIONS [B, T, ...]``; ``REWARDS``, ``TERMINATEDS`` (1 at the last step of a
-    terminated, not truncated, episode) and ``LOSS_MASK`` (1 where there is data; PyMARL's
-    ``filled``), each ``[B, T]`` float32. Drawn by priority, also ``rows`` and ``weights``, ``[B]``.
+    `sample` draws without replacement, or by priority; if fewer episodes are stored, as many as
+    there are. It returns arrays padded with zeros to T, the length of the longest episode: ``OBS
+    [B, T + 1, ...]`` float32, ``ACTIONS [B, T, ...]``; ``REWARDS``, ``TERMINATEDS`` (1 at the last
+    step of a terminated, not truncated, episode) and ``LOSS_MASK`` (1 where there is data;
+    PyMARL's ``filled``), each ``[B, T]`` float32. If drawn by priority, also ``rows`` and
+    ``weights``, ``[B]``.
 
     Args:
         capacity: in episodes.
@@ -55,7 +56,7 @@ class EpisodeReplay(Replay):
         self._episodes: list[_Columns] = []
         self._terminated = np.zeros(capacity, bool)
         self._next = 0
-        """Place of the next one, and of the oldest once the replay is full."""
+        """Place of the next episode, and of the oldest once the replay is full."""
 
     def __len__(self) -> int:
         return len(self._episodes)
@@ -70,7 +71,7 @@ class EpisodeReplay(Replay):
             columns = columns_of("obs", one.observations) | columns_of("actions", one.actions)
             columns["rewards"] = np.asarray(one.rewards, np.float32)
             place = self._next
-            self._episodes[place : place + 1] = [  # or at the end, as long as it is not full
+            self._episodes[place : place + 1] = [  # appends until the replay is full
                 {name: np.array(c, stored_dtype(name, c)) for name, c in columns.items()}
             ]
             self._terminated[place] = one.is_terminated
@@ -125,7 +126,7 @@ class EpisodeReplay(Replay):
             )
         observed = columns_of("obs", state["obs"])
         followed = columns_of("actions", state["actions"]) | {"rewards": state["rewards"]}
-        # With a larger capacity than before the oldest is no longer the next to go.
+        # In a larger replay than before, the next episode goes behind the others.
         self._next = int(state["next"]) % num if num == self._capacity else num
         self._terminated[:num] = state["terminated"]
         ends = np.cumsum(state["lengths"])
@@ -145,7 +146,7 @@ def _lengths(episodes: Sequence[_Columns]) -> np.ndarray:
 
 
 def _padded(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns columns as networks read them, zeros behind the shorter ones, ``[B, T, ...]``."""
+    """Returns episodes' columns as one padded with zeros, for networks, ``[B, T, ...]``."""
     first, longest = rows[0], max(map(len, rows))
     dtype = np.float32 if first.dtype == np.bool_ else first.dtype
     padded = np.zeros((len(rows), longest, *first.shape[1:]), dtype)

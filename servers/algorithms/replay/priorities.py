@@ -1,4 +1,4 @@
-"""Which entries of a replay are drawn more often than others, and how the loss makes up for it."""
+"""Prioritised sampling from a replay, with the weights that correct the loss for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-# So that an entry that is fitted exactly is still drawn now and then; RLlib's
+# Least priority, so that exactly fitted entries are still drawn now and then; RLlib's
 # ``prioritized_replay_eps``.
 LOWEST = 1e-6
 
@@ -15,23 +15,23 @@ LOWEST = 1e-6
 class Priorities:
     """Proportional prioritisation of a replay's rows, Schaul et al. 2016 (arXiv 1511.05952).
 
-    Row i is drawn with ``P(i) = p_i^alpha / sum_j p_j^alpha``; a row is drawn more than once if its
-    share is larger than a draw's. Its weight in the loss is ``(N P(i))^-beta``, divided by the
-    largest of the batch, as in Dopamine and in Acme's R2D2. RLlib divides by the largest of the
-    replay: there one entry that is fitted exactly makes all weights small.
+    Row i is drawn with ``P(i) = p_i^alpha / sum_j p_j^alpha``; a row with a large share may be
+    drawn more than once. Its weight in the loss is ``(N P(i))^-beta``, divided by the largest
+    weight in the batch, as in Dopamine and in Acme's R2D2. RLlib divides by the largest in the
+    replay: there a single exactly fitted entry makes all weights small.
 
     Args:
-        capacity: rows.
+        capacity: number of rows.
         alpha: 0 draws uniformly, 1 in proportion to priorities.
-        beta: 0 leaves the loss as it is, 1 has all stored entries count alike.
+        beta: 0 leaves the loss as it is, 1 makes all stored entries count alike.
     """
 
     def __init__(self, capacity: int, alpha: float, beta: float) -> None:
         self._alpha, self._beta = alpha, beta
         self._values = np.zeros(capacity)
-        self._highest = 0.0  # none was measured yet
-        # Sums of shares as a binary tree: node i has the children 2i and 2i + 1, row r is leaf
-        # `_first + r`. A sum is always that of its children now, so it depends on the rows alone.
+        self._highest = 0.0  # 0: none measured yet
+        # A sum tree of p^alpha: node i has the children 2i and 2i + 1, row r is leaf `_first + r`.
+        # Each sum is computed from its children, so that it depends on the rows alone.
         self._first = 1 << max(0, capacity - 1).bit_length()
         self._sums = np.zeros(2 * self._first)
 
@@ -40,7 +40,7 @@ class Priorities:
         self._set(rows, self._highest or 1.0)
 
     def remove(self, rows: np.ndarray) -> None:
-        """Has rows not be drawn any more."""
+        """Gives rows priority 0, so that they are not drawn any more."""
         self._set(rows, 0.0)
 
     def draw(
@@ -49,8 +49,8 @@ class Priorities:
         """Draws one row from each of `num` ranges of equal probability (appendix B.2.1 there).
 
         Args:
-            num_stored: N, the rows that have a priority.
-            num: how many.
+            num_stored: N, the number of rows that have a priority.
+            num: number of draws.
             rng: draws `num` numbers.
 
         Returns:
@@ -62,7 +62,7 @@ class Priorities:
         while nodes[0] < self._first:
             nodes *= 2
             left = sums[nodes]
-            # Rounding must not lead to where nothing is.
+            # Rounding errors must not lead into an empty branch.
             is_right = (at >= left) & (sums[nodes + 1] > 0.0)
             at -= left * is_right
             nodes += is_right
@@ -70,11 +70,11 @@ class Priorities:
         return nodes - self._first, (weights / weights.max()).astype(np.float32)
 
     def update(self, rows: np.ndarray, values: np.ndarray) -> None:
-        """Sets what an update measured.
+        """Sets the priorities that an update measured.
 
         Args:
-            rows: ``[num]``; in all places where a row stands, `values` are the same.
-            values: ``[num]``. Those that are not finite are left out, as their update was.
+            rows: ``[num]``; if a row stands here more than once, its values are equal.
+            values: ``[num]``. Infinite ones and NaN are left out, as their update was skipped.
         """
         is_finite = np.isfinite(values)
         if not is_finite.any():
@@ -88,7 +88,7 @@ class Priorities:
             return
         self._values[rows] = values
         nodes, values = self._first + rows, self._values[rows]
-        # Not 0 ** 0, which is 1.
+        # 0 ** 0 would be 1.
         self._sums[nodes] = np.where(values == 0.0, 0.0, values**self._alpha)
         while nodes[0] > 1:
             nodes = nodes >> 1
@@ -99,13 +99,12 @@ class Priorities:
         return {"values": self._values[:num_stored].copy(), "highest": self._highest}
 
     def set_state(self, rows: np.ndarray, state: Mapping[str, Any] | None) -> None:
-        """Continues with what `get_state` returned; None: all rows count as new.
-
-        A replay that drew uniformly until now has no priorities.
+        """Loads what `get_state` returned.
 
         Args:
-            rows: where the saved ones are now.
-            state: of so many rows.
+            rows: places of the saved rows now.
+            state: of as many rows; None: of a replay that drew uniformly, so that all rows count
+                as new.
         """
         self._set(rows, 1.0 if state is None else state["values"])
         if state is not None:

@@ -1,4 +1,4 @@
-"""What trainers that learn from a replay share: what is stored, and which updates are due."""
+"""The base class of trainers with a replay: stores steps, and counts the updates that are due."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ NUM_UPDATES = "num_updates"
 
 
 class ReplayTrainer(TorchTrainer):
-    """Stores what was played once, then makes the updates that are due for it.
+    """Stores each batch in a replay, then makes the updates that are due for it.
 
     Attributes:
         replay: of this policy.
-        num_updates: so far.
+        num_updates: number of updates so far.
     """
 
     updates_by_steps = True
@@ -39,9 +39,9 @@ class ReplayTrainer(TorchTrainer):
         self.num_updates = 0
         self._due = 0.0
         self._num_env_steps = 0
-        """At the last batch."""
+        """Env steps at the last batch."""
         self._metrics: dict[str, float] = {}
-        """Each of the last update that had it, perhaps of an earlier batch."""
+        """By name: each metric's value in the last update that had it."""
 
     @abstractmethod
     def make_replay(self) -> Replay:
@@ -49,12 +49,12 @@ class ReplayTrainer(TorchTrainer):
 
     @abstractmethod
     def updates_for(self, stored: Sequence[Trajectory], num_new: int, num_env_steps: int) -> float:
-        """Returns how many updates what came brings; perhaps a fraction.
+        """Returns the number of updates that a batch makes due, which may be a fraction.
 
         Args:
-            stored: it.
-            num_new: those that it made.
-            num_env_steps: env steps in it.
+            stored: trajectories of the batch.
+            num_new: number of entries that they made in the replay.
+            num_env_steps: env steps of the batch.
         """
 
     @abstractmethod
@@ -62,16 +62,16 @@ class ReplayTrainer(TorchTrainer):
         """Makes one update.
 
         Args:
-            batch: of `Replay.sample`, tensors on the device.
+            batch: from `Replay.sample`, in tensors on the device.
 
         Returns:
-            Metrics by name, numbers, scalars, or functions that return them, which are asked of
-            the last update alone; and the priorities of the entries ``[B]``, None where they are
-            drawn uniformly.
+            Metrics by name: numbers, scalar tensors, or functions that return one, which are called
+            for the last update only; and the new priorities of the entries ``[B]``, None if they
+            are drawn uniformly.
         """
 
     def draw(self) -> dict[str, Any]:
-        """Returns a batch, arrays by name."""
+        """Draws a batch from the replay, arrays by name."""
         return self.replay.sample(self.settings.batch_size)
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -79,13 +79,13 @@ class ReplayTrainer(TorchTrainer):
         num_new, num_env_steps = self.replay.add(*stored), self.env_steps - self._num_env_steps
         self._num_env_steps = self.env_steps
         self._due += self.updates_for(stored, num_new, num_env_steps)
-        # A little below 1, because ten times 0.1 is not quite 1.
+        # 1e-9, because ten times 0.1 adds up to a little less than 1.
         num = int(self._due + 1e-9)
         self._due -= num
         return self.make_updates(num)
 
     def make_updates(self, num: int) -> dict[str, float]:
-        """Makes so many updates on what is stored; returns metrics as `learn` does."""
+        """Makes `num` updates from the replay; returns metrics as `learn` does."""
         metrics: dict[str, Any] = {}
         for i in range(num):
             self.begin_learning()
@@ -107,22 +107,22 @@ class ReplayTrainer(TorchTrainer):
     # --- state --------------------------------------------------------------------------
 
     def replay_bytes(self) -> int:
-        """Returns the size of what is stored."""
+        """Returns the bytes of the stored entries."""
         return self.replay.num_bytes
 
     def replay_state(self) -> dict[str, Any]:
-        """Returns what is stored, as plain values and arrays."""
+        """Returns the replay's state, as plain values and arrays."""
         return self.replay.get_state()
 
     def load_replay(self, state: Mapping[str, Any]) -> None:
-        """Continues, with nothing stored, with what `replay_state` returned."""
+        """Loads what `replay_state` returned, into an empty replay."""
         self.replay.set_state(state)
 
     def refill_replay(self, env_steps: int) -> None:
-        """Is told that the replay is empty after so many env steps."""
+        """Makes learning wait, as the replay is empty after a resumption at `env_steps`."""
 
 
 def as_stored(one: Trajectory) -> Trajectory:
-    """Returns a trajectory whose observations are all their parts; an array if that is one."""
+    """Returns a trajectory with all parts of its observations in a dict, if there are several."""
     parts = one.parts
     return one if len(parts) == 1 else replace(one, observations=parts)

@@ -1,4 +1,4 @@
-"""Replay of single steps, with returns over n of them; an observation is stored once."""
+"""Replay of single steps, with n-step returns, that stores each observation once."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from muxrl.servers.episodes.trajectories import Trajectory, concatenated
 from muxrl.servers.trainers.budget import STEP_BYTES
 
 N_STEP = "n_step"
-"""RLlib's name for the number of steps whose rewards were added up."""
+"""RLlib's name of the column for the number of steps in a return."""
 
 
 class _Fragment(NamedTuple):
-    """What is stored of a trajectory."""
+    """The part of a trajectory that is stored."""
 
     trajectory: Trajectory
     last: int | None
-    """The number of the row that it continues from; None: it begins."""
+    """Number of the row that it continues from; None: it begins with its own first row."""
     first: int
-    """The steps before this one are left out."""
+    """Its first step that is stored."""
 
 
 class StepReplay(Replay):
-    """A ring of rows: an observation and, where a step began at it, what followed.
+    """A ring buffer of rows: each an observation and, if a step began at it, what followed.
 
     ::
 
@@ -46,21 +46,21 @@ class StepReplay(Replay):
         episode    one      one      other    one      other    one
         ahead      1        2        2        2        none     none
 
-    The observation after a step is some rows ahead, since other episodes' pieces come between. The
-    last one of an episode, or of its newest piece, is a row without a step. What is ahead is
-    newer, so that it is never overwritten first.
+    The observation after a step is one or more rows ahead, since pieces of other episodes may come
+    between. The last observation of an episode, or of its newest piece, is a row without a step.
+    The rows ahead are newer, so that they are never overwritten first.
 
     `sample` returns ``OBS``, ``NEXT_OBS``, ``ACTIONS``, ``REWARDS``, ``TERMINATEDS`` (1 where
     nothing follows, 0 at a truncation), each ``[B, ...]`` float32, integer actions int64;
-    ``n_step [B]``, and ``weights [B]`` float32; drawn by priority, ``rows`` too. The reward is the
-    sum of gamma**i * r_{t+i} over i < k, and ``NEXT_OBS`` is that after k steps: n, or as many as
-    there are in the episode if they are fewer. Draws are with replacement.
+    ``n_step [B]``, and ``weights [B]`` float32; if drawn by priority, also ``rows``. The reward is
+    the sum of gamma**i * r_{t+i} over i < k, and ``NEXT_OBS`` the observation after k steps, where
+    k is n, or fewer at the end of an episode. Draws are with replacement.
 
     Args:
-        capacity: in rows but one. Memory is taken as they are first written.
+        capacity: number of rows, less one. Memory is taken as rows are first written.
         seed: of the sampling.
         n_step: n.
-        gamma: the discount.
+        gamma: the discount factor.
         by_priority: alpha and beta of `Priorities`; None: steps are drawn uniformly.
     """
 
@@ -87,7 +87,7 @@ class StepReplay(Replay):
         self._rewards = np.zeros(self._size, np.float32)
         self._terminated = np.zeros(self._size, bool)
         self._open: dict[str, tuple[int, int]] = {}
-        """By life of a seat that continues: the number of its last row, and its steps so far."""
+        """By life of a seat that may continue: the number of its last row, and its steps so far."""
 
     def __len__(self) -> int:
         return self._num_steps
@@ -103,21 +103,21 @@ class StepReplay(Replay):
 
     def add(self, *trajectories: Trajectory) -> int:
         together: dict[str, _Fragment] = {}
-        num_rows, needed = 0, self._num_added  # `needed`: the oldest row that one continues from
+        num_rows, needed = 0, self._num_added  # `needed`: oldest row that is continued from
         for one in trajectories:
             if not len(one):
                 continue
             most = num_rows + len(one) + 1
             last, t = self._open.get(one.id, (-1, -1))
             before = last if t == one.t else self._num_added
-            # What one writes must not be in the place of what another one continues from.
+            # No piece may overwrite the row that another one continues from.
             if one.id in together or min(needed, before) < self._num_added + most - self._size:
                 self._write(list(together.values()))
                 together, num_rows, needed = {}, 0, self._num_added
                 most = len(one) + 1
                 last, t = self._open.get(one.id, (-1, -1))
             continues = t == one.t and last >= self._num_added + len(one) - self._size
-            # Of more steps than there is room for, the newest.
+            # If there is no room for all steps, the newest are stored.
             first = 0 if continues else max(0, most - self._size)
             together[one.id] = _Fragment(one, last if continues else None, first)
             num_rows = most
@@ -126,7 +126,7 @@ class StepReplay(Replay):
         return sum(map(len, trajectories))
 
     def _write(self, pieces: Sequence[_Fragment]) -> None:
-        """Stores pieces of different episodes for which there is room at once."""
+        """Stores pieces of different episodes, which must fit into the ring together."""
         if not pieces:
             return
         nums = np.array([len(one) - first for one, _, first in pieces])
@@ -170,7 +170,7 @@ class StepReplay(Replay):
                 self._open[one.id] = number, one.t + len(one)
 
     def _allocate(self, num: int) -> np.ndarray:
-        """Makes room for so many rows, and returns their numbers, ``[num]`` int64."""
+        """Makes room for `num` rows, and returns their numbers, ``[num]`` int64."""
         numbers = np.arange(self._num_added, self._num_added + num)
         self._num_added += num
         rows = numbers % self._size
@@ -179,7 +179,7 @@ class StepReplay(Replay):
         self._ahead[rows] = 0
         if self._priorities is not None:
             self._priorities.remove(dropped)
-        if rows[-1] < num:  # once a round: lives of which nobody has heard since
+        if rows[-1] < num:  # once a round: drops lives whose last row was overwritten
             oldest = self._num_added - self._size
             self._open = {i: own for i, own in self._open.items() if own[0] >= oldest}
         return numbers
@@ -243,7 +243,7 @@ class StepReplay(Replay):
                 "(its capacity)"
             )
         self._rng.bit_generator.state = state["rng"]
-        # In a larger ring than before, rows lie where their numbers say there.
+        # In a larger ring than before, rows lie at the places of their numbers in it.
         numbers = np.arange(num_added - num, num_added)
         rows, before = numbers % self._size, numbers % num if num else numbers
         self._num_added = num_added
@@ -264,5 +264,5 @@ class StepReplay(Replay):
 
 
 def _joined_after(what: str, pieces: Sequence[_Fragment]) -> Any:
-    """Returns the actions or rewards of all pieces, but those that are skipped."""
+    """Returns the actions or rewards of all pieces, without the steps that are left out."""
     return concatenated([pick(getattr(one, what), slice(first, None)) for one, _, first in pieces])

@@ -1,6 +1,6 @@
-"""What trainers of teams share that learn from a replay: QMIX and its kin, MASAC, MADDPG.
+"""The base class of team trainers with a replay: QMIX and its variants, MASAC and MADDPG.
 
-All members of a team are one row, so that each transition has all of them:
+All members of a team are in one row, so that each transition has all of them:
 
 ======================  ================================  =========================================
 part of an observation  shape, dtype                      meaning
@@ -31,7 +31,7 @@ from muxrl.servers.trainers.interface import PolicySpec
 
 
 class TeamTrainer(ReplayTrainer):
-    """Learns from its replay once enough is in it; two teams of a policy share it."""
+    """Learns from its replay once enough is in it; teams of the same policy share the replay."""
 
     saved = {**ReplayTrainer.saved, "num_stored": "_num_stored", "rewards": "rewards"}
     settings: TeamReplaySettings
@@ -39,15 +39,15 @@ class TeamTrainer(ReplayTrainer):
     def __init__(self, policy: PolicySpec, settings: TeamReplaySettings) -> None:
         super().__init__(policy, settings)
         self.rewards = RewardDeviation()
-        """Of those stored, with `standardize_rewards`."""
+        """Statistics of the stored rewards, with `standardize_rewards`."""
         self._num_stored = 0
-        """Entries that came, also those that the replay has no room for any more."""
+        """Entries that were stored so far, including those that were replaced since."""
 
     def updates_for(self, stored: Sequence[Trajectory], num_new: int, num_env_steps: int) -> float:
         if self.settings.standardize_rewards:
             for one in stored:
                 self.rewards.add(one.rewards)
-        # None for those before learning begins: all of their updates would come in one long burst.
+        # Entries before learning begins bring no updates, which would come in one long burst.
         num_waiting = max(0, self.settings.num_before_learning - 1 - self._num_stored)
         self._num_stored += num_new
         return max(0, num_new - num_waiting) * self.settings.updates_per_entry

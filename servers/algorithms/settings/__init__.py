@@ -1,6 +1,6 @@
-"""What a user may set of muxrl's own algorithms: of ``PPO`` by ``PPOSettings``, and so on.
+"""The settings of muxrl's own algorithms: of ``PPO`` in ``PPOSettings``, and so on.
 
-Nothing here imports torch, so that settings are judged in no time.
+Nothing here imports torch, so that settings are checked in no time.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from muxrl.servers.algorithms.settings.model import AlgorithmSettings
 
 
 def settings_of(algorithm: str) -> type[AlgorithmSettings]:
-    """Returns what is declared of an algorithm, in whichever file of this room.
+    """Returns the class with the settings of an algorithm.
 
     Args:
-        algorithm: name of its class.
+        algorithm: name of the algorithm's class.
     """
     name = f"{algorithm}Settings"
     rooms = (vars(module) for module in (actor_critic, off_policy, teams))

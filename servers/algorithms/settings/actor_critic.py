@@ -1,4 +1,4 @@
-"""The settings of algorithms that learn a policy and a value from whole batches."""
+"""The settings of actor-critics that learn from whole batches."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ CENTRAL = Seating(
     is_joint=True,
     read_if=((AGENT_ID, "settings", "obs_agent_id"), (ALIVE, "model", "use_lstm")),
 )
-"""What a policy sees: an agent's own observation, and for the critic the state.
+"""What a policy observes: the agent's own observation, and for the critic the state.
 
-The agents of a group earn the team's reward and see the team's state; an agent in no group sees the
-state of all of the server's agents. An agent in a group is recorded at every step of its team, even
-when it does not act or has departed. Such a step is marked by `ALIVE` 0: it trains the critic,
-which learns what the team still earns, but not the actor.
+The agents of a group get the team's reward and the team's state; an agent without a group gets the
+state of all agents of the server. An agent in a group is recorded at every step of its team, even
+if it does not act or has departed. Such a step has `ALIVE` 0: it trains the critic, which learns
+what the team still earns, but not the actor.
 """
 
 
 class ActorCriticSettings(AlgorithmSettings):
-    """What all have that learn a policy and a value from whole batches."""
+    """The settings that all actor-critics have."""
 
     learns_from: ClassVar[LearnsFrom] = "newest"
     gives_log_probs: ClassVar[bool] = True
@@ -59,13 +59,13 @@ class ActorCriticSettings(AlgorithmSettings):
 
     @property
     def batch_env_steps(self) -> int:
-        """Env steps between two updates, under whichever name they were given."""
+        """Env steps between two updates, whichever of the two settings gives them."""
         is_given = self.train_batch_size != type(self).train_batch_size
         return self.train_batch_size if is_given else self.train_batch_size_per_learner
 
 
 class OnPolicySettings(ActorCriticSettings):
-    """Of those whose policy has played what it learns from."""
+    """Settings of algorithms that learn from batches of the very policy that they update."""
 
     lambda_: Share = 1.0
     """GAE's lambda; 1: returns up to the end of the batch."""
@@ -74,7 +74,7 @@ class OnPolicySettings(ActorCriticSettings):
 
 
 class ClippedRatioSettings(OnPolicySettings):
-    """Of several updates on a batch, which PPO's ratio allows."""
+    """Settings of algorithms with several updates on a batch, which PPO's clipped ratio allows."""
 
     clip_param: NotNegative = 0.3
     """Clip range of the probability ratio."""
@@ -87,9 +87,9 @@ class ClippedRatioSettings(OnPolicySettings):
 
 
 class PPOSettings(ClippedRatioSettings):
-    """PPO's, with RLlib's defaults.
+    """PPO's settings, with RLlib's defaults.
 
-    Advantages are standardised over a batch's transitions of own actions.
+    Advantages are standardised over those transitions of a batch whose actions the policy chose.
     """
 
     kl_coeff: NotNegative = 0.2
@@ -105,10 +105,10 @@ class PPOSettings(ClippedRatioSettings):
 
 
 class A2CSettings(OnPolicySettings):
-    """One update per batch, on the whole of it: no epochs, no minibatches, no ratio, no KL.
+    """A2C's settings: one update on each whole batch, without epochs, minibatches, ratio or KL.
 
     With ``lambda_=1`` (default) advantages are n-step returns up to the end of the batch, as in the
-    paper; below 1 they are GAE's.
+    paper; below 1 they are GAE advantages.
     """
 
     unused = frozenset(
@@ -122,7 +122,7 @@ class A2CSettings(OnPolicySettings):
     entropy_coeff = 0.01
     grad_clip = 40.0
     optimizer_epsilon = 1e-8  # torch's
-    # One record per about so many env steps, not one per update.
+    # One training record for about so many env steps, not one for each update.
     min_sample_timesteps_per_iteration = 1_000
 
     standardize_advantages: bool = False
@@ -130,7 +130,7 @@ class A2CSettings(OnPolicySettings):
 
 
 class IMPALASettings(ActorCriticSettings):
-    """IMPALA's, with RLlib's defaults."""
+    """IMPALA's settings, with RLlib's defaults."""
 
     learns_from = "recent"
 
@@ -152,7 +152,7 @@ class IMPALASettings(ActorCriticSettings):
 
 
 class APPOSettings(IMPALASettings):
-    """APPO's, with RLlib's defaults."""
+    """APPO's settings, with RLlib's defaults."""
 
     circular_buffer_iterations_per_batch: Count = 2
     """Updates on each batch."""
@@ -171,16 +171,17 @@ class APPOSettings(IMPALASettings):
 
 
 class CentralModel(ModelSettings):
-    """Of an actor and a critic apart."""
+    """Network settings of a separate actor and critic."""
 
     refused = {"vf_share_layers": "its actor and its critic do not see the same"}
 
 
 class CentralSettings(ClippedRatioSettings):
-    """Defaults are the paper's for small tasks: ten passes over a batch, no minibatches, no KL.
+    """The settings of MAPPO and HAPPO.
 
-    But values are learned as they are. In the paper's units a critic learns so fast while
-    bootstrapped returns still fall that simple_spread's agents left its landmarks.
+    Defaults are the paper's for small tasks: ten passes over a batch, no minibatches, no KL. But
+    values are not normalised: with the paper's normalisation the critic learned so fast, while
+    bootstrapped returns still fell, that simple_spread's agents left its landmarks.
     """
 
     own_module_refused = "its critic sees the state, apart from what its actor sees"
@@ -214,14 +215,14 @@ class CentralSettings(ClippedRatioSettings):
 
 
 class MAPPOSettings(CentralSettings):
-    """HAPPO's agents need no id, since they have a policy each."""
+    """MAPPO's settings; HAPPO's agents need no ids, since each has its own policy."""
 
     obs_agent_id: bool = False
     """Whether the actor reads its agent's id, one-hot."""
 
 
 class HAPPOModel(CentralModel):
-    """Without an LSTM."""
+    """Network settings without an LSTM."""
 
     refused = CentralModel.refused | {
         "use_lstm": "it compares agents row by row, and recurrent ones learn from padded "
@@ -230,7 +231,7 @@ class HAPPOModel(CentralModel):
 
 
 class HAPPOSettings(CentralSettings):
-    """MAPPO's, with the same defaults; every agent needs a policy of its own."""
+    """HAPPO's settings, with MAPPO's defaults; every agent needs its own policy."""
 
     own_module_refused = "its critics see the state, apart from what its actors see"
     unused = frozenset({"obs_agent_id"})

@@ -1,4 +1,4 @@
-"""What settings of muxrl's own algorithms share: those of training, and those of networks."""
+"""Base classes of the settings of muxrl's own algorithms and of their networks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ACTIVATIONS = {
     "silu": "SiLU",
     "swish": "SiLU",
 }
-"""Classes of `torch.nn` by the names that RLlib has for them."""
+"""By RLlib's name of an activation: its class in `torch.nn`."""
 
 
 class AlgorithmSettings(Settings):
-    """What all have.
+    """The settings that all algorithms have.
 
-    Beside its settings a class declares what is asked before anything learns, under the names that
-    `muxrl.servers.trainers.interface` has for it: a trainer's own module imports torch.
+    Besides settings a subclass declares the attributes that are read before anything learns, under
+    the names of `muxrl.servers.trainers.interface`, since the trainer's own module imports torch.
     """
 
     is_trusted: ClassVar[bool] = True
@@ -123,7 +123,7 @@ def activation_of(name: str) -> Any:
     """Returns the class of an activation, None for "linear".
 
     Raises:
-        ValueError: torch has none of that name.
+        ValueError: torch has no activation of that name.
     """
     nn: Any = importlib.import_module("torch.nn")
     if not (known := ACTIVATIONS.get(name.lower(), name)):
@@ -137,10 +137,10 @@ def activation_of(name: str) -> Any:
 
 
 def initializer_of(given: Initializer) -> Callable[..., Any] | None:
-    """Returns the function that sets what a parameter begins with; None: torch's own.
+    """Returns the function that initializes a parameter; None: torch's default.
 
     Raises:
-        ValueError: torch has none of that name.
+        ValueError: torch has no such function.
     """
     if given is None or callable(given):
         return given

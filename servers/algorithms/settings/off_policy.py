@@ -29,9 +29,9 @@ from muxrl.servers.trainers.spaces import AgentSpaces, SpaceCheck
 
 UNIFORM = "MultiAgentEpisodeReplayBuffer"
 PRIORITIZED = "MultiAgentPrioritizedEpisodeReplayBuffer"
-"""RLlib's names."""
+"""RLlib's names of the replay buffers."""
 
-# Schaul et al. 2016, proportional variant; RLlib's defaults, too.
+# The proportional variant of Schaul et al. 2016; also RLlib's defaults.
 _PRIORITIES = {"alpha": 0.6, "beta": 0.4}
 
 NO_MEMORY = "its replay draws single steps, which a recurrent network cannot learn from; use "
@@ -39,23 +39,23 @@ NO_MEMORY = "its replay draws single steps, which a recurrent network cannot lea
 
 
 def replay_buffer(capacity: int, *, is_prioritized: bool = False) -> dict[str, Any]:
-    """Returns a replay's settings in RLlib's form, for so many steps of agents."""
+    """Returns a replay's settings in RLlib's form, with a capacity in agent steps."""
     if not is_prioritized:
         return {"type": UNIFORM, "capacity": capacity}
     return {"type": PRIORITIZED, "capacity": capacity, **_PRIORITIES}
 
 
 def read_replay_buffer(what: str, value: Any, default: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the whole settings of a replay: what was set, and the rest at its default.
+    """Returns all settings of a replay: those that were given, and defaults for the others.
 
     Args:
         what: the setting, in words.
-        value: as the user wrote it, a mapping.
-        default: the algorithm's.
+        value: the mapping that the user wrote.
+        default: of the algorithm.
 
     Raises:
-        AlgorithmProblem: it names no buffer that can hold a server's episodes, or
-            has a key or value that the buffer does not take.
+        AlgorithmProblem: the type is no buffer that can hold a server's episodes, or the buffer
+            does not take a key or value.
     """
     kind = value.get("type", default["type"])
     if kind not in (UNIFORM, PRIORITIZED):
@@ -88,7 +88,7 @@ _Fragment = Annotated[
 
 
 class OffPolicySettings(AlgorithmSettings):
-    """What both have; ``replay_buffer_config`` has RLlib's form."""
+    """The settings that DQN and SAC share; ``replay_buffer_config`` has RLlib's form."""
 
     learns_from: ClassVar[LearnsFrom] = "replay"
     seating = replace(MASKED_AGENTS, one_choice=True)
@@ -126,7 +126,7 @@ class OffPolicySettings(AlgorithmSettings):
 
     @property
     def batch_size(self) -> int:
-        """Steps in an update, under whichever name they were given."""
+        """Steps in an update, whichever of the two settings gives them."""
         is_given = self.train_batch_size != type(self).train_batch_size
         return self.train_batch_size if is_given else self.train_batch_size_per_learner
 
@@ -137,8 +137,7 @@ class OffPolicySettings(AlgorithmSettings):
         return intensity / self.batch_size if intensity else 1 / self.batch_env_steps
 
     def find_milestones(self) -> Iterator[Milestone]:
-        """Yields the first update, and the first copy to the target network, which comes after an
-        update, with the env steps before it."""
+        """Yields the first update, and the first copy to the target network if it comes later."""
         learning = "num_steps_sampled_before_learning_starts"
         before = self.num_steps_sampled_before_learning_starts
         yield Milestone(FIRST_UPDATE, (learning,), env_steps=before)
@@ -147,13 +146,13 @@ class OffPolicySettings(AlgorithmSettings):
             yield Milestone(FIRST_COPY, ("target_network_update_freq",), env_steps=copying)
 
     def replay_size(self, seats: Mapping[str, Seat]) -> ReplaySize:
-        """Returns what the replays store of the agents."""
+        """Returns the size of the replays for the server's agents."""
         capacity = self.replay_buffer_config["capacity"]
         return of_steps(seats, capacity, "replay_buffer_config, key 'capacity'", "agent steps")
 
 
 class DQNModelSettings(ModelSettings):
-    """Of the network of values."""
+    """Settings of the Q-network."""
 
     refused = {
         "use_lstm": f"{NO_MEMORY}IQL, which is recurrent DQN where agents are in no group: its GRU "
@@ -164,7 +163,7 @@ class DQNModelSettings(ModelSettings):
 
 
 class DQNSettings(OffPolicySettings):
-    """RLlib's, with fewer updates and a uniform replay."""
+    """DQN's settings: RLlib's defaults, but fewer updates and a uniform replay."""
 
     samples_actions: ClassVar[bool] = False
     space_check: ClassVar[SpaceCheck] = AgentSpaces((Discrete,))
@@ -186,7 +185,7 @@ class DQNSettings(OffPolicySettings):
     """Learning rate; a number or a schedule."""
     num_atoms: Count = 1
     """Above 1: the distribution of returns is learned, on so many atoms; `dueling` does nothing."""
-    # Huber's gradient of an episode's end, whose error is large, weighs no more than any other's:
+    # With a Huber loss the large error at an episode's end has no larger gradient than any other:
     # on CartPole values rise far above every return.
     td_error_loss_fn: Literal["huber", "mse"] = "mse"
     """`huber` or `mse`."""
@@ -202,12 +201,11 @@ class DQNSettings(OffPolicySettings):
 
 
 class SACModelSettings(ModelSettings):
-    """Of the policy and the critics alike."""
+    """Network settings of both the policy and the critics."""
 
     refused = {"use_lstm": f"{NO_MEMORY}PPO or A2C"}
 
-    # With RLlib's tanh the critic hardly learns how the worth of an action depends on the
-    # observation.
+    # With RLlib's tanh the critic hardly learns how an action's value depends on the observation.
     fcnet_activation = "relu"
 
     fusionnet_hiddens: list[int] = [64, 64]
@@ -225,7 +223,7 @@ class SACModelSettings(ModelSettings):
 
 
 class SACSettings(OffPolicySettings):
-    """RLlib's, with the paper's learning rate of the actor and a uniform replay."""
+    """SAC's settings: RLlib's defaults, but the paper's actor_lr and a uniform replay."""
 
     space_check: ClassVar[SpaceCheck] = AgentSpaces((Discrete, Box), can_act_unbounded=False)
 
@@ -238,7 +236,7 @@ class SACSettings(OffPolicySettings):
     train_batch_size = 256
     train_batch_size_per_learner = 256
 
-    actor_lr: Schedule = 3e-4  # the paper's for all networks; RLlib's is a tenth of it
+    actor_lr: Schedule = 3e-4  # the paper's rate of all networks; RLlib has a tenth of it
     """Learning rate of the policy; a number or a schedule."""
     alpha_lr: Schedule = 3e-4
     """Learning rate of the temperature."""

@@ -1,4 +1,4 @@
-"""The settings of algorithms that learn teams from a replay."""
+"""The settings of algorithms that learn for teams from a replay."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from muxrl.servers.trainers.spaces import (
 
 
 class TeamReplaySettings(AlgorithmSettings):
-    """Those that all have."""
+    """The settings that all team algorithms with a replay have."""
 
     learns_from: ClassVar[LearnsFrom] = "replay"
     samples_actions: ClassVar[bool] = False
-    entry: ClassVar[Literal["episode", "step"]]  # of the replay, by which settings are named
+    entry: ClassVar[Literal["episode", "step"]]  # unit of the replay, in names of settings
 
     min_sample_timesteps_per_iteration = 1_000
 
@@ -64,25 +64,25 @@ class TeamReplaySettings(AlgorithmSettings):
 
     @property
     def num_before_learning(self) -> int:
-        """Entries of the replay before the first update."""
+        """Number of entries in the replay before the first update."""
         return self._of_entries("num_{}s_before_learning")
 
     @property
     def updates_per_entry(self) -> float:
-        """Updates that a new entry brings, perhaps a fraction."""
+        """Updates for each new entry, perhaps a fraction."""
         return self._of_entries("updates_per_{}")
 
     @property
     def batch_size(self) -> int:
-        """Entries in an update."""
+        """Entries that an update draws."""
         return self._of_entries("batch_size_{}s")
 
     def _of_entries(self, setting: str) -> Any:
         return getattr(self, setting.format(self.entry))
 
     def num_entries_for(self, num_updates: int) -> int:
-        """Returns how many entries have to be played for so many updates."""
-        # The entry that makes the replay large enough counts already.
+        """Returns the number of entries that have to be played for a number of updates."""
+        # The entry that makes the replay large enough brings updates already.
         return self.num_before_learning - 1 + math.ceil(num_updates / self.updates_per_entry)
 
     def validate(self) -> None:
@@ -113,7 +113,7 @@ def _check_member(_: Box, action_space: Space) -> SpaceProblem | None:
 
 
 class QMIXSettings(TeamReplaySettings):
-    """QMIX, Rashid et al. 2018; two defaults are not PyMARL's.
+    """QMIX's settings (Rashid et al. 2018); two defaults differ from PyMARL's.
 
     Targets are copied every 200 *updates* (PyMARL counts 200 episodes, which at one update per
     episode is the same), and the mixer bounds the state (PyMARL: ``bound_state=False``).
@@ -127,7 +127,7 @@ class QMIXSettings(TeamReplaySettings):
     own_module_refused = "its mixer and its members' networks belong together"
     seating = TEAMS
     entry = "episode"
-    # Between two calls of `learn`: an update for each episode alone would have acting wait for it.
+    # Env steps between two calls of `learn`: with one call for each episode, acting would wait.
     batch_env_steps: ClassVar[int] = 200
     space_check: ClassVar[SpaceCheck] = staticmethod(_check_member)
 
@@ -198,7 +198,7 @@ class QMIXSettings(TeamReplaySettings):
             yield Milestone(FIRST_COPY, ("target_update_freq", *names), episodes=num)
 
     def replay_size(self, seats: Mapping[str, Seat]) -> ReplaySize:
-        """Returns what the replays store of the teams."""
+        """Returns the size of the replays for the server's teams."""
         return of_episodes(
             seats,
             self.buffer_capacity_episodes,
@@ -208,7 +208,7 @@ class QMIXSettings(TeamReplaySettings):
         )
 
     def learns_jointly(self) -> bool:
-        """Returns whether members learn a value of what all of them do."""
+        """Returns whether the members' values are mixed and learned together."""
         return self.mixer != "none"
 
     def validate(self) -> None:
@@ -221,25 +221,25 @@ class QMIXSettings(TeamReplaySettings):
 
 
 class VDNSettings(QMIXSettings):
-    """QMIX's, of a sum."""
+    """VDN's settings: QMIX's, with a sum as mixer."""
 
     preset = {"mixer": "vdn"}
 
 
 class QPLEXSettings(QMIXSettings):
-    """QMIX's, of duplex dueling."""
+    """QPLEX's settings: QMIX's, with duplex dueling as mixer."""
 
     preset = {"mixer": "qplex"}
 
 
 class IQLSettings(QMIXSettings):
-    """QMIX's, of members that learn for themselves."""
+    """IQL's settings: QMIX's, without a mixer; members learn independently."""
 
     preset = {"mixer": "none"}
 
 
 class JointCriticSettings(TeamReplaySettings):
-    """For teams whose members have continuous actions, on a replay of single steps."""
+    """The settings that MADDPG and MASAC share, which learn from a replay of single steps."""
 
     model_refused = "its networks are set by hidden_dim and obs_agent_id among its settings"
     own_module_refused = "its members' actor and its critics of all members belong together"
@@ -258,7 +258,7 @@ class JointCriticSettings(TeamReplaySettings):
     """Units of both hidden layers, of the actor and of each critic."""
     num_steps_before_learning: Count = 1_000
     """Steps of a policy's teams before its first update."""
-    # A batch takes about as long as an update, whatever its length.
+    # Handing over a batch takes about as long as an update, whatever the batch's length.
     rollout_fragment_length: Count = 4
     """Env steps that are handed over at a time; the updates for them follow."""
     tau = 0.005
@@ -267,22 +267,25 @@ class JointCriticSettings(TeamReplaySettings):
 
     @property
     def batch_env_steps(self) -> int:
-        """Env steps that are handed over at a time."""
+        """Env steps between two calls of `learn`."""
         return self.rollout_fragment_length
 
     def find_milestones(self) -> Iterator[Milestone]:
-        """Yields the first update, with which targets begin to move."""
+        """Yields the first update, after which targets begin to move."""
         names = ("num_steps_before_learning", "updates_per_step")
         yield Milestone(FIRST_UPDATE, names, team_steps=self.num_entries_for(1))
 
     def replay_size(self, seats: Mapping[str, Seat]) -> ReplaySize:
-        """Returns what the replays store of the teams."""
+        """Returns the size of the replays for the server's teams."""
         capacity = self.buffer_capacity_steps
         return of_steps(seats, capacity, "buffer_capacity_steps", "team steps")
 
 
 class MADDPGSettings(JointCriticSettings):
-    """MATD3; ``twin_critics=False``, ``policy_delay=1`` and ``target_noise=0.0`` give MADDPG."""
+    """MATD3's settings.
+
+    ``twin_critics=False``, ``policy_delay=1`` and ``target_noise=0.0`` give MADDPG.
+    """
 
     space_check: ClassVar[SpaceCheck] = AgentSpaces((Box, Discrete), can_act_unbounded=False)
 
@@ -291,7 +294,7 @@ class MADDPGSettings(JointCriticSettings):
     schedule."""
     policy_delay: Count = 2
     """Updates of the critics for each of actor and targets."""
-    # Those of TD3 (Fujimoto et al. 2018), which MATD3 takes over.
+    # As in TD3 (Fujimoto et al. 2018) and MATD3.
     target_noise: NotNegative = 0.2
     """Standard deviation of the noise on the actions that targets value; 0: none."""
     target_noise_clip: NotNegative = 0.5
@@ -301,7 +304,7 @@ class MADDPGSettings(JointCriticSettings):
 
 
 class MASACSettings(JointCriticSettings):
-    """Those of SAC beside those of critics of the joint action."""
+    """MASAC's settings: those of joint critics, and SAC's temperature."""
 
     samples_actions = True
     space_check: ClassVar[SpaceCheck] = AgentSpaces((Box,), can_act_unbounded=False)

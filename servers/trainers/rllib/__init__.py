@@ -1,4 +1,4 @@
-"""RLlib's algorithms, and configs of people's own, as trainers."""
+"""RLlib's algorithms, and users' own RLlib configs, as trainers."""
 
 from importlib.util import find_spec
 

@@ -1,7 +1,7 @@
-"""How RLlib's connectors find the arguments of their constructors, in less time.
+"""Makes the constructors of RLlib's connectors faster.
 
-Each asks `inspect.stack` for the frame of its caller. That reads the source of every frame below,
-which was most of the processor time in which a server started.
+Each asks `inspect.stack` for the frame of its caller, to find its arguments. That reads the source
+of every frame below, which took most of the processor time of a server's start.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ray.rllib.connectors import connector_v2
 
 
 def find_callers_without_source() -> None:
-    """Has connectors find the same frame, and nothing else, from now on."""
+    """Makes connectors look up their caller's frame alone, in the whole process."""
     light = SimpleNamespace(stack=_stack, getargvalues=inspect.getargvalues)
     connector_v2.inspect = light
 
 
 def _stack() -> list[SimpleNamespace]:
-    """Returns what is asked of it: the frame that asks, and its caller's."""
+    """Returns the part of `inspect.stack` that is used: the frame that calls, and its caller's."""
     here = sys._getframe(1)
     return [SimpleNamespace(frame=here), SimpleNamespace(frame=here.f_back)]

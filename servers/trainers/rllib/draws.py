@@ -1,4 +1,4 @@
-"""Has RLlib, which draws from the generators that a process has one of, draw by a seed."""
+"""Seeds the global random generators while RLlib draws from them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 
 @contextlib.contextmanager
 def torch_draws_by(seed: int, device: str) -> Iterator[None]:
-    """Has PyTorch draw by a seed; afterwards as if it had not drawn."""
-    # The generators themselves: `torch.manual_seed` takes 0.3 ms.
+    """Seeds PyTorch's generators, and restores them afterwards."""
+    # `torch.manual_seed` would take 0.3 ms.
     generators = [torch.default_generator]
     if device == "cuda":
         generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
@@ -29,7 +29,7 @@ def torch_draws_by(seed: int, device: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def all_draw_by(seed: int, device: str) -> Iterator[None]:
-    """Has Python's and numpy's generators draw by a seed, too."""
+    """Seeds the generators of Python, numpy and PyTorch, and restores them afterwards."""
     saved = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed % 2**32)

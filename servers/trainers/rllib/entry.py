@@ -1,4 +1,4 @@
-"""What is known of an RLlib config before it learns: its settings and networks, and its kind."""
+"""Reads an RLlib config: its settings and networks, and the kind of its algorithm."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from muxrl.servers.trainers.rllib.trainer import (
     RLlibTrainer,
 )
 
-# Arguments of `training()` that are not settings: RLlib's old API, or code.
+# Arguments of `training()` that are no settings: they are RLlib's old API, or code.
 NOT_SETTINGS = frozenset(
     {
         "add_default_connectors_to_learner_pipeline",
@@ -70,16 +70,16 @@ _KINDS: Mapping[type[AlgorithmConfig], tuple[type[RLlibTrainer], type]] = {
     DQNConfig: (ReplayedValues, MaskableDQNTorchRLModule),
     SACConfig: (Replayed, MaskableSACTorchRLModule),
 }
-"""How a server feeds a kind of config, and the RLModule that follows action masks."""
+"""By class of config: the trainer that feeds it, and the RLModule that follows action masks."""
 _MORE_KINDS: Mapping[str, Any] = {
     "entropy_coeff": float | list[tuple[int, float]],
     "grad_clip": float | None,
 }
-"""Of settings that take more than RLlib's annotation says."""
+"""Types of settings that take more than RLlib's annotation says."""
 
 MODEL_TYPES: Mapping[str, Any] = {
     **typing.get_type_hints(DefaultModelConfig),
-    "conv_filters": list,  # of which RLlib takes more than it says, "valid" as the fourth of each
+    "conv_filters": list,  # RLlib also takes "valid" as the fourth entry of each
 }
 EXAMPLE = "my_package.my_module:MyRLModule"
 
@@ -89,7 +89,7 @@ class RLlibEntry(TrainerEntry):
     """A subclass of `AlgorithmConfig` as an algorithm.
 
     Attributes:
-        source: the trainer of its kind.
+        source: the trainer for configs of its kind.
         config_class: the subclass.
     """
 
@@ -100,7 +100,7 @@ class RLlibEntry(TrainerEntry):
         return (inspect.getdoc(self.config_class) or "").partition("\n")[0]
 
     def _parameters(self) -> dict[str, inspect.Parameter]:
-        """The arguments of ``training()`` of the config's class, and of those above it."""
+        """Returns the arguments of ``training()``, of the config's class and its base classes."""
         config = self.config_class()
         found = {}
         for name, kind in sorted(training_arguments(self.config_class).items()):
@@ -112,7 +112,7 @@ class RLlibEntry(TrainerEntry):
         return found
 
     def model_settings(self) -> dict[str, Any]:
-        """Every network setting of RLlib's default module, with its default."""
+        """Returns every network setting of RLlib's default module, with its default."""
         own = self.config_class().model_config
         fields = asdict(DefaultModelConfig())
         return {name: own.get(name, default) for name, default in fields.items()}
@@ -124,10 +124,10 @@ class RLlibEntry(TrainerEntry):
             yield str(error)
 
     def _networks(self, config: AlgorithmConfig, of: ServerConfig | ServerPlan) -> None:
-        """Sets the networks of a server.
+        """Sets the networks in RLlib's config, from a server's.
 
         Raises:
-            AlgorithmProblem: it cannot have these.
+            AlgorithmProblem: the algorithm cannot have these networks.
         """
         if of.rl_module:
             module_class = load_module_class(of.rl_module, self.name, config)
@@ -164,10 +164,10 @@ def entry_of(name: str, config_class: type) -> RLlibEntry:
 
     Args:
         name: the import path, or a registered name.
-        config_class: found there.
+        config_class: the class that was found there.
 
     Raises:
-        AlgorithmProblem: it is a variant of none of the algorithms that a server can feed.
+        AlgorithmProblem: it derives from the config of no algorithm that a server can feed.
     """
     if not any(one in _KINDS for one in config_class.__mro__):
         raise AlgorithmProblem(
@@ -183,11 +183,11 @@ def load_module_class(path: str, algorithm: str, config: AlgorithmConfig) -> typ
 
     Args:
         path: as the user wrote it.
-        algorithm: named in the message.
-        config: its learner says which of RLlib's module APIs it calls.
+        algorithm: its name, for messages.
+        config: of the algorithm; its learner tells which of RLlib's module APIs it calls.
 
     Raises:
-        AlgorithmProblem: it cannot be imported, is no torch RLModule, or lacks an interface.
+        AlgorithmProblem: the class cannot be imported, is no torch RLModule, or lacks an API.
     """
     cls = import_named("rl_module", path, EXAMPLE)
     if not (isinstance(cls, type) and issubclass(cls, TorchRLModule)):

@@ -1,8 +1,9 @@
-"""What RLlib's learners keep besides weights and optimizers, and leave out of their checkpoints.
+"""Saves state of RLlib's learners that their own checkpoints leave out.
 
-PPO's and APPO's KL coefficients, SAC's temperatures, and the env steps at which DQN, SAC and APPO
-last updated their targets. All are tables by module id. Without them a restored SAC, say, would
-begin again with its first temperature. What goes by a schedule is not kept: env steps tell it.
+These are PPO's and APPO's KL coefficients, SAC's temperatures, and the env steps at which DQN, SAC
+and APPO last updated their targets, each a table by module id. Without them a restored SAC, for
+instance, would begin again with its initial temperature. Scheduled values need not be saved, as
+they follow from the env steps.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ENTROPY = "entropy_coeff_schedulers_per_module"
 
 
 def get_tables(learner: Any) -> dict[str, dict[str, Any]]:
-    """Returns a learner's tables as plain values and arrays."""
+    """Returns a learner's tables, as plain values and arrays."""
     return {
         name: {module_id: _plain(entry) for module_id, entry in getattr(learner, name).items()}
         for name in _NAMES
@@ -32,7 +33,7 @@ def get_tables(learner: Any) -> dict[str, dict[str, Any]]:
 
 
 def set_tables(learner: Any, tables: Mapping[str, Mapping[str, Any]]) -> None:
-    """Puts back what `get_tables` returned."""
+    """Writes the tables that `get_tables` returned into a learner."""
     for name, table in tables.items():
         entries = getattr(learner, name)
         for module_id, value in table.items():
@@ -41,12 +42,14 @@ def set_tables(learner: Any, tables: Mapping[str, Mapping[str, Any]]) -> None:
                 continue
             tensor = entries[module_id]
             if isinstance(tensor, torch.Tensor):
-                tensor.data.copy_(torch.as_tensor(value))  # in place, since optimizers hold it
+                tensor.data.copy_(torch.as_tensor(value))  # in place, for the optimizers
 
 
 def follow_schedules(learner: Any, env_steps: int) -> None:
-    """Sets learning rates and the entropy coefficient to what their schedules say at so many env
-    steps, as RLlib does after an update, though not after a state was loaded."""
+    """Sets learning rates and the entropy coefficient to their scheduled values.
+
+    RLlib does so after an update, but not after a state was loaded.
+    """
     for optimizer, schedule in learner._optimizer_lr_schedules.items():
         if schedule.use_schedule:
             learner._set_optimizer_lr(optimizer, lr=schedule.update(env_steps))

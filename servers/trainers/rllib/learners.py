@@ -1,8 +1,8 @@
-"""A learner of RLlib's IMPALA or APPO that updates when it is asked to.
+"""Learners of RLlib's IMPALA and APPO that update in the calling thread.
 
-RLlib leaves updates to a thread, so that sampling need not wait. A server samples meanwhile anyway;
-weights that change while it acts, and a checkpoint with half an update, would be all that the
-thread brings.
+RLlib updates in a thread of its own, so that sampling need not wait. A server samples meanwhile
+anyway; the thread would only cause weights that change while the server acts, and checkpoints in
+the middle of an update.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ray.rllib.core.learner.training_data import TrainingData
 
 
 class _InPlace:
-    """Goes before a subclass of RLlib's ``IMPALALearner``."""
+    """Mixin for a subclass of RLlib's ``IMPALALearner``, to stand before it among the bases."""
 
     def build(self: Any) -> None:
         super().build()  # type: ignore[misc]
-        self.shutdown()  # the thread, before it has seen anything
-        self._learner_thread = None  # at exit RLlib would stop it again, and APPO's then raises
+        self.shutdown()  # stops the thread, before it has got any batch
+        self._learner_thread = None  # else RLlib stops it again at exit, which raises in APPO
 
     def update(
         self: Any, training_data: TrainingData, *, timesteps: dict[str, Any], **kwargs: Any
@@ -42,5 +42,5 @@ class _InPlace:
 
 
 def in_place(learner: type[Learner]) -> type[Learner]:
-    """Returns a learner's class without the thread."""
+    """Returns a subclass of a learner that has no thread of its own."""
     return type(learner.__name__, (_InPlace, learner), {"__module__": learner.__module__})

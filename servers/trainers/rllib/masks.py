@@ -1,11 +1,11 @@
 """Action masks for policies: an unavailable action has probability 0.
 
-RLlib's default modules flatten a Dict observation together with its mask, and may choose what the
-mask forbids. Here the logits of unavailable actions are set to the lowest float32: their
+RLlib's default modules flatten a Dict observation together with its mask, and may choose actions
+that the mask forbids. Here the logits of unavailable actions are set to the lowest float32: their
 probability and their share of the entropy are exactly 0, log-probabilities are those of the
 distribution that actions are drawn from, and no gradient reaches a masked logit (Huang and Ontañón
 2022, "A Closer Look at Invalid Action Masking in Policy Gradient Algorithms", arXiv 2006.14171).
-Acting and learning mask alike, so that PPO's ratio is 1 where nothing has changed.
+Masks are applied alike in acting and learning, so that PPO's ratio is 1 for unchanged weights.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CRITIC_ENCODER = "encoder.critic_encoder"
 
 
 def unmasked(batch: dict[str, Any]) -> dict[str, Any]:
-    """Returns a batch with the observations that the networks read, without their masks."""
+    """Returns a batch whose observations have no masks, as the networks read them."""
     obs = batch[Columns.OBS]
     return {**batch, Columns.OBS: obs[OBS]} if isinstance(obs, dict) else batch
 
@@ -46,8 +46,10 @@ def masked(
     key: str = Columns.ACTION_DIST_INPUTS,
     lowest: float = UNAVAILABLE,
 ) -> dict[str, Any]:
-    """Returns a module's outputs with `lowest` in ``outputs[key] [..., n]`` where the masks of a
-    batch's observations are 0; without masks all stay."""
+    """Returns a module's outputs, with `lowest` in ``outputs[key] [..., n]`` where a mask is 0.
+
+    Without masks in the batch's observations the outputs stay as they are.
+    """
     obs = batch[Columns.OBS]
     if not isinstance(obs, dict):
         return outputs
@@ -55,7 +57,7 @@ def masked(
 
 
 class ReadsNoMask:
-    """Goes before one of RLlib's catalogs: its networks are for observations without masks."""
+    """Mixin for one of RLlib's catalogs, whose networks then read observations without masks."""
 
     def __init__(self, observation_space: Any, **more: Any) -> None:
         if has_action_mask(observation_space):
@@ -64,11 +66,11 @@ class ReadsNoMask:
 
 
 class FollowsMask:
-    """Goes before one of RLlib's default modules, which then follows masks where there are any.
+    """Mixin for one of RLlib's default modules, which then follows action masks, if there are any.
 
-    Where observations have a mask apart, the networks read ``OBS``, and ``ACTION_MASK
-    [B, n]``, 1 for available actions, masks what they say of actions. With any other space it is
-    RLlib's module.
+    If observations have a mask, the networks read only ``OBS``, and ``ACTION_MASK [B, n]``, 1 for
+    available actions, is applied to their outputs. With any other observation space nothing
+    changes.
     """
 
     maskable_catalog: ClassVar[type]
@@ -93,15 +95,15 @@ class MaskablePPOCatalog(ReadsNoMask, PPOCatalog):
 class MaskablePPOTorchRLModule(FollowsMask, DefaultPPOTorchRLModule):
     """RLlib's default module of PPO and IMPALA; see `FollowsMask`.
 
-    Recurrent networks (``use_lstm``) work as without masks. RLlib records their critic's state
-    where actions are chosen, for the sequences that a learner begins in mid-episode, and yet sends
-    none of the critic's weights there: it would be the state of a critic that never learned.
+    Recurrent networks (``use_lstm``) work as without masks. When acting, RLlib records the critic's
+    recurrent state, with which the learner begins sequences in mid-episode, but it does not send
+    the critic's weights there: the state would be that of a critic that never learned.
     """
 
     maskable_catalog = MaskablePPOCatalog
 
     def get_non_inference_attributes(self) -> list[str]:
-        """RLlib's, without the encoder of a recurrent critic."""
+        """Returns RLlib's names, without the encoder of a recurrent critic."""
         names: list[str] = super().get_non_inference_attributes()
         return [n for n in names if n != _CRITIC_ENCODER] if self.is_stateful() else names
 
@@ -112,7 +114,7 @@ class MaskablePPOTorchRLModule(FollowsMask, DefaultPPOTorchRLModule):
         return masked(super()._forward_train(unmasked(batch), **kwargs), batch)
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Tensor:
-        """RLlib's; the critic does not read the mask."""
+        """Returns RLlib's values; the critic does not read the mask."""
         return super().compute_values(unmasked(batch), embeddings)
 
 
@@ -123,17 +125,17 @@ class MaskableDQNCatalog(ReadsNoMask, DQNCatalog):
 class MaskableDQNTorchRLModule(FollowsMask, DefaultDQNTorchRLModule):
     """RLlib's default module of DQN; see `FollowsMask`.
 
-    The value of an unavailable action is minus infinity, for the network and for its target. By
-    that RLlib's loss knows one: no argmax is it.
+    The value of an unavailable action is minus infinity, both of the network and of its target, so
+    that no argmax in RLlib's loss chooses it.
     """
 
     maskable_catalog = MaskableDQNCatalog
 
     def _forward_exploration(self, batch: dict[str, Any], t: int) -> dict[str, Any]:
-        """RLlib's epsilon-greedy, but every available action is drawn alike.
+        """Acts epsilon-greedily, and draws all available actions with the same probability.
 
-        RLlib takes those of value 0 for unavailable: it never draws one of them, and raises if all
-        are 0.
+        RLlib's own method takes actions of value 0 for unavailable: it never draws them, and raises
+        if all values are 0.
         """
         values = self.compute_q_values(batch)[QF_PREDS]
         self.epsilon_schedule.update(t)
@@ -155,9 +157,9 @@ class MaskableSACCatalog(ReadsNoMask, SACCatalog):
 class MaskableSACTorchRLModule(FollowsMask, DefaultSACTorchRLModule):
     """RLlib's default module of SAC; see `FollowsMask`.
 
-    An unavailable action has probability 0, so that its value has no part in ``V = sum over a of
-    pi(a) (Q(a) - alpha log pi(a))`` (Christodoulou 2019, arXiv 1910.07207, eq. 10), in the policy's
-    loss, or in the entropy by which alpha is adjusted.
+    An unavailable action has probability 0, so that its value does not count in ``V = sum over a
+    of pi(a) (Q(a) - alpha log pi(a))`` (Christodoulou 2019, arXiv 1910.07207, eq. 10), in the
+    policy's loss, or in the entropy by which alpha is adjusted.
     """
 
     maskable_catalog = MaskableSACCatalog
@@ -171,7 +173,7 @@ class MaskableSACTorchRLModule(FollowsMask, DefaultSACTorchRLModule):
         return super()._qf_forward_train_helper(unmasked(batch), *networks, squeeze=squeeze)
 
     def _forward_train_discrete(self, batch: dict[str, Any]) -> dict[str, Any]:
-        # RLlib's is NaN where a probability underflows: it takes the logarithm afterwards.
+        # RLlib takes the logarithm of probabilities, so that its loss is NaN if one underflows.
         current = {Columns.OBS: batch[Columns.OBS]}
         following = {Columns.OBS: batch[Columns.NEXT_OBS]}
         probs, log_probs = self._policy(current)
@@ -193,10 +195,10 @@ class MaskableSACTorchRLModule(FollowsMask, DefaultSACTorchRLModule):
         return outputs
 
     def _policy(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """Returns probabilities and their logarithms, ``[B, n]`` each, 0 both where unavailable.
+        """Returns probabilities and log-probabilities, ``[B, n]`` each; both 0 where unavailable.
 
-        The logarithms of unavailable ones overflow when alpha is above 1, and 0 times infinity is
-        NaN.
+        Real log-probabilities of unavailable actions would overflow for alpha above 1, and 0 times
+        infinity is NaN.
         """
         logits = self._forward_inference(batch)[Columns.ACTION_DIST_INPUTS]
         log_probs = torch.log_softmax(logits, -1)
@@ -207,9 +209,9 @@ class MaskableSACTorchRLModule(FollowsMask, DefaultSACTorchRLModule):
 
 
 class MaskableAPPOTorchRLModule(MaskablePPOTorchRLModule, DefaultAPPOTorchRLModule):
-    """RLlib's default module of APPO, which follows masks; its target policy, too."""
+    """RLlib's default module of APPO; see `FollowsMask`. Its target policy follows masks, too."""
 
     def forward_target(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """RLlib's, with the logits of unavailable actions masked."""
+        """Returns RLlib's outputs, with the logits of unavailable actions masked."""
         outputs = super().forward_target(unmasked(batch))
         return masked(outputs, batch, TARGET_NETWORK_ACTION_DIST_INPUTS)

@@ -1,9 +1,9 @@
-"""What RLlib keeps in Ray's object store, kept in this process where there is no Ray.
+"""Keeps RLlib's objects in this process instead of Ray's object store, if Ray is not running.
 
-An `Algorithm` whose env runner and learner are local starts no actor. It asks two things of Ray:
-``ray.put`` for its config, for IMPALA's batches and for new weights, and ``ray.get`` for the same
-objects a moment later, in the same process. Left alone, the first ``ray.put`` starts a cluster of
-eight processes.
+An `Algorithm` with a local env runner and learner starts no actors. It uses Ray only for
+``ray.put``, of its config, IMPALA's batches and new weights, and for ``ray.get`` of the same
+objects a moment later in the same process. Without this module the first ``ray.put`` would start a
+cluster of eight processes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ray_put, _ray_get = ray.put, ray.get
 
 
 class Kept:
-    """In place of a `ray.ObjectRef`."""
+    """Holds an object, in place of a `ray.ObjectRef`."""
 
     __slots__ = ("value",)
 
@@ -26,14 +26,14 @@ class Kept:
 
 
 def keep_objects_here() -> None:
-    """Has ``ray.put`` and ``ray.get`` work in a process without Ray; with one they do as always."""
+    """Makes ``ray.put`` and ``ray.get`` work without Ray running; with Ray they work as always."""
     ray.put, ray.get = _put, _get
 
 
 def _put(value: Any, **options: Any) -> Any:
     if ray.is_initialized():
         return _ray_put(value, **options)
-    # A copy, as Ray makes: IMPALA's learning thread continues changing the weights that it put.
+    # Ray copies, too: IMPALA's learning thread goes on changing the weights that it has put.
     return Kept(copy.deepcopy(value))
 
 

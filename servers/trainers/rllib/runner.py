@@ -1,4 +1,4 @@
-"""An RLlib `EnvRunner` without an environment: it gives RLlib the episodes that it was given."""
+"""An RLlib `EnvRunner` without an environment, which passes on recorded episodes to RLlib."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ _REWARDS = gymnasium.spaces.Box(-np.inf, np.inf, (), np.float32)
 
 
 class QueuedEnvRunner(EnvRunner):
-    """Gives RLlib's algorithm one portion of episodes after another.
+    """Passes on episodes to RLlib's algorithm, portion by portion.
 
-    The learner's module acts, in this process, so that no weights are sent here.
+    The learner's own module acts, in the same process, so that no weights are sent here.
 
     Args:
-        config: RLlib's, with both spaces.
-        **kwargs: RLlib's.
+        config: RLlib's config, with both spaces.
+        **kwargs: for RLlib's `EnvRunner`.
     """
 
     def __init__(self, config: AlgorithmConfig, **kwargs: Any) -> None:
         super().__init__(config=config, **kwargs)
         self.metrics = MetricsLogger(stats_cls_lookup=config.stats_cls_lookup, root=False)
-        # DQN asks it for states before there is a learner.
+        # DQN asks the module for states before there is a learner.
         spec = config.get_rl_module_spec(spaces=self.get_spaces(), inference_only=True)
         self.module: Any = spec.build()
         self._portions: deque[tuple[list[SingleAgentEpisode], int]] = deque()
 
     def put(self, episodes: list[SingleAgentEpisode], env_steps: int, num_portions: int) -> None:
-        """Adds what was played.
+        """Adds episodes for the algorithm to learn from.
 
         Args:
-            episodes: all of it.
-            env_steps: how many it counts as.
+            episodes: all of them go into the first portion.
+            env_steps: number of env steps that they count as.
             num_portions: how often the algorithm calls `sample` before it learns.
         """
         for i in range(num_portions):
@@ -86,18 +86,18 @@ class QueuedEnvRunner(EnvRunner):
         return {INPUT_ENV_SPACES: own, DEFAULT_MODULE_ID: own}
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Returns {}: it has none that the algorithm would have to know."""
+        """Returns {}, as there is no state that the algorithm has to know."""
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Does nothing, see `get_state`."""
+        """Does nothing; see `get_state`."""
 
     def assert_healthy(self) -> None:
-        """There is no environment that could fail."""
+        """Does nothing, as there is no environment that could fail."""
 
 
 def observed_by_module(observations: np.ndarray, masks: np.ndarray | None) -> Any:
-    """Returns what an RLModule reads, with its action mask apart if there is one."""
+    """Returns observations as an RLModule reads them: a dict with the masks, if there are any."""
     return observations if masks is None else {OBS: observations, ACTION_MASK: masks}
 
 
@@ -113,11 +113,12 @@ def episode_of(
 
     Args:
         one: the trajectory.
-        spaces: of the module.
-        outputs: of the module with each action, in RLlib's columns.
-        first_state: the recurrent state before the first action, part by part; of a module without
-            one ().
-        name: episodes of one name are one episode to RLlib, whose pieces come in order.
+        spaces: of the module's observations and actions.
+        outputs: of the module for each action, by RLlib's columns.
+        first_state: the parts of the recurrent state before the first action; () if the module has
+            none.
+        name: id of the episode; RLlib takes trajectories with the same name for pieces of one
+            episode, in order.
     """
     columns: dict[str, Any] = {
         "observations": observed_by_module(one.observations, one.masks),
@@ -127,7 +128,7 @@ def episode_of(
     }
     num_lookback = 0
     if first_state and one.t > 0:
-        # RLlib has the states after each step, and begins with that of a step before the piece.
+        # RLlib keeps the state after each step, and begins with that of the step before the piece.
         num_lookback = 1
         columns = tree.map_structure(lambda rows: np.concatenate([rows[:1], rows]), columns)
         for rows, part in zip(tree.flatten(columns[Columns.STATE_OUT]), first_state, strict=True):
@@ -135,7 +136,7 @@ def episode_of(
 
     def buffer(rows: Any, space: gymnasium.Space | None = None) -> InfiniteLookbackBuffer:
         made = InfiniteLookbackBuffer(rows, space=space)
-        made.lookback = num_lookback  # its constructor takes the number of keys for a length
+        made.lookback = num_lookback  # the constructor miscounts dicts: it takes the number of keys
         return made
 
     return SingleAgentEpisode(

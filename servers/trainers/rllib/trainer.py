@@ -1,8 +1,8 @@
 """One of RLlib's algorithms as a trainer; see `muxrl.servers.trainers.interface`.
 
-Each policy is an `Algorithm` of RLlib's new API stack with one RLModule, and with a
-`QueuedEnvRunner` in place of an environment. To RLlib a step of an agent is an env step, an agent's
-life an episode.
+Each policy is an `Algorithm` of RLlib's new API stack with one RLModule, and a `QueuedEnvRunner` in
+place of an environment. RLlib sees a step of an agent as an env step, and an agent's life as an
+episode.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ from muxrl.servers.trainers.rllib.runner import QueuedEnvRunner, episode_of, obs
 from muxrl.servers.trainers.spaces import AgentSpaces
 
 _ALONE = "MultiAgent"
-"""Begins the names of RLlib's replays of episodes of several agents."""
+"""Prefix of the names of RLlib's replays of multi-agent episodes."""
 _ENV_STEPS = "env_steps"
-"""In a state; older checkpoints have it among the weights, too."""
+"""Key in a state; older checkpoints have it among the weights, too."""
 _BEFORE, _AFTER = "state_in_", "state_out_"
-"""Begin the names of outputs: part by part, the recurrent state before and after an action."""
+"""Prefixes of the outputs with the parts of the recurrent state before and after an action."""
 
 
 class RLlibTrainer:
-    """What all of RLlib's algorithms have in common.
+    """Base class of the trainers of RLlib's algorithms.
 
-    Its state has RLlib's counters, and a replay, as RLlib's own pickles: load only what you trust.
+    A state has RLlib's counters, and its replay, as pickles: load only states that you trust.
 
     Args:
-        policy: what it is for.
-        config: RLlib's, with what the user has set.
+        policy: to learn.
+        config: RLlib's config, with the user's settings.
     """
 
     learns_from: ClassVar[LearnsFrom]
     seating: ClassVar[Seating] = MASKED_AGENTS
     space_check: ClassVar[AgentSpaces] = AgentSpaces()
     recorded: ClassVar[tuple[str, ...]] = ()
-    """RLlib's columns that are recorded with the actions to learn from."""
+    """RLlib's columns to record with actions that are learned from."""
     samples_actions: ClassVar[bool] = True
     gamma: float = 0.99
 
@@ -82,7 +82,7 @@ class RLlibTrainer:
         self._initial_state = tree.map_structure(np.asarray, self._module.get_initial_state())
         self.env_steps = 0
         self._num_env_steps = 0
-        """Those that RLlib has counted."""
+        """Env steps that RLlib has counted."""
         self.gamma = config.gamma
         self.batch_env_steps = self._find_batch_env_steps(config)
 
@@ -96,17 +96,17 @@ class RLlibTrainer:
             min_sample_timesteps_per_iteration=0,
             min_train_timesteps_per_iteration=0,
         )
-        # Else a thread asks the system about its load for ever, for results that nobody reads.
+        # Else a thread keeps measuring the system's load, which nobody reads.
         config.debugging(seed=self._seed, log_sys_usage=False)
         keep_objects_here()
         find_callers_without_source()
         with all_draw_by(self._seed, self._device):
             self._algorithm = config.build_algo()
-        # Tune makes a folder in the user's home for every Trainable; ours writes nothing there.
+        # Tune makes a folder in the user's home for every Trainable; this one writes nothing there.
         shutil.rmtree(self._algorithm.logdir, ignore_errors=True)
 
     def _configure(self, config: AlgorithmConfig) -> None:
-        """Sets what a kind of algorithm needs of the server's own."""
+        """Sets what the server needs in a config of this kind of algorithm."""
 
     def _find_batch_env_steps(self, config: AlgorithmConfig) -> int:
         return int(config.total_train_batch_size)
@@ -147,11 +147,11 @@ class RLlibTrainer:
         return Acted(self._row_of(answered[Columns.ACTIONS]), found, states)
 
     def _row_of(self, column: Tensor) -> np.ndarray:
-        """Returns a column of the module's answer without the axis of time."""
+        """Returns a column of the module's outputs in numpy, without the axis of time."""
         return (column.squeeze(1) if self._module.is_stateful() else column).cpu().numpy()
 
     def _batch(self, rows: Rows) -> dict[str, Any]:
-        """Returns what a module is asked: one step of each row."""
+        """Returns the module's input, as tensors: one step of each row."""
         batch = {Columns.OBS: observed_by_module(rows.observations, rows.masks)}
         if self._module.is_stateful():
             batch = tree.map_structure(lambda column: column[:, None], batch)
@@ -163,23 +163,23 @@ class RLlibTrainer:
 
     @torch.no_grad()
     def probabilities(self, rows: Rows) -> Any:
-        """Returns those of its distribution ``[n, num_actions]``."""
+        """Returns the probabilities of all actions, ``[n, num_actions]``."""
         answered = self._module.forward_exploration(self._batch(rows), t=rows.env_steps)
         return answered[Columns.ACTION_DIST_INPUTS].softmax(-1).reshape(len(rows), -1)
 
     @torch.no_grad()
     def value(self, rows: Rows) -> Any:
-        """Returns what its critic says, or the highest value of an action ``[n]``."""
+        """Returns the critic's values, or the highest values over the actions, ``[n]``."""
         batch = self._batch(rows)
         if not self.samples_actions:
             return self._module.compute_q_values(batch)[QF_PREDS].amax(-1)
         return self._module.compute_values(batch).reshape(len(rows))
 
     def network(self) -> torch.nn.Module:
-        """Returns what it acts with; of a recurrent module there is none.
+        """Returns the module behind `act`, for files.
 
         Raises:
-            ValueError: the module has states.
+            ValueError: the module is recurrent.
         """
         if self._module.is_stateful():
             raise ValueError("a recurrent RLModule cannot be exported")
@@ -188,7 +188,7 @@ class RLlibTrainer:
     # --- learning -----------------------------------------------------------------------
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        # As many as the server since it learned last; PPO samples until it has a batch.
+        # The server's env steps since the last call; at least a batch, until which PPO samples.
         env_steps = max(self.batch_env_steps, self.env_steps - self._num_env_steps)
         follow_schedules(self._learner, self._num_env_steps)
         self._num_env_steps += env_steps
@@ -198,7 +198,7 @@ class RLlibTrainer:
         seed = np.random.SeedSequence((self._seed, self._num_drawn)).generate_state(1)
         with all_draw_by(int(seed[0]), self._device):
             result = self._algorithm.train()
-        self._module.eval()  # else each action would switch it there and back
+        self._module.eval()  # else each action would switch the mode twice
         metrics = result.get(LEARNER_RESULTS, {}).get(DEFAULT_MODULE_ID, {})
         return {
             name: float(value) for name, value in metrics.items() if isinstance(value, int | float)
@@ -230,7 +230,7 @@ class RLlibTrainer:
         self._module.load_state_dict(parameters)
 
     def learned_state(self) -> dict[str, Any]:
-        """Returns what an update changes: all but counters and a replay."""
+        """Returns the part of the state that an update changes: all but counters and a replay."""
         return {
             "module": self._module.state_dict(),
             "optimizers": {name: one.state_dict()["state"] for name, one in self._optimizers()},
@@ -246,19 +246,19 @@ class RLlibTrainer:
             **self.learned_state(),
             _ENV_STEPS: self._num_env_steps,
             "num_drawn": self._num_drawn,
-            # Most of a replay's trees of priorities is empty.
+            # Compressed, since most of a replay's trees of priorities is empty.
             "rllib": zlib.compress(pickle.dumps({**rllib, **self._replay_state()}), 1),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         self._module.load_state_dict(state["module"])
         for name, optimizer in self._optimizers():
-            # Its learning rate, and the like, are as the settings say now; a schedule is followed
-            # in `learn`.
+            # The learning rate and the like stay as the present settings say; `learn` follows
+            # schedules.
             own = optimizer.state_dict()
             optimizer.load_state_dict({**own, "state": state["optimizers"][name]})
         set_tables(self._learner, state["tables"])
-        if "rllib" not in state:  # an update is undone
+        if "rllib" not in state:  # undoes an update
             return
         self._num_env_steps, self._num_drawn = state[_ENV_STEPS], state["num_drawn"]
         rllib = pickle.loads(zlib.decompress(state["rllib"]))
@@ -274,11 +274,11 @@ class RLlibTrainer:
         return {}
 
     def _load_replay(self, rllib: Mapping[str, Any]) -> None:
-        """Continues with what `_replay_state` returned."""
+        """Loads the replay that `_replay_state` returned."""
 
 
 class OnPolicy(RLlibTrainer):
-    """PPO and its kin: batches of the newest weights."""
+    """PPO and its variants, which learn from batches of the newest weights."""
 
     learns_from: ClassVar[LearnsFrom] = "newest"
     gives_log_probs: ClassVar[bool] = True
@@ -287,7 +287,7 @@ class OnPolicy(RLlibTrainer):
 
 
 class Corrected(OnPolicy):
-    """IMPALA and APPO: batches that may be some versions older."""
+    """IMPALA and APPO, which learn from batches whose weights may be some versions older."""
 
     learns_from: ClassVar[LearnsFrom] = "recent"
 
@@ -295,13 +295,13 @@ class Corrected(OnPolicy):
         learner = config.learner_class
         if issubclass(learner, IMPALALearner):
             config.learners(learner_class=in_place(learner))
-        # What is recorded between two updates is one sample of RLlib's, and so one batch.
+        # One sample of RLlib's is what was recorded between two updates, and so has to be a batch.
         fragment = config.get_rollout_fragment_length()
         config.env_runners(num_envs_per_env_runner=-(-config.total_train_batch_size // fragment))
 
 
 class Replayed(RLlibTrainer):
-    """SAC: a replay of RLlib's, and actions that are drawn."""
+    """SAC, which learns from RLlib's replay and draws its actions."""
 
     learns_from = "replay"
     seating = replace(MASKED_AGENTS, one_choice=True)
@@ -319,7 +319,7 @@ class Replayed(RLlibTrainer):
         return int(config.get_rollout_fragment_length()) * self._num_portions
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        # RLlib's replay draws from a generator of its own, without a seed.
+        # RLlib's replay has a generator of its own, without a seed.
         seed = (self._seed, self._num_drawn, 1)
         self._algorithm.local_replay_buffer.rng = np.random.default_rng(seed)
         return super().learn(trajectories)
@@ -332,7 +332,7 @@ class Replayed(RLlibTrainer):
 
 
 class ReplayedValues(Replayed):
-    """DQN, which takes the action of the highest value, or any."""
+    """DQN, which takes the action of the highest value, or a random one."""
 
     space_check = AgentSpaces((Discrete,))
     samples_actions = False
@@ -341,7 +341,7 @@ class ReplayedValues(Replayed):
 
 
 class _Greedy(torch.nn.Module):
-    """The scores of discrete actions, or the actions of a Box."""
+    """Returns the scores of discrete actions, or the greedy actions of a Box."""
 
     def __init__(self, module: Any, spaces: Spaces, *, has_values: bool) -> None:
         super().__init__()
@@ -354,7 +354,7 @@ class _Greedy(torch.nn.Module):
 
     def forward(self, observed: Tensor) -> Any:
         seen: Any = observed
-        if self._mask is not None:  # which is applied to the scores
+        if self._mask is not None:  # the caller masks the scores
             seen = {OBS: observed, ACTION_MASK: observed.new_ones((observed.shape[0], *self._mask))}
         batch = {Columns.OBS: seen}
         if self._has_values:
@@ -373,7 +373,7 @@ class _Greedy(torch.nn.Module):
 
 
 def module_spaces(policy: PolicySpec) -> Spaces:
-    """Returns the spaces of a policy's RLModule: of observations and actions."""
+    """Returns the observation space and the action space of a policy's RLModule."""
     observed: gymnasium.Space = policy.observation_space
     actions: Any = policy.action_space
     if policy.has_masks:
