@@ -127,7 +127,7 @@ class Assignment:
         self.agents = tuple(self.server_of)
         self.column_of = {agent_id: column for column, agent_id in enumerate(self.agents)}
         self.known: dict[tuple[str, ...], Split] = {}
-        """By agents that have acted together, in each order in which they came: their split."""
+        """By agents that have acted together, in each order in which they came: the split."""
 
     def find(self, observations: Mapping[Any, Any]) -> tuple[Split, Mapping[str, Any]]:
         """Returns the split of a step, and its observations by agent name; see `name`.

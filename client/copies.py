@@ -48,7 +48,7 @@ class Over(NamedTuple):
     is_truncated: bool
     """Whether agents whose end was not logged were truncated rather than terminated."""
     final_observations: Mapping[str, Any]
-    """Of these agents."""
+    """By agent whose end was not logged: its final observation."""
     state: Any
     """The global state, if values have to be bootstrapped."""
 

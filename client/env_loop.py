@@ -234,7 +234,7 @@ class EnvLoop(HeldLoop):
         num_before = copies.num_env_steps
         for over in copies.step(ready[:num_claimed]):
             self._end(over, on_episode)
-        # More were played where nobody was asked.
+        # Steps in which no agent acted were played in addition.
         self._num_claimed += copies.num_env_steps - num_before - num_claimed
 
     # --- an episode ---------------------------------------------------------------------

@@ -28,7 +28,7 @@ RETURN_AGAINST = "return_against_"
 
 @dataclass
 class Pending:
-    """What a server has not been sent of an episode yet, besides ordinary rewards; mostly empty."""
+    """What a server is still to be sent of an episode, besides ordinary rewards; mostly empty."""
 
     rewards: dict[str, Any] = field(default_factory=dict)
     """Rewards that are no numbers, which the server will refuse."""

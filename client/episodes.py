@@ -67,7 +67,7 @@ class Episodes(EpisodeSteps):
             slot: a free slot; None: any free one.
             mode: "train", or "eval": measured, never trained on.
             should_explore: None: explore in mode "train" only; a dict: by server id.
-            seed: for what servers draw once an episode; see `StartEpisode`.
+            seed: the seed of the draws that servers make once an episode; see `StartEpisode`.
             episode_id: "" makes one.
 
         Raises:
@@ -110,7 +110,7 @@ class Episodes(EpisodeSteps):
             slot: of the episode.
             observations: final observations of the agents that have not ended yet.
             is_truncated: whether these agents were truncated rather than terminated.
-            state: for servers that read the global state.
+            state: the global state, for servers that read it.
             metrics: numbers about the episode that only the simulation knows.
 
         Raises:

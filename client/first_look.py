@@ -41,7 +41,7 @@ _STEPS_OF_BATCH = 5
 """After so many steps a copy's observations most likely differ from those of a reset."""
 
 _open: list[Simulation] = []
-"""Simulations that `begin` leaves open: Python would close one that nobody refers to."""
+"""Simulations that `begin` leaves open: Python would close one without references."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def look(
 
     Args:
         simulation: the one to look at.
-        options: for its reset.
+        options: the options of its reset.
         metrics: metrics that its infos should have; see `MetricCollector`.
         is_whole: play an episode to its end, within a bound, and again with the same seed.
 

@@ -59,7 +59,7 @@ class InferenceModes:
         """Returns a transport that acts in its server's place.
 
         Args:
-            transport: to the server.
+            transport: the transport to the server.
             seed: of exploration; None: any.
         """
         return LocalTransport(transport, update_interval_s=self._update_interval_s, seed=seed)

@@ -95,7 +95,7 @@ class LocalTransport(Around):
     """A `Transport` that acts in its server's place.
 
     Args:
-        transport: to the server.
+        transport: the transport to the server.
         update_interval_s: newer weights are pulled at most once in this time, when the server is
             known to have any; None: only when `update_weights` is called.
         seed: of exploration; None: any.

@@ -48,11 +48,11 @@ _SILENCE_S = 3.0
 _ATTEMPT_S = 5.0
 """Longest wait for what a server does without work: accept a connection, send spec or status."""
 _SLOWEST_BYTES_PER_S = 1_000_000
-"""Of a link; the time that it needs for a long message is added to the allowed silence."""
+"""Speed of the slowest link. The time it needs for a long message is added to `_SILENCE_S`."""
 _SHORTEST_S = 0.3
 """Least time for an attempt, even if patience ends sooner."""
 _PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0)
-"""Before each attempt; the last pause is repeated."""
+"""Pauses before the attempts; the last one is repeated."""
 _GATEWAY_CODES = (502, 503, 504)
 """HTTP codes of a server with too many connections, or of a proxy whose server is gone."""
 

@@ -35,7 +35,7 @@ class Servers:
 
         Args:
             name: the id that the caller gave it; None: the server's own.
-            transport: to the server.
+            transport: the transport to the server.
             inference: says whether the server or the client chooses actions.
 
         Raises:
@@ -145,7 +145,7 @@ class Servers:
     def abort(
         self, episodes: Sequence[Episode], reason: str, without: Collection[str] = ()
     ) -> None:
-        """Closes episodes on all servers; servers in `without` are told with their next message."""
+        """Aborts episodes on all servers; servers in `without` get the aborts later."""
         aborts: dict[str, list[AnyItem]] = {}
         for episode in episodes:
             for server_id, item in episode.aborts(reason[:500]).items():
@@ -176,7 +176,7 @@ class Servers:
 
 
 def _is_answer(item: AnyItem, reply: AnyReply) -> bool:
-    """Whether a reply belongs to an item; a refusal without an episode id is of the whole frame."""
+    """Whether a reply belongs to an item; a refusal without an episode id belongs to all items."""
     if reply.episode_id != item.episode_id:
         return isinstance(reply, Refused) and not reply.episode_id
     return type(reply) is not Actions or reply.t == getattr(item, "t", None)

@@ -45,7 +45,7 @@ class Shadowed(Around):
         self._spec: ServerSpec
         self._layout: Callable[[tuple[str, ...]], Layout]
         self._shadow_size: int | None = None
-        """Of the global state that the shadow is sent."""
+        """Length of the global state that the shadow is sent; None: it is sent none."""
         self._items: Sequence[AnyItem] = ()
         self._episodes: set[str] = set()
         """Ids of the open episodes that the shadow is sent."""

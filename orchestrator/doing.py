@@ -1,4 +1,4 @@
-"""Shows in one line what muxrl is doing while somebody waits: "evaluation: 40 of 100 episodes".
+"""Shows in one line what muxrl is doing while a user waits: "evaluation: 40 of 100 episodes".
 
 Code that takes long calls `doing`. Nothing is shown unless the process has called `shown_on`: so a
 command shows what its run does, and a trial of a sweep stays silent.

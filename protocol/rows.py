@@ -44,7 +44,7 @@ from muxrl.protocol.values import within
 Index = slice | NDArray[np.int64]
 """Indexes an array: a slice gives a view, an array gives a copy."""
 _MAX_LAYOUTS = 256
-"""That are remembered; agents that come and go make many."""
+"""Most layouts to remember; agents that come and go make many."""
 
 
 class NotInRows(ValueError):

@@ -116,7 +116,7 @@ class FrameCutter:
         self._is_masked = is_masked
         self._max_bytes = max_bytes
         self._parts: list[bytes | bytearray] = []
-        """Of a frame whose end has not come."""
+        """Received parts of a frame whose end has not come yet."""
         self._num_missing = 0
         self._is_fragmented = False
         self._is_broken = False

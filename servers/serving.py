@@ -57,7 +57,7 @@ def run(make: Callable[..., Any], address: str = "", *, token: str = "") -> None
     Args:
         make: the class; see `muxrl.servers.trainers.interface`.
         address: "host:port" to listen on; "": what the environment's MUXRL_ADDRESS says.
-        token: that requests must have; "": the environment's MUXRL_TOKEN.
+        token: the token that requests must have; "": the environment's MUXRL_TOKEN.
 
     Raises:
         ValueError: there is no address or no token, or the port is taken.
@@ -90,7 +90,7 @@ class Serving:
         make: the trainers' class.
         host: address to listen on.
         port: 0 takes a free one.
-        token: that requests must have.
+        token: the token that requests must have.
         on_shutdown: called when a client asks the process to stop.
 
     Raises:

@@ -12,8 +12,8 @@ minibatches of 128) on the first server, A2C on a second, another PPO on a third
 - *Sample Factory 2.1.1*: its asynchronous multi-agent APPO, with a policy for each server.
 - *muxrl*: a process for each server, and one for all simulations, with remote and with local
   inference. Simulations wait while PPO and A2C learn, which is the default.
-- *TorchRL 0.14.1's `InferenceServer`*, a process for each policy, which only acts. A muxrl that
-  only acts is beside it; both are measured from the first steps on.
+- *TorchRL 0.14.1's `InferenceServer`*, a process for each policy, which only acts. It is
+  compared with a muxrl that only acts; both are measured from the first steps on.
 
 Each contestant's file says what is unequal.
 
@@ -79,9 +79,9 @@ def race(
     Args:
         findings: receives results and failures.
         pythons: by environment: its interpreter; an environment that could not be made is missing.
-        contestants: that play.
-        setups: to play, each by the contestants that can.
-        updaters: that update.
+        contestants: the contestants that play.
+        setups: the setups, each played by the contestants that can.
+        updaters: the updaters that are measured.
         num_updates: number of measured updates of each updater in a round.
         keep: called after each turn.
     """

@@ -22,7 +22,7 @@ class Contestant:
         environment: the environment whose interpreter runs it.
         program: module and first arguments; the folder and the setup follow.
         beside: title of our contestant that it is compared with.
-        setups: that it plays.
+        setups: the setups that it plays.
         is_learning: whether it learns; measuring then begins after every server's first update.
     """
 
@@ -137,7 +137,7 @@ class Played:
 
     Attributes:
         contestant: title of the contestant.
-        setup: that was played.
+        setup: the setup that was played.
         round: number of the round, from 0.
         env_steps_per_s: of all simulations together, in the measured time.
         wait_ms: p50, p99 and the longest time from the end of a simulation's step to the beginning

@@ -26,12 +26,12 @@ class Findings:
 
     Attributes:
         date: when it began, ISO 8601.
-        command: that started it.
+        command: the command line that started it.
         commit: of this project; "": not known.
         machine: its processor and the number of cores.
         versions: by environment and package.
         seconds: how long each contestant was measured in a round.
-        num_rounds: that were asked for.
+        num_rounds: number of rounds that the command wanted.
         played: rounds of contestants.
         updated: rounds of updaters.
         failures: of contestants, updaters and environments.

@@ -47,8 +47,8 @@ def play(
     """Plays one round.
 
     Args:
-        contestant: that plays.
-        setup: to play.
+        contestant: the contestant that plays.
+        setup: the setup that it plays.
         python: the contestant's interpreter.
         number: of the round, which is also the seed.
         seconds: how long to measure.

@@ -32,8 +32,8 @@ TEAM_UPDATES = {
     "QMIX-mlp": TeamUpdate("QMIX", num_episodes=32, num_stored=64),
     "MAPPO": TeamUpdate("MAPPO", num_episodes=10, num_stored=10, num_epochs=4),
 }
-"""EPyMARL's batches. Networks have two layers of 64 units, of which a recurrent network's second is
-a GRU."""
+"""EPyMARL's batches. Networks have two layers of 64 units; the second one of a recurrent network
+is a GRU."""
 
 
 class Server(NamedTuple):

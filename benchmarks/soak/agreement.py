@@ -45,7 +45,7 @@ class Moment:
 
     time_s: float
     simulations: Counted
-    """What the simulations report."""
+    """The counts that the simulations report."""
     servers: Mapping[str, Counted]
     num_restarts: Mapping[str, int]
     lost: Counted = Counted(0, 0)

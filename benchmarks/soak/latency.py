@@ -29,7 +29,7 @@ class Latency:
 
 
 def free_ports(num: int) -> list[int]:
-    """Returns ports of the loopback address on which nobody listens now."""
+    """Returns ports of the loopback address on which no process listens now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(num)]
         for one in sockets:

@@ -92,7 +92,7 @@ def soak(
         fault_every_s: seconds from fault to fault.
         seed: of the faults, and of the run.
         pause_s: seconds that each step of a simulation sleeps, to leave the processors to others.
-        bound: for the growth of processes.
+        bound: the bound on the growth of processes.
 
     Raises:
         SoakFailed: the run ended early or does not go on.

@@ -30,7 +30,7 @@ def find_state_size(env: Any, reset: Callable[[], Any]) -> tuple[int | None, str
     reset()
     try:
         return read_state(env).size, ""
-    except NotImplementedError:  # another stub, or that of a wrapper
+    except NotImplementedError:  # another stub, or a wrapper's stub
         return None, ""
     except (Exception, SystemExit) as error:  # noqa: BLE001  # maybe no server reads it
         return None, raised_by("state()", error)

@@ -1,7 +1,7 @@
 """Gives places to agents that come back under new ids, of which there may be any number.
 
 The places are the agents that the environment declares, as many as live at a time. An agent with
-another id takes a place of its kind (``car_17`` that of a ``car_``) whose agent has ended.
+another id takes a place of its kind whose agent has ended: ``car_17`` that of an ended ``car_``.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class SwappedVector(Around):
         return moved
 
     def _infos(self, infos: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-        """Returns infos by agent: in each copy those of the place in which the agent acts."""
+        """Returns infos by agent: in each copy, the infos of the place in which the agent acts."""
         moved = dict(infos)
         for swap in self._swaps:
             for i, agent in enumerate(swap):
@@ -222,7 +222,7 @@ class SwappedVector(Around):
 
 
 def _picked(rows: Sequence[Rows], which: NDArray[np.int64]) -> Rows:
-    """Returns rows made of several: `which` says out of which each copy's row is taken."""
+    """Returns rows in which each copy's row is taken from one of several: `which` has its index."""
     first = rows[0]
     if isinstance(first, Mapping):
         return {key: _picked([one[key] for one in rows], which) for key in first}

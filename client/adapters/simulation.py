@@ -31,19 +31,19 @@ class StepResult(NamedTuple):
     """
 
     observations: dict[str, Any]
-    """Of the agents that act next, and of no others."""
+    """By agent that acts next: its observation; other agents are left out."""
     rewards: dict[str, float]
-    """Of every agent that got a reward now, also of agents that are done; each is given once."""
+    """By agent that got a reward now, also agents that are done; each reward is given once."""
     terminations: dict[str, bool]
     """Only True entries."""
     truncations: dict[str, bool]
     """Only True entries."""
     final_observations: dict[str, Any]
-    """Of agents that are done in this step, if the environment gives one."""
+    """By agent that is done in this step: its final observation, if the environment gives one."""
     infos: dict[str, dict[str, Any]]
-    """By agent id or `COMMON`."""
+    """By agent id or `COMMON`: the environment's info."""
     is_over: bool
-    """Whether the episode is over: nobody acts any more."""
+    """Whether the episode is over: no agent acts any more."""
     earlier_infos: tuple[dict[str, dict[str, Any]], ...] = ()
     """If this result joins several steps of the environment, which all count as env steps: the
     infos of the steps before the last."""

@@ -27,9 +27,9 @@ class VectorStep(NamedTuple):
     """
 
     observations: dict[str, Rows]
-    """What agents act on next. Unchanged until the next step, except in copies that begin."""
+    """Observations to act on next. Unchanged until the next step, except in copies that begin."""
     rewards: dict[str, NDArray[Any]]
-    """``[N]``; an agent that is left out gets 0."""
+    """Rewards ``[N]``; an agent that is left out gets 0."""
     present: NDArray[np.bool_]
     """``[N, A]``: who acts next; no agent in a copy that has yet to begin its next episode."""
     terminated: NDArray[np.bool_]
@@ -37,7 +37,7 @@ class VectorStep(NamedTuple):
     truncated: NDArray[np.bool_]
     """``[N, A]``: agents that were truncated in this step."""
     is_over: NDArray[np.bool_]
-    """``[N]``: copies whose episode is over, so that nobody acts in it any more."""
+    """``[N]``: copies whose episode is over, so that no agent acts in it any more."""
     final_observations: dict[int, dict[str, Any]]
     """By copy, then by agent: the final observations of agents that are done."""
     infos: Mapping[str, Mapping[str, Any]]

@@ -458,7 +458,8 @@ class PolicyClient:
 
 
 class _Episode:
-    """Its next step, and the results of the last one, which the server is sent with it."""
+    """An open episode: the number of its next step, and the results of the last step, which are
+    sent with it."""
 
     def __init__(self) -> None:
         self.t = 0

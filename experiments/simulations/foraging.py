@@ -34,7 +34,7 @@ class Foraging(gymnasium.Wrapper):
 
     Args:
         env_id: of the package, such as "Foraging-8x8-2p-2f-coop-v3".
-        settings: that differ from the id's, as for `gymnasium.make`.
+        settings: settings that differ from the id's, as for `gymnasium.make`.
     """
 
     def __init__(self, env_id: str = "Foraging-8x8-2p-2f-coop-v3", **settings: Any) -> None:

@@ -7,7 +7,7 @@ Systems" (AAAI-98). Rows are agent_0's actions, columns agent_1's; the team is p
               -30   7   6                 0   2   0
                 0   0   5                 k   0  10      (k <= 0, here -100 unless given)
 
-Climbing: the optimum, 11 at (0, 0), lies beside heavy penalties, and independent learners
+Climbing: the optimum, 11 at (0, 0), lies next to heavy penalties, and independent learners
 fall back to 7 or 5. Penalty: two optima of 10, at (0, 0) and (2, 2), and k for failing to
 agree on one; 2 at (1, 1) is safe. Each agent gets half of the payoff, so that the sum over
 both is the team reward.

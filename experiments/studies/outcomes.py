@@ -80,7 +80,7 @@ def write_outcomes(folder: Path, outcomes: Iterable[Outcome]) -> None:
 
 
 def made_with(outcomes: Iterable[Outcome]) -> str:
-    """Returns a line on the software that made outcomes, for a page beside their file."""
+    """Returns a line on the software that made outcomes, for a page about them."""
     told = list(outcomes)
     commits = list(dict.fromkeys(outcome.commit for outcome in told))
     if len(commits) > _MOST_COMMITS:

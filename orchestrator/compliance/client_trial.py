@@ -41,11 +41,11 @@ def judge_client(
 
     Args:
         command: program and arguments; in them ``{gateway}`` stands for the server's address.
-        agents: whose observations it sends: observation and action space by id.
+        agents: the agents whose observations it sends: by id, observation and action space.
         state_size: length of the global state that it sends; None: none.
-        agents_return: whether they may observe again after their end.
-        port: to listen on; 0 takes a free one.
-        timeout_s: when the program is ended, if it has not ended before.
+        agents_return: whether agents may observe again after their end.
+        port: the port that the server listens on; 0 takes a free one.
+        timeout_s: seconds until the program is ended, if it has not ended by itself.
 
     Raises:
         CannotListen: the port is taken.

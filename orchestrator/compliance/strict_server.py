@@ -61,7 +61,7 @@ class _Episode:
 
     number: int
     t: int = 0
-    """How many steps it has had."""
+    """Number of steps of the episode so far."""
     last: Step | None = None
     done: frozenset[str] = frozenset()
     is_closed: bool = False
@@ -111,7 +111,7 @@ class StrictServer(PolicyServerApp):
         self._cut = network.cut
         self._episodes: dict[str, _Episode] = {}
         self._refused_start: str | None = None
-        """The episode whose start was refused; "": it was started since."""
+        """The episode whose start was refused; "": it has been started since; None: none was."""
         self._is_replying = False
 
     def finish(self, *, was_ended: bool) -> None:

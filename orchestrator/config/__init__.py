@@ -4,7 +4,7 @@
     experiment = prepare(config)
 
 Both raise `ConfigError` with one sentence for each problem. Importing this package imports
-neither ray nor torch, nor what reads YAML: a process that plays gets its config ready.
+neither ray nor torch nor a YAML parser: a process that plays gets a config that was read before.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _MODULES = {
     "probe": "facts",
     "to_yaml": "load",
 }
-"""Where a name is that is imported when it is first used."""
+"""By name that is imported at its first use: the module that has it."""
 
 __all__ = [
     "CheckpointConfig",

@@ -53,8 +53,7 @@ def is_label(name: str) -> bool:
 def compares_untrained(config: ExperimentConfig) -> bool:
     """Whether the final evaluation plays each server's untrained policies in its place, too.
 
-    Not where somebody else plays the episodes, unless it is asked for: they cost what nobody here
-    knows.
+    By default not with an external simulation, since it is unknown how much its episodes cost.
     """
     evaluation = config.evaluation
     should_compare = evaluation.should_compare_untrained
@@ -347,7 +346,7 @@ def _stop_problems(config: ExperimentConfig) -> Iterator[str]:
 
 
 def awaited_metrics(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
-    """Yields each key of which nothing comes without a metric, and the metric's name."""
+    """Yields each key that has no effect without a metric, and the metric's name."""
     for name, given in config.simulation.parameters.items():
         rule = given.get("next_when") if parameters.has_lessons(given) else None
         if isinstance(rule, Mapping):
@@ -360,11 +359,12 @@ def awaited_metrics(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
 
 
 def unknown_metric(where: str, name: str, config: ExperimentConfig) -> Iterator[str]:
-    """Yields a sentence if no episode will have a metric; who sends them from outside may send any
-    that a simulation can name.
+    """Yields a sentence if no episode will have a metric.
+
+    An external simulation may send any metric with a valid name.
 
     Args:
-        where: the key; of a condition to stop, the return is another key's.
+        where: the key; the return is no metric of a stop condition, since it has a key of its own.
         name: the metric.
         config: the experiment.
     """
@@ -405,11 +405,11 @@ def _unknown_servers(
 def unknown_server(
     where: str, metric_key: str, of: str, config: ExperimentConfig, what: str = "server"
 ) -> Iterator[str]:
-    """Yields a sentence if the return or metric of an unknown server is asked for.
+    """Yields a sentence if a key wants the return or a metric of an unknown server.
 
     Args:
         where: the key.
-        metric_key: the key beside it, which names the metric.
+        metric_key: the neighbouring key, which names the metric.
         of: the server's id, or `TOTAL`.
         config: the experiment.
         what: "role or server" if there are roles.

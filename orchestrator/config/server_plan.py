@@ -49,14 +49,14 @@ def default_settings(plan: ServerPlan) -> dict[str, Any]:
 
 
 class ServerResolver:
-    """Makes one server's plan, adding what is wrong to `problems`.
+    """Makes one server's plan, and adds a sentence on each mistake to `problems`.
 
     Args:
-        server_id: which.
-        experiment: whose server it is.
-        agents_of: those of all servers.
+        server_id: the server's id.
+        experiment: the experiment that has the server.
+        agents_of: by server id: its agents, for all servers.
         facts: of the simulation.
-        problems: a sentence for each.
+        problems: receives a sentence for each mistake.
     """
 
     def __init__(

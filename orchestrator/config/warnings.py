@@ -30,8 +30,8 @@ from muxrl.servers.trainers.algorithm import Algorithm
 from muxrl.servers.trainers.budget import Milestone, Schedule
 
 _LONG_EPISODE = 100
-"""Env steps. Nobody knows beforehand how long the episodes of an external simulation are. There is
-no warning if the budget is enough for episodes of this length."""
+"""Length of a long episode, in env steps. How long the episodes of an external simulation are is
+unknown beforehand: there is no warning if the budget is enough for episodes of this length."""
 
 _MANY = 0.1
 """Share of a batch's actions that may lag without a warning; the mean lag is at most this."""
@@ -232,7 +232,7 @@ def _find_lag(experiment: Experiment) -> Iterator[str]:
     simulation = experiment.config.simulation
     num = simulation.num_processes * simulation.num_envs_per_process
     if experiment.is_external:
-        return  # nobody here knows how many episodes are open
+        return  # it is unknown how many episodes are open
     for learner in _learners(experiment):
         if learner.algorithm.learns_from != "newest" or learner.plan.while_learning != "wait":
             continue

@@ -33,13 +33,14 @@ class Returns:
     """Returns of some agents over the episodes.
 
     Attributes:
-        agents: whose; one that took no part in an episode does not count there.
-        mean: of an episode's mean over the agents.
+        agents: the agents; an agent that took no part in an episode does not count in it.
+        mean: the mean over episodes of the mean over the agents.
         low, high: the ends of its 95 % interval over episodes; None where there is none, see
             `has_interval`.
-        deviation: standard deviation over the episodes, unbiased; None of one episode.
-        interquartile_mean: over the episodes.
-        total: of the sum over the agents, with its interval; its ends are NaN where there is none.
+        deviation: standard deviation over the episodes, unbiased; None for a single episode.
+        interquartile_mean: interquartile mean over the episodes.
+        total: the mean over episodes of the sum over the agents, with its interval, whose ends are
+            NaN where there is none.
     """
 
     agents: tuple[str, ...]
@@ -62,7 +63,7 @@ class EvaluatedServer:
     """How one server played.
 
     Attributes:
-        algorithm: that trained the server's policies, or the fixed one that played.
+        algorithm: the algorithm that trained the server's policies, or the fixed one that played.
         rule: "greedy" or "sampled" for trained policies, "fixed" for others.
         checkpoint: folder of the policies; "": there is none.
         returns: of the server's agents.

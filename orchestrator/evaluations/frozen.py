@@ -272,9 +272,9 @@ def from_checkpoint(
     """Returns a server that plays from a checkpoint, with the checkpoint's policies and teams.
 
     Args:
-        server: that is replaced.
+        server: the server that is replaced.
         path: of the checkpoint.
-        agents: to act for, by name or pattern.
+        agents: the agents that it acts for, by name or pattern.
         should_explore: see `FrozenRun`.
         is_its_own: whether the checkpoint is the server's own, so that its bounds and label stay.
 

@@ -93,7 +93,7 @@ class GatewayEpisodes:
         self.most_env_steps = math.inf
         """Limit of training env steps; further steps wait until it is raised or training ends."""
         self.refusal: ProtocolError | None = None
-        """With which all episodes are refused from now on; None: they are not."""
+        """The error with which all episodes are refused from now on; None: they are not refused."""
         self.unconfirmed: set[str] = set()
         """Open episodes whose simulation has not heard `refusal` yet; only "" if none was open."""
         self.open: dict[str, OpenEpisode] = {}
@@ -118,7 +118,7 @@ class GatewayEpisodes:
         self._num_stepping = 0
         """Training steps that are sent in this round."""
         self.aborts: dict[str, str] = {}
-        """By episode id: why its simulation aborts it in this round."""
+        """By id of an episode that its simulation aborts in this round: the reason."""
 
     def receive(
         self, item: Step | StepRows | PlayedSteps | EndEpisode | AbortEpisode

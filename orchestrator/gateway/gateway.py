@@ -68,7 +68,7 @@ class Gateway(Front):
         client: the client of the servers, which the gateway owns from now on.
         address, token: see `Front`.
         on_shutdown: see `Front`.
-        agents_return: whether they do in any case, see `merged_spec`.
+        agents_return: see `merged_spec`.
     """
 
     def __init__(
@@ -308,8 +308,9 @@ def merged_spec(specs: Mapping[str, ServerSpec], *, agents_return: bool = False)
 
     Args:
         specs: by server id.
-        agents_return: whether agents do on all of them, even if none says so: a server of one's own
-            need not. Else the gateway takes what any of them may take.
+        agents_return: whether agents may observe again after their end even if no server's spec
+            says so, as the spec of a user's own server need not. Otherwise they may if any
+            server's spec says so.
 
     Raises:
         ClientError: there is no server.

@@ -19,7 +19,7 @@ from muxrl.protocol.rows import Layout, actions_of
 
 
 class Evaluation:
-    """An evaluation of external simulations, which start training episodes as ever.
+    """An evaluation of external simulations, which start training episodes as always.
 
     While the evaluation wants another episode, the next one that a simulation starts as training
     belongs to it instead. Episodes alternate between the conditions: if other episodes train

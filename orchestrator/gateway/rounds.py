@@ -33,11 +33,11 @@ class Asked:
     item: AnyItem
     answer: AnyReply | ProtocolError | None = None
     steps: list[Asked] = field(default_factory=list)
-    """What rows are answered by: of each episode, if they are not answered as a whole."""
+    """If the item is rows that are not answered as a whole: the step of each episode."""
 
     @property
     def unanswered(self) -> list[Asked]:
-        """The item, or those of its steps, that have no answer yet."""
+        """The item if it has no answer yet; if it was split, its steps that have none."""
         return [one for one in self.steps or [self] if one.answer is None]
 
 

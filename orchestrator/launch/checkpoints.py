@@ -69,7 +69,7 @@ class Checkpoints:
 
     def _schedule(self, env_steps: int) -> None:
         every = self._config.keep_every_env_steps
-        # Of wall time: a disk that is full may be slow.
+        # In wall time, from the end of the last attempt: a full disk may be slow.
         self._due_s = time.monotonic() + (self._config.interval_s or math.inf)
         self._due_env_steps = env_steps + (self._config.interval_env_steps or math.inf)
         self.next_snapshot_at = every and (env_steps // every + 1) * every

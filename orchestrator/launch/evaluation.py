@@ -114,13 +114,13 @@ class Evaluations:
     """Evaluates, one evaluation after another.
 
     Args:
-        experiment: resolved.
+        experiment: the resolved experiment.
         supervisor: of the run.
-        records: of the run, where results go.
-        due_at: env steps of the next one, of a run that is resumed; None: after one interval.
-        gateway: the process through which external simulations play, which evaluates beside the
-            training; None: a process of its own does.
-        on_learned: called with each row with all agents as learned.
+        records: the records of the run, which get the results.
+        due_at: for a resumed run, the env steps of the next evaluation; None: after one interval.
+        gateway: the process through which external simulations play, and which evaluates during
+            training; None: a separate process evaluates.
+        on_learned: called with each row in which all agents act as learned.
     """
 
     def __init__(
@@ -282,7 +282,7 @@ class Evaluations:
             env_steps: env steps of training so far, for the record.
             time_s: seconds of training so far, for the record.
             point: the env steps under which the evaluation is recorded, by which runs are compared;
-                None: those of training so far.
+                None: `env_steps`.
             is_final: whether it has the final number of episodes, and all conditions.
             not_updated: servers that are not compared with their untrained policies: they have
                 made no update, or cannot act untrained any more.

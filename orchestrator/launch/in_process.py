@@ -32,7 +32,7 @@ class Served:
 
     experiment: Experiment
     servers: dict[str, Any]
-    """By id, each a `PolicyServer`, or an `OwnServer` that is a process of its own."""
+    """By server id: a `PolicyServer`, or an `OwnServer` for an external server."""
 
     @property
     def addresses(self) -> dict[str, ServerAddress]:

@@ -162,8 +162,8 @@ class Progress(Display):
 
     Args:
         experiment_name: the headline.
-        first: what is shown until the first update.
-        console: where to; standard output by default.
+        first: the snapshot that is shown until the first update.
+        console: the console to write to; by default standard output.
     """
 
     def __init__(

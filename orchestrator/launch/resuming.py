@@ -42,7 +42,7 @@ from muxrl.servers.declared import keys_of, of_mapping, use_of
 _COPY_S = 30.0
 """A manifest whose file is so much older or newer than its own date has been copied."""
 _BEGAN_WITH = ("initialize_from", "initialize_policies", "initialize_only")
-"""Keys of a server that a resumed run has not, since those weights are history."""
+"""Keys of a server that a resumed run does not use, as it goes on from later weights."""
 
 
 @contextlib.contextmanager

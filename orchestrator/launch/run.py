@@ -298,7 +298,7 @@ class Run:
         if self.tally.env_steps > self._records.metrics.recorded_env_steps:  # not yet recorded
             self.tally.tick()
             self._record()
-        # One that was resumed may have had no more to play than its evaluation.
+        # A resumed run may have had nothing left to play but its evaluation.
         loss = self._simulations.last_loss
         if self._awaited and (loss or self._before is None):
             why = loss or f"none was ready, or could reach its servers; see {self._folder.logs}"
@@ -436,7 +436,7 @@ class Run:
         self._evaluations.move(server_id, address)
 
     def _note_players_restart(self, name: str, prefix: str | None) -> None:
-        if prefix is not None:  # if nobody knows the ids of its episodes, they expire
+        if prefix is not None:  # else its episodes are unknown, and expire
             self.servers.abort_episodes(prefix)
         self._records.note_restart(name)
 

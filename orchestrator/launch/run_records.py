@@ -27,9 +27,9 @@ from muxrl.servers.episodes.warnings import Warnings
 _MIN_EPISODES = 20
 """After so many episodes their mean length is known well enough."""
 _SILENCE_S = 30.0
-"""After so long it is said that nobody plays, and again after twice as long, and so on,"""
+"""After this long without a simulation there is a warning; the wait until the next one doubles,"""
 _MOST_SILENCE_S = 600.0
-"""but as often as this at least."""
+"""up to this."""
 
 
 class RunRecords:
@@ -82,10 +82,10 @@ class RunRecords:
         self.warn(experiment.warnings)
 
     def write(self, servers: Servers, alarm: str) -> None:
-        """Writes how the run stands now.
+        """Writes the present state of the run.
 
         Args:
-            servers: its own.
+            servers: the servers of the run.
             alarm: why the last checkpoint was not written; "" if it was.
         """
         if self.tally.time_s != self._recorded_s:  # else nothing new was played
@@ -104,11 +104,11 @@ class RunRecords:
         self.status.note_restart(name)
 
     def note_waiting(self, waiting_for: str, remedy: str) -> None:
-        """Notes what the first env step waits for, and says so now and then.
+        """Notes what the first env step waits for, and warns of it now and then.
 
         Args:
-            waiting_for: "" once there is one.
-            remedy: what can be done; "": it comes by itself.
+            waiting_for: what it waits for; "" once there is an env step.
+            remedy: what the user can do; "": nothing, the step comes by itself.
         """
         self.status.note_waiting(waiting_for)
         if self._waits_since is None:
@@ -134,7 +134,7 @@ class RunRecords:
         self.warn(find_late(self._experiment, self.tally.env_steps / self.tally.num_episodes))
 
     def all_warnings(self, servers: Servers) -> dict[str, list[ServerWarning]]:
-        """Returns those of each server that has reported, and of the run itself as ""."""
+        """Returns warnings by id of a server that has reported; "" stands for the run itself."""
         of_servers = {s: list(status.warnings) for s, status in servers.statuses.items()}
         return {"": self.warnings.found} | of_servers
 

@@ -75,7 +75,7 @@ class ServerReports:
         return {s for s in learning if not self._states.get(s, _UNKNOWN).weights_seq_no}
 
     def snapshot(self, server: Server) -> ServerSnapshot:
-        """Returns how a server stands."""
+        """Returns the present state of a server, as it is shown."""
         server_id, algorithm, status = server.name, server.plan.shown_algorithm, server.status
         learns = server_id not in self._experiment.fixed_servers
         if status is None:

@@ -72,7 +72,7 @@ class Tally:
     """The counts of a run. Times are in seconds since `begin`; steps are env steps.
 
     Args:
-        parameters: the parameters of episodes, which are told of each episode that has ended.
+        parameters: the parameters of episodes, which count each episode that has ended.
         groups: groups of agents, by their names in `JointRow.returns`.
     """
 
@@ -160,7 +160,7 @@ class Tally:
 
     @property
     def parameters(self) -> ParameterProgress:
-        """The parameters of episodes, told of all that have ended."""
+        """The parameters of episodes; all episodes that have ended are counted in them."""
         self._settle()
         return self._parameters
 
@@ -182,7 +182,7 @@ class Tally:
             self._parameters.note(returns, metrics)
 
     def _sum(self) -> None:
-        # A gateway through which nobody plays must not undo the servers' counts.
+        # A gateway without simulations must not undo the servers' counts.
         self.env_steps = max(self.env_steps, self._totals["num_env_steps"].now)
 
     def restart(self, name: str) -> None:
@@ -316,7 +316,7 @@ class LatencyRecords:
         found = {}
         for name, counts in newest.items():
             old = before.get(name, [0] * len(counts))
-            # Of a report that a newer one has overtaken, nothing counts.
+            # A report that a newer one has overtaken adds nothing.
             since = [max(0, n - o) for n, o in zip(counts, old, strict=True)]
             for key, share in _QUANTILES.items():
                 if (seconds := quantile(since, share)) is not None:

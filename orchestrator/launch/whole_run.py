@@ -137,7 +137,7 @@ def _run(
 
 
 def printer(console: Console | None) -> Callable[..., None]:
-    """Returns what prints a line as it is, however long; nowhere without a console."""
+    """Returns a function that prints a line without wrapping it; without a console, it is mute."""
     where = console or Console(quiet=True)
     return functools.partial(where.print, soft_wrap=True, highlight=False, markup=False)
 

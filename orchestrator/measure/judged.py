@@ -82,8 +82,8 @@ class ServerResult(Judged):
     shadow: str = ""
     """The acting server from whose agents' steps this one learned; "": this one acted."""
     over_acting: AgainstRandom | None = None
-    """Of a shadow, the last evaluation in place of the acting server, whose returns take the place
-    of random ones."""
+    """For a shadow: its last evaluation in place of the acting server, compared with the acting
+    server's returns instead of random agents' returns."""
     sides: tuple[Judged, ...] = ()
     """The sides of a server that plays itself, if they were replaced one at a time; each has a
     `final`."""

@@ -130,7 +130,7 @@ def last_row(path: Path, kind: type[Row]) -> Row | None:
     """Returns the newest whole row of one file, however long it is; None if there is none.
 
     Raises:
-        MalformedMetrics: that line is broken.
+        MalformedMetrics: the line of that row is broken.
     """
     return next(last_rows(path, kind), None)
 

@@ -49,8 +49,8 @@ class Supervisor:
         self.may_restart = True
         """Whether a lost process is started again; if not, its loss fails the run."""
         self.on_restart: Callable[[str, str | None], None] = lambda name, prefix: None
-        """Called when one that plays is lost and started again, with its name and the prefix of the
-        ids of its episodes; None where nobody knows them."""
+        """Called when a process that plays is lost and started again, with its name and the prefix
+        of its episodes' ids (None: unknown)."""
         self._problem: Exception | None = None
         self._has_failed = asyncio.Event()
 

@@ -203,7 +203,7 @@ class OwnServer:
             self._run("abort", AbortRequest(prefix))
 
     def set_paused(self, is_paused: bool) -> None:
-        """Does nothing: the protocol has no such request, and idle episodes expire as ever."""
+        """Does nothing: the protocol has no such request, and idle episodes expire as always."""
 
     @in_own_thread
     def report(self, taken: int = 0) -> RunReport:

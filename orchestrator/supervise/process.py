@@ -42,12 +42,12 @@ def worker_environment() -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessReport:
-    """What a process reports when it is asked, about once a second."""
+    """A process's report, which the run fetches about once a second."""
 
     step_s: float = 0.0
     """How long its simulation has been in the current call; 0 if it is in none."""
     under_way: tuple[int, int] = (0, 0)
-    """Of the evaluation that it plays: how many episodes have ended, and the env steps of the
+    """How far its evaluation is: the number of episodes that have ended, and the env steps of the
     longest open episode."""
 
 

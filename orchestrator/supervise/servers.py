@@ -249,7 +249,7 @@ class Server(Life[RunReport]):
             await asyncio.sleep(_SIGN_S)
 
     async def notice_death(self) -> None:
-        """Declares the server lost if its process has died and nobody has noticed yet."""
+        """Declares the server lost if its process has died and this was not noticed yet."""
         if not self.is_up.is_set():
             return
         caller = self.caller
@@ -383,7 +383,7 @@ class Servers:
         await first_of(*(server.down() for server in self.of.values()))
 
     async def notice_deaths(self) -> None:
-        """Declares servers lost whose processes have died without anybody noticing yet."""
+        """Declares servers lost whose processes have died, if this was not noticed yet."""
         await asyncio.gather(*(server.notice_death() for server in self.of.values()))
 
     def abort_episodes(self, prefix: str) -> None:
@@ -405,7 +405,7 @@ class Servers:
 
         Args:
             draft: the folder in which each server makes a folder of its own.
-            update_s: for how long to wait for the end of an update.
+            update_s: how long to wait for the end of an update.
 
         Raises:
             NotSaved: a server did not write its checkpoint, or was lost.
@@ -435,7 +435,7 @@ class Servers:
         """Ends learning; the servers continue acting with their last weights.
 
         Args:
-            update_s: for how long to wait for the end of an update.
+            update_s: how long to wait for the end of an update.
 
         Raises:
             NotSaved: a server was lost.

@@ -47,7 +47,7 @@ class SimulationReport(ProcessReport):
     num_env_steps: int = 0
     """Env steps since the process began."""
     episodes: list[dict[str, float]] = field(default_factory=list)
-    """Of each episode that ended: the returns by agent id."""
+    """For each episode that ended: the returns by agent id."""
     num_mismatches: int = 0
     cpu_s: float = 0.0
     """Processor seconds since its environments were made."""
@@ -56,16 +56,16 @@ class SimulationReport(ProcessReport):
     num_lost_episodes: int = 0
     """Episodes that were closed early because a server was lost, since the process began."""
     random_episodes: list[list[str]] = field(default_factory=list)
-    """Of each episode that ended in which agents acted at random, since their server was lost: the
-    ids of these servers. These episodes are not among `episodes`."""
+    """For each ended episode in which agents acted at random because their server was lost: the ids
+    of these servers. These episodes are not among `episodes`."""
     metrics: list[EpisodeMetrics] = field(default_factory=list)
     """Metrics of `episodes`, in the same order."""
     num_lost_steps: int = 0
-    """Since the process began: see `MultiplexingClient.num_lost_steps`."""
+    """Steps lost since the process began; see `MultiplexingClient.num_lost_steps`."""
     num_over: int = 0
-    """Of a gateway: episodes that are over since it began, evaluations too."""
+    """For a gateway: the episodes that are over since it began, evaluations too."""
     num_bad_episodes: int = 0
-    """Since the process began: see `EnvLoop.num_bad_episodes`."""
+    """Bad episodes since the process began; see `EnvLoop.num_bad_episodes`."""
     num_open: int = 0
     """Training episodes that are lost if the process is lost now."""
 

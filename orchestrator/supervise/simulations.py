@@ -54,7 +54,7 @@ class _Played(Life[SimulationReport]):
         self.running: asyncio.Future[Any] | None = None
         """The answer of the process's call of `run`."""
         self.prefix: str | None = None
-        """Of the ids of its episodes; see `Supervisor.on_restart`."""
+        """Prefix of its episodes' ids (None: unknown); see `Supervisor.on_restart`."""
 
     async def _run(self) -> None:
         """Calls `run` in the process, and waits until it ends."""
@@ -117,7 +117,7 @@ class _Simulation(_Played):
     async def _leave(self, error: Exception) -> None:
         await super()._leave(error)
         if isinstance(error, Silent | ProcessEnded):
-            # Nobody knows what it has begun since its last report, and no seed may be used twice.
+            # It is unknown what it has begun since its last report, and no seed may be used twice.
             begun = self._all.num_episodes_begun.get(self.name, 0) + _SKIPPED_SEEDS
             self._all.num_episodes_begun[self.name] = begun
 
@@ -343,7 +343,7 @@ class Simulations:
         holds = {one.name: one.call("hold", grace_s, update_s) for one in self._up()}
         if holds:
             await asyncio.wait(holds.values(), timeout=grace_s + update_s + _HOLD_SLACK_S)
-        # One that has died plays on nowhere.
+        # A process that has died does not play, so it counts as paused.
         paused = (h.done() and (h.exception() is not None or h.result()) for h in holds.values())
         return sorted(name for name, is_paused in zip(holds, paused, strict=True) if not is_paused)
 
@@ -366,7 +366,7 @@ class Simulations:
             return
         self.is_training_over = True
         if gateway.is_up.is_set():
-            # What ends with training is to be in the report.
+            # First training ends, so that the last report has the episodes that end with it.
             await asyncio.wait([gateway.call("stop")], timeout=ANSWER_S)
             await gateway.receive_last()
         self.is_held = False

@@ -261,7 +261,7 @@ def _measure(
 
 @contextlib.contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    """Makes a folder, which stays if a run in it fails, since the message names a log in there."""
+    """Makes a folder, which is kept if a run in it fails: the error names a log in the folder."""
     path = Path(tempfile.mkdtemp(prefix="muxrl-calibration-"))
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(shutil.rmtree, path)
@@ -326,7 +326,7 @@ def _evaluation_s(experiment: Experiment, sample: int, first_s: float, others_s:
         sample: number of episodes of each condition that were played.
         first_s: duration of the condition with all agents as learned, including the making of the
             environments.
-        others_s: duration of all other conditions, of which each server that learns has one.
+        others_s: duration of all other conditions, one for each server that learns.
     """
     evaluation, num_learning = experiment.config.evaluation, len(experiment.learning)
     num, interval = 0, evaluation.interval_env_steps

@@ -84,7 +84,7 @@ def progress_of(run: RunDirectory, config: MetricConfig) -> dict[str, Any]:
         run: its directory.
         config: the sweep's metric.
     """
-    with contextlib.suppress(MalformedMetrics, NotARunDirectory):  # somebody has edited a file
+    with contextlib.suppress(MalformedMetrics, NotARunDirectory):  # a file was edited
         if (joint := last_row(run.metrics / "joint.jsonl", JointRow)) is None:
             return {}
         rows = last_rows(run.metrics / "evaluation.jsonl", EvaluationRow)

@@ -47,8 +47,8 @@ class SweepPlan:
 
     config: SweepConfig
     trials: list[TrialRecord] = field(default_factory=list)
-    """In the order in which they start. All trials of a seed come before those of the next, so that
-    a sweep that is cut short has compared everything, with fewer seeds."""
+    """The trials in the order in which they start. All trials of a seed come before those of the
+    next, so that a sweep that is cut short has compared everything, with fewer seeds."""
     experiments: dict[str, Experiment] = field(default_factory=dict)
     """By trial id: the experiments of trials that are resolved."""
     resolved: list[Experiment] = field(default_factory=list)
@@ -58,7 +58,7 @@ class SweepPlan:
     deferred: list[str] = field(default_factory=list)
     """Sentences on servers that are a user's own processes and cannot be asked now."""
     role_assignments: list[RoleAssignment] = field(default_factory=lambda: [{}])
-    """Of a sweep without roles one that is empty."""
+    """All assignments of templates to roles; without roles, a single empty one."""
     _facts: dict[str, SimulationFacts] = field(default_factory=dict)
 
     @property

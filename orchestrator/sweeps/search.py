@@ -23,7 +23,7 @@ from muxrl.orchestrator.sweeps.trial import METRIC, tune_config
 from muxrl.orchestrator.sweeps.trial_log import TrialLog
 
 ROLES_KEY = "(assignment)"
-"""Key, beside the parameters, of the assignment's number, which a searcher chooses, too."""
+"""Key of the assignment's number, which a searcher chooses like the parameters."""
 
 
 class TableSearch(Searcher):

@@ -26,10 +26,10 @@ def run_trials(plan: SweepPlan, trial_log: TrialLog) -> None:
 
     Args:
         plan: of the sweep.
-        trial_log: of all trials; receives every change.
+        trial_log: the log of all trials, which records every change.
     """
     config = plan.config
-    # Tune's handler would end the loop and then wait for trials that nobody needs any more.
+    # Tune's handler would end the loop and then wait for trials that are not needed any more.
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     # A trial has no metric before its first episode has ended.
     os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"
@@ -60,7 +60,7 @@ def run_trials(plan: SweepPlan, trial_log: TrialLog) -> None:
             name=f"tune-{datetime.now():%Y%m%d-%H%M%S}",
             storage_path=str(trial_log.folder.path),
             callbacks=[trial_log, *_callbacks(config)],
-            # Servers write theirs.
+            # The servers write checkpoints, not Tune.
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             verbose=0,
         ),

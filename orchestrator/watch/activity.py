@@ -36,7 +36,7 @@ class Activities:
             return
         before, self._before = self._before, row
         begin_s, end_s = row.time_s if before.time_s is None else before.time_s, row.time_s
-        # Of a run that is resumed, all processes are new, and count from 0.
+        # After a resumption all processes are new, and count from 0.
         since = {} if row.resumed_from is not None else before.servers
         states = {s: (row.servers.get(s, _UNKNOWN), since.get(s, _UNKNOWN)) for s in self._strips}
         row_s = end_s - begin_s

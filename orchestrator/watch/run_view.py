@@ -110,7 +110,7 @@ class RunView:
 
     def _server(self, server_id: str, num_restarts: int) -> dict[str, Any]:
         roles = [role for role in self._roles if role.server_id == server_id]
-        # Of an external simulation, only the servers know returns.
+        # With an external simulation, only the servers know returns.
         iterations, joint = self._servers[server_id].rows, self._joint.rows
         own = iterations.returns.points if len(roles) == 1 else []
         server = self._plan.servers[server_id]
@@ -214,7 +214,7 @@ class _Joint:
                 now = row.servers.get(server_id)
                 if now is not None and now.exchange_p50_s is not None:
                     latencies.add((time_s, now.exchange_p50_s, now.exchange_p99_s))
-        if row.resumed_from is not None:  # from there, and the clock goes on as it was then
+        if row.resumed_from is not None:  # the clock goes on from its time before
             self._mark("resumed", row.resumed_from, self.latest.time_s if self.latest else 0.0)
         if row.restarted:
             what = ", ".join(f"{name} started again" for name in row.restarted)
@@ -227,7 +227,7 @@ class _Joint:
 
 
 class Evaluated:
-    """Curves and newest values from the rows of evaluations, of which each condition has one."""
+    """Curves and newest values from the rows of evaluations; each condition has a row."""
 
     def __init__(self, plan: Plan) -> None:
         self.metrics = _metric_curves(plan, _MOST_EVALUATIONS)

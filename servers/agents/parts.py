@@ -178,7 +178,7 @@ class Logged(NamedTuple):
     """Actions of the seats of a part that were chosen elsewhere."""
 
     actions: np.ndarray
-    """As the policy would have chosen them, ``[E, S, ...]``; arbitrary where no action is given."""
+    """In the form of the policy's own actions, ``[E, S, ...]``; arbitrary where none is given."""
     is_given: np.ndarray
     """Whether an action is given: bool ``[E, S]``, for teams ``[E, S, members]``."""
     log_probs: np.ndarray | None

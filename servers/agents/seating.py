@@ -24,12 +24,12 @@ from muxrl.servers.config import AgentPlan, ServerPlan
 
 @dataclass(frozen=True)
 class PolicySignature:
-    """What a network sees of a team, or of an agent that is in none.
+    """What a network sees of a team, or of an agent without a team.
 
     Attributes:
         key: units with equal keys can share a policy. It leaves out bounds of observations, which
             make no difference to a network.
-        text: for messages.
+        text: the same in words, for messages.
     """
 
     key: object

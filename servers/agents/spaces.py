@@ -103,7 +103,7 @@ def part_reader(whole: plain.Space, part: plain.Space) -> Callable[[Any], Any]:
     if own is not None:
         return lambda value: value[own]
     rest, _ = split_state(whole)
-    if any(sub is rest for sub in whole.spaces.values()):  # a state was beside a dict with a mask
+    if any(sub is rest for sub in whole.spaces.values()):  # there were a state and a masked dict
         read = part_reader(rest, part)
         return lambda value: read(without(value, STATE))
     assert isinstance(part, plain.DictSpace)

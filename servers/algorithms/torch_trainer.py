@@ -183,7 +183,7 @@ class TorchTrainer(ABC):
         unavailable actions.
 
         Args:
-            rows: to act on.
+            rows: the rows to act on.
             ask: computes the outputs in torch.
         """
         answered = None if self._gpu is None else self._gpu.asked(ask, self.net, rows.parts)

@@ -268,7 +268,7 @@ class Block(msgspec.Struct, eq=False):
             return None
         agents, found = self.served.layout.agents, None
         for one, own in zip(self.served.parts, self.chosen or (), strict=True):
-            # Real numbers are sent clipped, so that the density of the drawn number is not theirs.
+            # Real numbers are sent clipped, so that they have not the density of the drawn ones.
             if LOG_PROB in own.outputs and isinstance(one.action_space, Discrete | MultiDiscrete):
                 if found is None:
                     found = np.full((len(self), len(agents)), np.nan)

@@ -303,7 +303,7 @@ class Steps:
         )
         try:
             observations = [one.observe(seen) for one in served.parts]
-        except ValueMismatch:  # the single step says whose it is
+        except ValueMismatch:  # the step by itself will name the agent
             return None
         block = Block(table, mode, served, ids, slots, where, t, observations)
         if logged is not None:

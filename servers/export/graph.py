@@ -69,7 +69,7 @@ class PolicyGraph(nn.Module):
 
     Args:
         trainer: of the policy; has ``network()``, see `muxrl.servers.trainers.interface`.
-        spec: that the trainer was made for.
+        spec: the spec that the trainer was made for.
         plan: of the server.
         policy_id: of the policy.
         seating: of the algorithm.
@@ -362,10 +362,10 @@ class PolicyGraph(nn.Module):
     def server_scores(self, row: ServerRow, agent_id: str) -> np.ndarray:
         """Returns the scores behind an action of the server, ``[k]``.
 
-        These are the recorded ones, or else the network's outputs for the server's observation.
+        These are the recorded scores, or else the network's outputs for the server's observation.
 
         Args:
-            row: that the server acted on.
+            row: the row that the server acted on.
             agent_id: one of the row's agents.
         """
         recorded = row.outputs.get(DISTRIBUTION)

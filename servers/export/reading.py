@@ -47,7 +47,7 @@ class TorchReading(nn.Module):
             return self._frame(given)
         frames = self._frame({name: given[name].flatten(0, 1) for name in self.names})
         frames = frames.unflatten(0, (-1, self.frame_stack))
-        # As `numpy.concatenate` on the last axis: a frame's own elements vary fastest.
+        # Joined as by `numpy.concatenate` on the last axis: a frame's own elements vary fastest.
         return frames.movedim(1, -2).flatten(-2)
 
     def _frame(self, given: dict[str, Tensor]) -> Tensor:

@@ -54,8 +54,8 @@ class FixedAlgorithm(Algorithm):
         model: network settings, which must be empty.
 
     Raises:
-        AlgorithmProblem: a setting is unknown, or its value is of the wrong kind.
-        AlgorithmProblem: an unknown name, or a value of the wrong kind.
+        AlgorithmProblem: a setting is unknown, its value is of the wrong kind, or there are network
+            settings.
     """
 
     name = ""

@@ -275,7 +275,7 @@ def open_policies(checkpoint: Checkpoint, names: Mapping[str, str]) -> FrozenPol
     Raises:
         AlgorithmProblem: as for `FrozenPolicies`; or the trainer's class cannot be imported.
     """
-    # For an external process, the note names the class.
+    # If an external process wrote the checkpoint, its note names the class.
     name = checkpoint.about.get("trainer") or checkpoint.algorithm
     try:
         entry = find_trainer(name)

@@ -67,7 +67,8 @@ class Raw(Input):
             for number, kind in enumerate(part.layout.observed)
             for column, agent_id in enumerate(kind.agents)
         ]
-        """Of each agent that observes: number of its rows, space, column, and index in `agents`."""
+        """For each agent that observes: index and space of its kind, its column in the kind's
+        rows, and its index in `agents`."""
 
     @staticmethod
     def space(seat: Seat) -> Space:

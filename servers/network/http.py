@@ -243,7 +243,7 @@ def make_asgi_app(app: Front) -> Starlette:
                 app.check_access(request.headers.get)
                 value = await handler(app, request)
             except ClientDisconnect:
-                return Response(status_code=400)  # nobody will read it
+                return Response(status_code=400)  # no client will read it
             except Exception as error:  # noqa: BLE001, the refusal is logged
                 what = f"{request.method} {request.url.path[:100]}"
                 known = error if isinstance(error, ProtocolError) else internal_error(error)

@@ -55,7 +55,7 @@ class _Algorithm:
     """Base class of on-policy and off-policy algorithms of Stable-Baselines3.
 
     Args:
-        policy: to learn; without action masks, which Stable-Baselines3 does not know.
+        policy: the policy that it learns, without action masks: Stable-Baselines3 knows none.
         batch_env_steps: env steps between two calls of ``train()``: ``n_steps`` or ``train_freq``.
         total_timesteps: agent steps over which schedules go.
         network: name of Stable-Baselines3's policy, such as ``MlpPolicy``.

@@ -106,7 +106,7 @@ def simulate(folder: Path, servers: dict[int, tuple[str, ...]], mode: str, seed:
     """Plays one simulation until the process is ended.
 
     Args:
-        folder: for the file of steps.
+        folder: the folder for the file of steps.
         servers: by port of a server: its agents.
         mode: inference mode of `PolicyClient`, "remote" or "local".
         seed: of the simulation.
@@ -175,7 +175,7 @@ def play(folder: Path, setup: Setup, mode: str, seed: int) -> None:
 
 
 def free_ports(number: int) -> list[int]:
-    """Returns ports that nobody uses."""
+    """Returns ports that are not in use."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
         for one in sockets:

@@ -24,7 +24,7 @@ _STATE = _OBSERVATION * len(AGENTS)
 
 
 def settings(work: TeamUpdate, package: Path) -> SimpleNamespace:
-    """Returns EPyMARL's defaults, overridden by those of its algorithm, and by ours."""
+    """Returns EPyMARL's defaults, overridden by its algorithm's defaults, and these by ours."""
     told: dict[str, Any] = {}
     for name in ("default", f"algs/{work.algorithm.lower()}"):
         told |= yaml.safe_load((package / "config" / f"{name}.yaml").read_text())
@@ -47,7 +47,7 @@ def main() -> None:
     work = TEAM_UPDATES[parser.parse_args().case]
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    # Its own __init__ would import every environment that it knows.
+    # The package's own __init__ would import every environment that it knows.
     installed = importlib.metadata.distribution("pymarlzooplus")
     package = Path(str(installed.locate_file("pymarlzooplus")))
     sys.modules["pymarlzooplus"] = stand_in = ModuleType("pymarlzooplus")

@@ -106,7 +106,7 @@ class TwoLayerQmixConfig(QmixConfig):
 
 
 _CHANGED = {TWO_LAYER: TwoLayerQmixConfig}
-"""By side that differs from BenchMARL in one respect: its config."""
+"""By name of a side that differs from BenchMARL in one respect: its config."""
 
 
 class Watch(Callback):

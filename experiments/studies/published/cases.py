@@ -142,25 +142,25 @@ def _falling(lr: float, env_steps: int) -> list[list[float]]:
     return [[0, lr], [env_steps, 0.0]]
 
 
-# As in RL Baselines3 Zoo, except for the clip range, which falls there.
+# The settings of RL Baselines3 Zoo, except for the clip range, which falls there.
 _PPO = {
     "train_batch_size_per_learner": 256, "minibatch_size": 256, "num_epochs": 20,
     "lr": _falling(1e-3, 100_000), "gamma": 0.98, "lambda_": 0.8, "clip_param": 0.2,
     "vf_loss_coeff": 0.5, "grad_clip": 0.5, "use_kl_loss": False,
 }  # fmt: skip
-# As in the zoo, except for its gSDE.
+# The zoo's settings, except for its gSDE.
 _PPO_PENDULUM = {
     "train_batch_size_per_learner": 4096, "minibatch_size": 64, "num_epochs": 10, "lr": 1e-3,
     "gamma": 0.9, "lambda_": 0.95, "clip_param": 0.2, "vf_loss_coeff": 0.5, "grad_clip": 0.5,
     "use_kl_loss": False,
 }  # fmt: skip
-# As in CleanRL, except for the clip of the value.
+# CleanRL's settings, except for the clip of the value.
 _PPO_ACROBOT = {
     "train_batch_size_per_learner": 512, "minibatch_size": 128, "num_epochs": 4,
     "lr": _falling(2.5e-4, 500_000), "lambda_": 0.95, "clip_param": 0.2, "entropy_coeff": 0.01,
     "vf_loss_coeff": 0.5, "grad_clip": 0.5, "use_kl_loss": False,
 }  # fmt: skip
-# As in the zoo, except for its RMSProp.
+# The zoo's settings, except for its RMSProp.
 _A2C = {
     "train_batch_size_per_learner": 40, "lr": 7e-4, "vf_loss_coeff": 0.5, "grad_clip": 0.5,
     "entropy_coeff": 0.0,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _MOST_VALUES = 6
-"""Most values of a parameter that are told apart; with more, each quarter of them is one."""
+"""Most values of a parameter that are compared one by one; more are joined to four ranges."""
 
 
 def compare_by_parameter(

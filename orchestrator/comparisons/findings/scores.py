@@ -234,8 +234,8 @@ def iqm_or_part(
 
     Args:
         scores: one score for each run.
-        episodes: for each run: its number in each episode.
-        num_parts: of how many episodes the scores are proportions; 0: they are no proportions.
+        episodes: for each run, its number in each episode.
+        num_parts: number of episodes of all runs, if scores are proportions; 0: they are not.
         are_shared: whether runs played the same episodes.
     """
     shared = shared_variance(episodes) if are_shared else NO_VARIANCE

@@ -21,7 +21,7 @@ from muxrl.servers.algorithms.replay.replay import (
 from muxrl.servers.episodes.trajectories import Trajectory
 
 _Columns = Mapping[str, np.ndarray]
-"""Columns of an episode of T steps, of T rows each; those of observations have T + 1."""
+"""By key: a column of an episode of T steps, with T rows, or T + 1 rows for observations."""
 
 
 class EpisodeReplay(Replay):

@@ -34,7 +34,7 @@ class _Fragment(NamedTuple):
     last: int | None
     """Number of the row that it continues from; None: it begins with its own first row."""
     first: int
-    """Its first step that is stored."""
+    """The first step of the trajectory that is stored."""
 
 
 class StepReplay(Replay):

@@ -56,7 +56,7 @@ class RLlibTrainer:
     A state has RLlib's counters, and its replay, as pickles: load only states that you trust.
 
     Args:
-        policy: to learn.
+        policy: the policy that it learns.
         config: RLlib's config, with the user's settings.
     """
 
