@@ -3,8 +3,8 @@
 Actions are chosen as the server chooses them: drawn from logits, or the one with the highest value
 unless the agent explores. One pass serves all agents that share a policy, in all episodes that step
 together. An agent without a team is treated as a team of one. A network's input is composed as the
-server composes it (`muxrl.servers.agents.teams`), and recurrent states are kept here. The server is
-sent these states with the played steps, and continues from them.
+server composes it (`muxrl.servers.agents.inputs`), and recurrent states are kept here. These states
+are sent to the server with the played steps, and the server continues from them.
 """
 
 from __future__ import annotations

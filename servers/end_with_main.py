@@ -2,8 +2,8 @@
 
 The threads of a server are not daemons, since a daemon thread inside torch can abort the
 interpreter at its exit. Python waits for such threads before it exits, and they run until `stop` is
-called: without this module, a script that forgets to call it, or an actor whose Ray is gone, would
-serve for ever.
+called: without this module, a script that ends without calling it, or an actor whose Ray is gone,
+would serve for ever.
 """
 
 from __future__ import annotations

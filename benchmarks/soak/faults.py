@@ -31,7 +31,7 @@ class Fault:
         return self.kind != "pause"
 
     def do(self, pid: int) -> None:
-        """Does the fault to a process; a paused process is continued later.
+        """Causes the fault in a process; a paused process continues later.
 
         Raises:
             ProcessLookupError: there is no such process.

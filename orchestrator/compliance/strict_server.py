@@ -199,7 +199,7 @@ class StrictServer(PolicyServerApp):
         return outcome
 
     def _make_fault(self, item: StartEpisode) -> None:
-        """Refuses starts once the run is over, and the fifth start once.
+        """Refuses starts once the run is over, and the start of the fifth episode once.
 
         Raises:
             RunOver, NotServing: the start is refused.

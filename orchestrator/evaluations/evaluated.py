@@ -170,7 +170,7 @@ def roles_by_name(agents: Sequence[str]) -> dict[str, list[str]]:
 def _row(who: str, returns: Returns, rule: str = "", *, is_metric: bool = False) -> Row:
     """Returns a row of the table.
 
-    A metric has no total: all agents may report the same number, which makes no sum.
+    A metric has no total: all agents may report the same number, whose sum means nothing.
     """
     total = None if is_metric or len(returns.agents) == 1 else returns.total
     return {

@@ -310,7 +310,8 @@ class LatencyRecords:
         self._recorded.pop(server_id, None)
 
     def record(self, server_id: str) -> dict[str, float]:
-        """Returns ``exchange_p50_s`` and so on, without what has not happened since."""
+        """Returns ``exchange_p50_s`` and so on; a duration not measured since the last call is left
+        out."""
         newest = self._newest.get(server_id, {})
         before, self._recorded[server_id] = self._recorded.get(server_id, {}), newest
         found = {}

@@ -199,7 +199,7 @@ def are_won_or_lost(returns: Sequence[Floats]) -> bool:
     """Whether returns only say if an episode was won or lost, as 1 or 0.
 
     Zeros alone may be of any scale, and a few zeros and ones may be counts, so both numbers must
-    occur in enough episodes.
+    occur, and there must be enough episodes.
     """
     known = np.concatenate(returns)
     known = known[np.isfinite(known)]

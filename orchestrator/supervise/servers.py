@@ -175,7 +175,6 @@ class Server(Life[RunReport]):
         Args:
             draft: the folder in which the server makes a folder of its own.
             update_s: how long it may wait for the end of an update.
-            timeout_s: how long all of this may take.
 
         Raises:
             NotSaved: the server did not write it, or was lost.

@@ -37,7 +37,8 @@ logger = logging.getLogger(__name__)
 
 
 _RANDOM_AFTER_S = 3.0
-"""A server with a stand-in is lost after so long a silence: one that learns says so if asked."""
+"""After so long a silence, a server with a stand-in counts as lost; if it learns, its status says
+so."""
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def resume_sweep(
 
 
 def _resumed(record: TrialRecord, folder: SweepDirectory, plan: SweepPlan) -> TrialRecord:
-    """Returns the record with which a resumed sweep treats a trial.
+    """Returns the record of a trial in a resumed sweep.
 
     A trial that was stopped early is over, and so is a trial that is done, unless the sweep has a
     larger budget now. Any other continues from its checkpoint if its run directory has a complete

@@ -276,7 +276,7 @@ def projected(probs: Tensor, moved: Tensor, atoms: Tensor) -> Tensor:
 
 
 def _metrics_of_atoms(probs: Tensor, atoms: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """Returns RLlib's metrics of the difference and the entropy of the actions' distributions.
+    """Returns RLlib's metrics of the returns' distributions: how actions differ, and the entropy.
 
     Args:
         probs: probabilities of the atoms of each action, mean over a batch, ``[n, K]``.

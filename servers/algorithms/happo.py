@@ -48,7 +48,7 @@ class HAPPO(MAPPO):
         """Learns all policies of a server; returns metrics by policy id.
 
         Args:
-            trainers: by policy id. The first one's generator draws the order of the updates.
+            trainers: by policy id. The trainer of the first id draws the order of the updates.
             played: pieces of episodes, by policy id.
 
         Raises:

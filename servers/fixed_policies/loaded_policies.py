@@ -142,7 +142,7 @@ class LoadedPolicy:
         """Returns the return that the critic expects from here on; does not act.
 
         The return is discounted as in training, and in units of the rewards that were learned from:
-        shaped, but not divided by their deviation. See `state_values`.
+        shaped, but not divided by their deviation.
 
         Args:
             observation: in the simulation's form.

@@ -71,8 +71,8 @@ class Front(ABC):
         self.run_requests: Mapping[str, Callable[[Any], msgspec.Struct]] = {}
         """By name, functions that answer `muxrl.protocol.run_messages`; called in other threads."""
         self.exchanges = Latencies()
-        """How long each message took from its arrival until its answer was sent, with the time at
-        the gate."""
+        """How long each message took from its arrival until its answer was sent, including its time
+        at the gate."""
         self.messages = MessageLimits(spec)
         """Reads clients' messages."""
 

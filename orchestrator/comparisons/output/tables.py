@@ -27,7 +27,7 @@ _UNKNOWN: Mapping[str, Any] = {"lines": (MISSING,), "value": None}
 
 
 def _to_runs(row: Row) -> Mapping[str, Any]:
-    """Returns the link from a number to its runs."""
+    """Returns a cell's link from its number to the runs; none for a baseline."""
     return {} if row.get("is_baseline") else {"link": f"#{row.get('first_run', 'runs')}"}
 
 
