@@ -34,7 +34,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, Any, Any]:
-    """Has the garbage collector pass over modules and tests: they are a million objects."""
+    """Keeps modules and tests, a million objects, out of the garbage collector's way."""
     gc.disable()
     try:
         return (yield)

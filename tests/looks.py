@@ -1,7 +1,7 @@
-"""A look at an environment of the checkout starts a process once, not for each test that plays it.
+"""Keeps the results of looks at environments of the checkout, for all tests that play them.
 
-That a look has a process of its own, with which ends all that the environment has begun, is shown
-in `tests/client/test_first_look.py`.
+A look starts a process, which takes time. That it does, and that everything that the environment
+has started ends with the process, is tested in `tests/client/test_first_look.py`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from muxrl.client.first_look import Subject
 
 ROOTS = (Path(__file__).parents[1], Path(sys.prefix))
 SHOWN_BY = "tests.client.test_first_look"
-"""Shows what a look does: there each has its process."""
+"""Tests looks themselves, so that each look there starts a process."""
 
 
 class Look(apart.ProcessCall[Any]):
-    """As a `ProcessCall`, but what came of a call before it is known."""
+    """A `ProcessCall` that remembers the results of calls, and does not repeat equal calls."""
 
     _known: ClassVar[dict[bytes, bytes]] = {}
 
@@ -45,18 +45,18 @@ class Look(apart.ProcessCall[Any]):
 
 
 def look_once() -> None:
-    """Has this process know what it has looked at."""
+    """Makes this process remember what it has looked at."""
     apart.ProcessCall = Look  # type: ignore[misc]
 
 
 def _is_ours(subject: object, *_: object) -> bool:
-    """Whether an environment stays as it is: its module is none that a test has written."""
+    """Whether an environment cannot change: no test has written its module."""
     module = subject.env.partition(":")[0] if isinstance(subject, Subject) else ""
     if module == SHOWN_BY:
         return False
     try:
         found = find_spec(module.partition(".")[0])
-    except ValueError:  # there is no name, or it is that of a script
+    except ValueError:  # there is no name, or it is a script's
         return False
     places = [] if found is None else [found.origin, *(found.submodule_search_locations or ())]
     return any(Path(place or "/").is_relative_to(root) for place in places for root in ROOTS)

@@ -165,7 +165,7 @@ class Seating:
         return split_state(space)[0] if self.is_joint else space
 
     def own_space(self, agent: AgentPlan) -> Space:
-        """Returns the space of an agent's own observation, without parts that are read elsewhere."""
+        """Returns the space of an agent's own observation, without parts read elsewhere."""
         space = self._without_state(agent)
         return split_mask(space)[0] if self.follows_masks else space
 

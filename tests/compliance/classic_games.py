@@ -1,4 +1,7 @@
-"""PettingZoo's board and card games as tests play them. Processes import it, without torch."""
+"""PettingZoo's board and card games as tests play them.
+
+Processes of the tests import this module, so it does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from pettingzoo import AECEnv
 from pettingzoo.utils import BaseWrapper
 
 CIRCLES = {"go_v5"}
-"""Here two players may go round in a few positions for ever: the game has no superko. They are
-evaluated sampled, and truncated."""
+"""Games in which two players may repeat a few positions for ever, since there is no superko rule.
+Their evaluations sample actions, and truncate episodes."""
 MAX_MOVES = 300
 
 
 class Flat(BaseWrapper):
-    """The game with its boards as one row of numbers."""
+    """The game with observations flattened to a row of numbers."""
 
     def observation_space(self, agent: str) -> spaces.Space:
         parts = self.env.observation_space(agent)
@@ -30,7 +33,7 @@ class Flat(BaseWrapper):
 
 
 class Limited(BaseWrapper):
-    """The game with an end after `MAX_MOVES`."""
+    """The game, truncated after `MAX_MOVES` moves."""
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         super().reset(seed, options)

@@ -25,7 +25,7 @@ TASKS = sorted(path.name for path in RESULTS.iterdir())
 
 
 BY_DAY = ["foraging", "spread_continuous", "tag"]
-"""Sampled and greedy, one role and two, all algorithms."""
+"""Tasks that cover sampled and greedy evaluations, one role and two, and all algorithms."""
 
 
 @pytest.fixture(scope="module", params=at_night([BY_DAY, TASKS], [TASKS]))
@@ -78,7 +78,7 @@ def test_all_that_is_stored_is_compared(compared: Mapping[str, Comparison]) -> N
 
 
 def cells(text: str) -> dict[tuple[str, str], str]:
-    """Returns by task and row what a table says."""
+    """Returns the cells of a table by task and row."""
     tasks, _, *rows = [line.strip("| ").split(" | ") for line in text.splitlines()]
     return {
         (task, name): cell for name, *row in rows for task, cell in zip(tasks, row, strict=True)

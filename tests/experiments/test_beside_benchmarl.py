@@ -88,7 +88,7 @@ class TestMeter:
             child.stdin.write(b"\n")
 
 
-@pytest.mark.night  # by day: the meter, and what our side is told
+@pytest.mark.night  # the tests of the meter and of our side's settings run by day
 @pytest.mark.learning
 @pytest.mark.usefixtures("rllib")
 def test_our_side_counts_the_updates_of_mappo(monkeypatch: Any) -> None:

@@ -114,7 +114,7 @@ def test_a_command_on_its_page_makes_its_results_again(study: str) -> None:
     assert makers
 
 
-@pytest.mark.parametrize("step", at_night([6, 1], [1]))  # by day every sixth
+@pytest.mark.parametrize("step", at_night([6, 1], [1]))  # by day only every sixth case
 @pytest.mark.parametrize("study", CASE_TABLES)
 def test_every_case_resolves(study: str, step: int) -> None:
     table = table_of(study)

@@ -1,8 +1,8 @@
-"""One process that launches run after run, for tests whose fault spares it.
+"""A process that launches run after run, for tests whose fault does not hit the launcher.
 
     python -m tests.faults.host FOLDER
 
-The fork server and all that it and the command import cost more processor time than a small run.
+The fork server, and what it and the command import, cost more processor time than a small run.
 Here they are started once, and an environment is looked at once. Each line of standard input is a
 JSON list: a run's name, and the arguments of ``muxrl``. The command's output goes to
 ``FOLDER/NAME.output``, then its exit code to ``FOLDER/NAME.code``.
@@ -58,7 +58,7 @@ def _run(arguments: list[str]) -> int:
 def main() -> None:
     folder = Path(sys.argv[1])
     look_once()
-    report.learning_png = lambda _: b""  # those of launches alone are drawn
+    report.learning_png = lambda _: b""  # only plain launches draw pictures
     with fork_server.running():
         (folder / READY).touch()
         for line in sys.stdin:

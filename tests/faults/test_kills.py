@@ -64,8 +64,8 @@ BY_DAY = [
     [("simulation-0", "start"), ("ppo", "first evaluation"), (TRACKER, "mid-training")],
     [("evaluation", "first evaluation"), ("simulation-0", "mid-training")],
 ]
-"""One after the other in a run, beside what `test_restarts` kills: servers in a save and in the
-last evaluation, and that. At night each alone."""
+"""Processes to kill one after another in one run. `test_restarts` kills others: servers during a
+save and during the last evaluation, and the evaluation process. At night each has its own run."""
 CASES = [
     (name, moment)
     for name in (*SERVERS, *PLAYERS, TRACKER)

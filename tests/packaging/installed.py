@@ -61,7 +61,7 @@ class Installed:
 
 
 def pip_install(installed: Installed) -> list[str | Path]:
-    """Returns the command that installs there; what is never imported is not compiled."""
+    """Returns the command that installs there, without compiling modules beforehand."""
     pip = [sys.executable, "-m", "pip", "--python", installed.python, "install", "--quiet"]
     return [*pip, "--no-compile", "--disable-pip-version-check"]
 

@@ -73,7 +73,7 @@ for name in ("ray", "tree", "stable_baselines3", "onnx", "optuna"):
 def test_with_servers_alone_a_run_with_a_replay_needs_no_ray(
     servers: Installed, full: Installed, tmp_path: Path
 ) -> None:
-    """Its simulation is the README's loop, with a free port."""
+    """The simulation of the run is the README's loop, with a free port."""
     done = servers.run("python", "-c", NO_RAY)
     assert done.returncode == 0, done.stderr
     port = _free_port()

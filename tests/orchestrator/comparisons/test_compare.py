@@ -57,7 +57,7 @@ def test_a_role_s_labels_are_compared_among_the_same_others(comparison: Comparis
     assert pairing.improvement.mean == 1.0
     reach = (
         2.77645 * 0.01 / math.sqrt(6)
-    )  # t with 4 degrees; among each others 2 less 0.01, 0, 0.01
+    )  # t with 4 degrees of freedom; among each others differences are 1.99, 2 and 2.01
     assert (pairing.difference.mean, pairing.difference.low) == pytest.approx((2.0, 2.0 - reach))
     assert pairing.num_pairs == 6
     first = rows(comparison, "pairings", role="prey")[0]
@@ -276,7 +276,7 @@ def test_a_difference_without_an_interval_is_said_aloud(tmp_path: Path) -> None:
         True,
         False,
     ]
-    assert "the same with all of a few" in told[1]  # the prey's, which is 0 for every seed
+    assert "the same with all of a few" in told[1]  # of the prey: 0 for every seed
 
 
 def test_external_simulations_are_compared_without_playing(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_a_cell_is_the_mean_over_pairs_of_seeds(
     # Both are 0.1 stronger with each seed, which cancels: 4 - 2 + 10.
     found = cell["return"]
     assert found.mean == pytest.approx(12)
-    assert np.isnan([found.low, found.high]).all()  # two that are alike tell nothing
+    assert np.isnan([found.low, found.high]).all()  # two equal pairs give no interval
     assert (cell["num_pairs"], cell["num_matches"]) == (2, 2 * 2 * 2)
     assert cell["num_partners"] == 2  # the contestant that has both, once for each seed
     against_random = played.by_label[0].cells["qmix", "random"]["return"]

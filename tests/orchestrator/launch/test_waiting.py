@@ -1,4 +1,4 @@
-"""A run whose simulations others start says that it waits for them, and its clock waits, too."""
+"""A run with external simulations says that it waits for them, and its clock does not run yet."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def play(
 
 
 def hands(left: str, right: str) -> tuple[float, float]:
-    """Returns who wins; random actions lose."""
+    """Returns both returns: 1 for the winner, -1 for the loser; random actions lose."""
     order = ["paper @ 1", "rock @ 1", "scissors @ 1"]
     if left in order and right in order:
         won = (0, 1, -1)[(order.index(right) - order.index(left)) % 3]

@@ -49,7 +49,7 @@ def test_who_always_wins_has_a_finite_rating_and_one_unit_no_interval() -> None:
 def test_units_that_are_all_alike_tell_how_good_a_rating_is_if_they_are_many(
     num_units: int, is_known: bool
 ) -> None:
-    """Five pairs of seeds in which one wins every game may be five of a kind."""
+    """If a player wins every game of five pairs of seeds, the sixth pair may still differ."""
     rating, _ = rate(np.array([[[0.0, 50.0], [0.0, 0.0]]] * num_units), anchor=1).ratings
     assert (rating.low == rating.mean == rating.high) == is_known
     assert np.isnan(rating.low) != is_known

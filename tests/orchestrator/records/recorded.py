@@ -64,8 +64,10 @@ def evaluation(
 
 
 def write_whole_run(run: RunDirectory, shift: float = 0.0) -> None:
-    """Two evaluations; the wolves end about 5 above random, the sheep 1 below, and seeds that are
-    shifted nearly alike."""
+    """Writes a run with two evaluations: the wolves end about 5 above random, the sheep 1 below.
+
+    Seeds with different shifts have nearly the same advantages.
+    """
 
     def shifted(values: Sequence[float]) -> list[float]:
         return [value + shift for value in values]

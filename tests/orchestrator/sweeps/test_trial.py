@@ -1,4 +1,4 @@
-"""What a trial tells Tune: each evaluation once, in order, however fast the trial is; its end."""
+"""A trial reports each evaluation to Tune once, in order, however fast it is, and its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Looks = list[list[EvaluationRow]]
 
 
 class Run:
-    """In place of a trial's run: has the evaluations of each look, and is over after the last."""
+    """Stands in for a trial's run: has evaluations at each look, and is over after the last."""
 
     not_evaluated = ""
     unsaved: Sequence[str] = ()
@@ -67,7 +67,7 @@ Begin = Callable[..., Trial]
 
 @pytest.fixture
 def begin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Begin:
-    """Begins a trial of a sweep; its run is a `Run` with these attributes."""
+    """Begins a trial of a sweep, whose run is a `Run` with the given attributes."""
 
     def make_folder(experiment: Any, path: Path) -> RunDirectory:
         folder = RunDirectory.create_at(path)
@@ -203,7 +203,7 @@ def last(trial: Trial) -> Any:
 
 
 def assert_ended(trial: Trial, status: str, cause: str, ended: tuple[str, str]) -> None:
-    """It has ended once, has said so in its last line, and nobody holds its directory."""
+    """Asserts that a trial has ended once, with its last line, and released its directory."""
     trial.cleanup()
     run: Any = trial._run
     assert run.ended == [ended, ("closed", "")]
@@ -230,7 +230,7 @@ def test_a_trial_goes_on_with_its_run_and_the_sweep_s_budget(
 def test_a_trial_waits_until_the_one_before_has_noticed_its_end(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its sweep was killed."""
+    """The earlier process of the trial still runs, since its sweep was killed."""
     resumed: Any = lambda experiment, *_: (experiment, None)  # noqa: E731
     monkeypatch.setattr(trial_module, "resume_at_checkpoint", resumed)
     before = contextlib.ExitStack()

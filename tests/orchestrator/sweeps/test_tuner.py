@@ -1,4 +1,4 @@
-"""What Ray Tune is told of a sweep: who hands out its trials, where they go, which end early."""
+"""How Ray Tune is configured for a sweep: its searcher, placement groups and schedulers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Told = Callable[..., tune.TuneConfig]
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Told:
-    """Returns what Tune is told of a sweep with these overrides."""
+    """Returns a function from overrides of a sweep to the config that Tune gets."""
     monkeypatch.setattr("os.environ", os.environ.copy())
     given: list[tune.TuneConfig] = []
 
@@ -74,7 +74,7 @@ def test_a_placement_group_has_a_bundle_for_each_process() -> None:
             "b": ServerConfig(resources=ResourcesConfig(num_cpus=0.0)),
         },
     )
-    # Server a, two simulations and the evaluation; nothing for who asks for nothing.
+    # Server a, two simulations and the evaluation; no bundle for a process that needs nothing.
     group = placement(config)
     assert group.strategy == "STRICT_PACK"
     assert group.head_bundle_is_empty, "the trial itself only watches"
@@ -92,12 +92,12 @@ class Trial:
         return False
 
 
-# A trial that waits for its turn: no other may be paused for it.
+# A trial waits for its turn; no other trial may be paused for it.
 CONTROLLER: Any = SimpleNamespace(get_live_trials=lambda: [SimpleNamespace(status="PENDING")])
 
 
 def ended_early(config: tune.TuneConfig, *values: float, env_steps: list[int]) -> list[bool]:
-    """Returns which of some trials are ended, each with one value at all env steps."""
+    """Returns for each trial whether it is ended early; a trial has one value at all env steps."""
     scheduler: Any = config.scheduler
     scheduler.set_search_properties(METRIC, config.mode)
     scheduler.on_trial_complete(CONTROLLER, Trial("without any result"), {"done": True})
@@ -128,7 +128,7 @@ ASHA, MEDIAN = ["scheduler.kind=asha", "scheduler.reduction_factor=2"], ["schedu
 def test_the_worse_is_ended_once_it_may_be(
     kind: list[str], grace: int | None, env_steps: int, told: Told
 ) -> None:
-    """By default after a tenth of the budget."""
+    """By default a trial may be ended after a tenth of the budget."""
     config = [*kind, f"scheduler.grace_env_steps={grace or 'null'}"]
     before, after = [env_steps - 10], [env_steps - 10, env_steps]
     assert ended_early(told(*config), 2.0, 1.0, env_steps=before) == [False, False]
@@ -150,7 +150,7 @@ def test_the_median_is_of_so_many_trials_that_were_measured(told: Told) -> None:
 
 
 def test_no_trial_of_equal_curves_is_ended_because_it_is_slow(told: Told) -> None:
-    """Nor at the end of the budget, where its run ends by itself."""
+    """It is not ended at the end of the budget either, where its run ends by itself."""
     for kind in (ASHA, MEDIAN):
         for env_steps in ([100, 200, 300, 400, 500], [500]):
             found = ended_early(told(*kind), 1.0, 1.0, 1.0, 1.0, env_steps=env_steps)

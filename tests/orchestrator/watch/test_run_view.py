@@ -203,7 +203,7 @@ def test_each_metric_has_curves_of_the_episode_or_of_servers(tmp_path: Path) -> 
 
 
 def test_a_resume_is_marked_where_it_happened(tmp_path: Path) -> None:
-    """Not at the first row after it, which is written once servers listen and play."""
+    """The mark is not at the first row after the resume, which is written once servers play."""
     run = new_run(tmp_path)
     with MetricsWriter(run) as metrics:
         metrics.joint({"env_steps": 100, "time_s": 5.0})

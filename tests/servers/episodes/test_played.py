@@ -168,7 +168,7 @@ def test_rows_are_recorded_as_the_steps_of_each_episode_are(batch: int, version:
 
 
 def told(store: PlayedStore, one: PlayedSteps | Recorded) -> int | str:
-    """Returns how many steps of an episode are recorded, or why one is not."""
+    """Returns how many steps of an episode are recorded, or the refusal of a step."""
     try:
         return one.num_steps if isinstance(one, Recorded) else store.play(one).num_steps
     except EpisodeGone as error:
@@ -178,7 +178,7 @@ def told(store: PlayedStore, one: PlayedSteps | Recorded) -> int | str:
 def test_rows_that_cannot_be_recorded_are_not_read_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Thousands come at once where a frame is sent again, or to a server that was restarted."""
+    """Thousands come at once if a frame is sent again, or is sent to a restarted server."""
     stores = [PlayedStore(), PlayedStore()]
     for store in stores:
         for episode_id in "fgh":

@@ -86,7 +86,7 @@ def test_a_step_that_could_not_be_answered_does_not_keep_its_episode_for_ever() 
     store = ScriptedStore(make_plan(episode_timeout_s=10.0))
     store.start()
     pending: Any = store.store.accept(Step("e", 0, {"a": seen("a", 0)}), 0.0)
-    pending.blocks[0].has_failed = True  # as the batcher says when the module has raised
+    pending.blocks[0].has_failed = True  # as the batcher sets it if the module raises
     assert store.store.expire(9.0) == []
     assert store.store.expire(11.0) == ["e"]
 

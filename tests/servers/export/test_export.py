@@ -227,7 +227,7 @@ def test_deviations_are_those_that_training_draws_with(name: str, tmp_path: Path
 
 
 def says(parameter: torch.Tensor) -> torch.Tensor:
-    """Biases alone, -9 and 9 in turn: a network says so of whatever it sees."""
+    """Returns zero weights, or biases of -9 and 9 in turn: the network's output for any input."""
     if parameter.dim() > 1:
         return torch.zeros_like(parameter)
     return torch.tensor([-9.0, 9.0]).repeat(parameter.numel())[: parameter.numel()]

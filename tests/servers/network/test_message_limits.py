@@ -155,7 +155,7 @@ def test_rows_count_as_the_items_that_they_are() -> None:
 
 
 def test_steps_that_were_played_elsewhere_have_a_number_of_their_own() -> None:
-    """More than items, since a client tells of many at once."""
+    """The limit is higher than that of items, since a client sends many played steps at once."""
     takes = limits()
     takes._takes_rows = True
     played = {"t": np.zeros(99, np.int64), "observations": [], "weights_seq_no": 0}

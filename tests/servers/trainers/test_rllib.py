@@ -423,7 +423,7 @@ class OfNone(AlgorithmConfig):
     ],
 )
 def test_a_config_is_fed_as_its_kind_is(name: str, learns_from: str) -> None:
-    """None has copies that act while it learns."""
+    """No kind of trainer has copies that act while it learns."""
     entry = entry_of(name)
     assert (entry.learns_from, entry.find_while_learning("auto")) == (learns_from, "wait")
     assert entry.samples_actions == ("DQN" not in name)
