@@ -81,7 +81,7 @@ OnEpisode = Callable[[EpisodeResult], None]
 
 
 class EnvLoop(HeldLoop):
-    """Plays episodes until it is told to stop.
+    """Plays episodes until it is stopped.
 
     The copies of a `VectorSimulation` cannot be reset to a seed one by one: the first seed resets
     all copies, and later seeds draw the parameters of single episodes. An episode that is lost

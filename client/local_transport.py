@@ -65,7 +65,7 @@ logger = logging.getLogger(__name__)
 
 _MOST_STEPS = 256
 """Most steps sent at once, where rows count as one step. A server takes some 10 ms to record them,
-and hears nobody else meanwhile."""
+and answers no other client meanwhile."""
 _GIVEN = ("t", "observations", "rewards", "state")
 """Fields of rows that the simulation may overwrite."""
 _LONGEST_S = 0.2

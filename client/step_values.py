@@ -174,7 +174,7 @@ class InDicts:
 
 @dataclass(slots=True, eq=False)
 class InArrays:
-    """The values of a step of the ``N`` copies of a simulation, in arrays; methods as of `InDicts`.
+    """The values of a step of the ``N`` copies of a simulation, in arrays; see `InDicts`.
 
     Not all copies need take part. A missing array, or one of another shape or type, raises
     `EpisodeMisuse`.
@@ -185,7 +185,7 @@ class InArrays:
         copies: the copies that take part.
         num_copies: N.
         actions: by agent id ``[N, ...]``: the last actions, which the answers replace.
-        own: agents whose arrays in `actions` nobody else holds, so that they may be overwritten.
+        own: agents whose arrays in `actions` have no other holder, so that they may be overwritten.
     """
 
     _observations: Mapping[str, Rows]

@@ -54,7 +54,7 @@ def silenced() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def shown_on(stream: TextIO) -> Iterator[None]:
-    """Has `doing` write to a stream while the ``with`` block lasts.
+    """Makes `doing` write to a stream while the ``with`` block lasts.
 
     A terminal has one line, which the next text replaces, and which is erased before anything else
     is printed. Any other stream gets a line for each new `what`, and at most one for its progress

@@ -170,7 +170,7 @@ class PolicyServer:
             logger.warning("%d episodes closed as truncated: their simulation was lost", num)
 
     async def _serve(self) -> None:
-        """Runs beside the network, in its thread."""
+        """Runs along with the network, in its thread."""
         # Without a limit, MKL's tanh of a handful of numbers wakes a thread for every core
         # (milliseconds instead of 2 µs).
         limit_torch_threads(self.plan.resources.num_torch_threads)

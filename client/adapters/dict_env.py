@@ -38,7 +38,7 @@ class DictEnv:
     """An environment as a `Simulation`, by RLlib's rule: agents that are observed act next.
 
     Agent ids of any type become strings; `__all__` becomes one flag for each agent. A step in which
-    nobody is observed is followed by steps without actions, until somebody acts or the episode is
+    no agent is observed is followed by steps without actions, until an agent acts or the episode is
     over; their rewards are summed.
 
     Args:
@@ -56,7 +56,7 @@ class DictEnv:
     is_by_agent: ClassVar[bool] = True
     """Whether the environment's reset and step return dicts by agent."""
     lists_agents: ClassVar[bool] = False
-    """Whether its `agents` lists who is there: nobody else is, and the episode ends once it is
+    """Whether its `agents` lists all agents that are there, so that the episode ends once it is
     empty."""
     skips_none = False
     """Whether None as an observation means that an agent is absent, or need not decide."""
@@ -165,7 +165,7 @@ class DictEnv:
         seen, plain_infos = self._agents.read(given), self._plain_infos(infos)
         self._masks.add(plain_infos, seen)
         self._last_known, self._observed, self._before = {}, seen, None
-        if not seen:  # nobody acts yet
+        if not seen:  # no agent acts yet
             self._before = self._until_observed(self._step_once({}))
             if self._before.is_over:
                 raise SimulationError(
@@ -191,7 +191,7 @@ class DictEnv:
         return result
 
     def _until_observed(self, result: StepResult) -> StepResult:
-        """Steps without actions until somebody acts or the episode is over."""
+        """Steps without actions until an agent acts or the episode is over."""
         num_idle_steps = 0
         while not (result.observations or result.is_over):
             num_idle_steps += 1

@@ -88,7 +88,7 @@ class Places:
     ) -> None:
         """Adds rewards of agents that did not live in the step: new agents, and ended ones.
 
-        Such a reward counts in the return of its place only if nobody acted there; otherwise it
+        Such a reward counts in the return of its place only if no agent acted there; otherwise it
         would be taken for the acting agent's.
         """
         for agent, reward in rewards.items():

@@ -259,7 +259,7 @@ def compare_runs(
 
 
 def default_folder(paths: Sequence[Path]) -> Path:
-    """Returns the default folder of the report: in the sweep, or beside the first run.
+    """Returns the default folder of the report: in the sweep, or next to the first run.
 
     Results that come with muxrl do not count: the report cannot go into muxrl's installation.
     """

@@ -31,7 +31,7 @@ EXTERNAL = "external"
 # Names become files and directories. Server ids are also keys of overrides, so they have no dots.
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SERVER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-_METRICS_FILES = ("joint", "evaluation")  # files of the run's metrics, beside one for each server
+_METRICS_FILES = ("joint", "evaluation")  # files of the run's metrics, besides one for each server
 # Processes of the run, after which logs are named.
 _PROCESSES = re.compile(r"gateway|launch|trial|simulation-\d+|tracker-.*")
 

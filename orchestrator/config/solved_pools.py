@@ -106,7 +106,7 @@ def _weights(
     theirs = list(dict.fromkeys(row["player"] for row in payoffs if row["role"] == other))
     returns = {(row["role"], row["player"], row["others"]): row["return"] for row in payoffs}
     cells = [[(returns[role, a, b], returns[other, b, a]) for b in theirs] for a in own]
-    both = np.nan_to_num(np.array(cells, float))  # NaN: nobody of the role took part
+    both = np.nan_to_num(np.array(cells, float))  # NaN: no agent of the role took part
     found = MetaGame(np.moveaxis(both, -1, 0)).weights(draw)
     if isinstance(found, str):
         raise AlgorithmProblem(found)

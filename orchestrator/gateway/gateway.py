@@ -134,7 +134,7 @@ class Gateway(Front):
     # --- from other threads -------------------------------------------------------------
 
     def hold(self) -> None:
-        """Has all simulations wait for their answers until `release`."""
+        """Makes all simulations wait for their answers until `release`."""
         if self._released.is_set():  # else they are held already, or will be soon
             self._held.clear()
             self._released.clear()
@@ -173,7 +173,7 @@ class Gateway(Front):
         self._is_used_up.wait()
 
     def evaluate(self, evaluation: Evaluation, timeout_s: float) -> None:
-        """Has the next training episodes played as evaluations instead, and waits for their end.
+        """Uses the next training episodes as evaluations instead, and waits for their end.
 
         Args:
             evaluation: the episodes to play; collects their results.

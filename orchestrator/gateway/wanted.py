@@ -16,8 +16,8 @@ from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import AnyReply, Started, StartEpisode
 
 _SILENT_S = 30.0
-"""As long as a client's patience: a simulation that is silent for longer seems lost, unless its
-steps take long."""
+"""After so long a silence, a client's patience, a simulation seems lost, unless its steps take
+long."""
 
 
 class Wanted:

@@ -1,4 +1,4 @@
-"""A run in a separate process, beside the script or notebook that started it.
+"""A run in a separate process, next to the script or notebook that started it.
 
 The process runs `muxrl.orchestrator.launch.background_process`. It is a `Child`, which ends with
 the process that started it. Ctrl-C reaches only the script or notebook.
@@ -26,7 +26,7 @@ from muxrl.orchestrator.supervise.child import Child, how_ended
 from muxrl.orchestrator.user_modules import worker_variables
 
 _started: list[subprocess.Popen[bytes]] = []
-"""Running processes. If nobody referred to one, its pipe would be closed, and its run end."""
+"""Running processes. Without a reference to one its pipe would be closed, and its run would end."""
 
 
 class BackgroundRun:

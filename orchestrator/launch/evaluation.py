@@ -352,7 +352,7 @@ class Evaluations:
                 self._waiting += [_replacing(first, condition) for condition in others]
 
     async def _play(self, rows: Sequence[EvaluationRow]) -> Sequence[Played]:
-        """Has conditions played; if the process is lost, again by the next one.
+        """Lets the process play conditions; if it is lost, the next process plays them again.
 
         Raises:
             Exception: the gateway has raised it, and lives.

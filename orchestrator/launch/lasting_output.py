@@ -78,7 +78,7 @@ def _lasting(stream: TextIO) -> TextIO:
 
 
 def forget_lost_readers() -> bool:
-    """Discards further output of stdout and stderr if nobody reads them any more.
+    """Discards further output of stdout and stderr if they are not read any more.
 
     Returns:
         Whether one of them has lost its reader.

@@ -173,7 +173,7 @@ class Run:
         self._changed.clear()
 
     async def _start(self, workers: Workers) -> None:
-        """Starts servers, and simulations beside them, which connect once all servers listen."""
+        """Starts servers and simulations at once; simulations connect once all servers listen."""
         self._supervisor.workers = workers
         self._evaluations.prepare()
         self._simulations.prepare()

@@ -164,7 +164,7 @@ def _seated(named: Mapping[str, Sequence[str]], seats: Mapping[str, str]) -> dic
 
 
 def take_over(league: League, folder: LeagueDirectory, number: int) -> tuple[str, str] | None:
-    """Returns the worst and the best member ranked before a round; None: nobody takes over."""
+    """Returns the worst and the best member ranked before a round; None: no member takes over."""
     exploit, before = league.config.exploit, number - 1
     if not exploit.role or not before or before % exploit.every_rounds:
         return None

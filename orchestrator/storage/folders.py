@@ -148,7 +148,7 @@ def _candidates(folder: Path, stem: str, suffix: str = "") -> Iterator[Path]:
 
 
 def no_such_folder(path: Path) -> str:
-    """Returns a sentence that the folder is missing, with a similar name beside it, if any."""
+    """Returns a sentence that the folder is missing, with similar names of its siblings, if any."""
     siblings: list[str] = []
     with contextlib.suppress(OSError):
         siblings = sorted(entry.name for entry in path.parent.iterdir() if entry.is_dir())

@@ -31,7 +31,7 @@ def finite(value: Any) -> Any:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Has `write` fill a temporary file beside `path`, then renames it to `path`.
+    """Lets `write` fill a temporary file next to `path`, then renames it to `path`.
 
     A reader sees the old file or the new one, never a part of it. If `write` raises, the old file
     stays.

@@ -24,7 +24,7 @@ class Process:
     host: str
     pid: int
     started: str | None
-    """Its start time in its system's own format, only to be compared; None: not known."""
+    """The process's start time in its system's own format, only to be compared; None: not known."""
     ends_on_sigterm: bool
     """Whether SIGTERM ends its run or sweep cleanly."""
 

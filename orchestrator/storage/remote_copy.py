@@ -75,7 +75,7 @@ class RemoteCopy:
         self._thread.start()
 
     def update(self) -> None:
-        """Has all changes copied soon; returns at once."""
+        """Starts to copy all changes; returns at once."""
         self._is_wanted.set()
 
     def finish(self, timeout_s: float) -> str:

@@ -319,7 +319,7 @@ def metrics_by_name(episodes: Sequence[EpisodeResult]) -> MetricsByName:
 
 @dataclass(frozen=True)
 class Played:
-    """Evaluation episodes, as a process reports them; empty if nobody came to play them."""
+    """Evaluation episodes, as a process reports them; empty if no simulation came to play them."""
 
     returns: dict[str, tuple[float | None, ...]]
     """See `returns_by_agent`."""

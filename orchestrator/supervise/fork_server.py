@@ -113,7 +113,7 @@ class Forked:
 
 
 def fork(connection: int, log: Path, environment: Mapping[str, str]) -> Forked | None:
-    """Has the fork server make a process, which runs `muxrl.orchestrator.supervise.working`.
+    """Makes the fork server start a process, which runs `muxrl.orchestrator.supervise.working`.
 
     Args:
         connection: file descriptor of the pipe over which the process is called.

@@ -120,7 +120,7 @@ class GatewayProcess(FollowsServers):
         )
 
     def hold(self, grace_s: float, timeout_s: float) -> Rest:
-        """Has all simulations wait for their answers; returns whether all do so in time."""
+        """Makes all simulations wait for their answers; returns whether all do so in time."""
         self._gateway.hold()
         return Rest(lambda: self._gateway.wait_held(grace_s + timeout_s))
 
@@ -145,7 +145,7 @@ class GatewayProcess(FollowsServers):
         num_episodes: int,
         should_explore: Mapping[str, bool],
     ) -> list[Played]:
-        """Has the simulations play evaluation episodes, on seeds that they choose.
+        """Lets the simulations play evaluation episodes, on seeds that they choose.
 
         Args:
             conditions: each says which agents do not act as learned, if any; all conditions are

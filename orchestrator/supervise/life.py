@@ -55,7 +55,7 @@ class Supervisor:
         self._has_failed = asyncio.Event()
 
     def fail(self, problem: Exception) -> None:
-        """Has `unless_lost` raise this problem, since a process is lost for good."""
+        """Makes `unless_lost` raise this problem, since a process is lost for good."""
         if self._problem is None:
             self._problem = problem
             self._has_failed.set()
@@ -275,7 +275,7 @@ class Life(ABC, Generic[R]):
         """Calls a method of the process; see `Caller`."""
         assert self.caller is not None
         answer = asyncio.wrap_future(self.caller.call(method, *arguments))
-        # Not every caller waits for the answer; asyncio would log an exception that nobody reads.
+        # Not every caller waits for the answer; asyncio would log exceptions that are not read.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         return answer
 

@@ -198,7 +198,7 @@ class OwnServer:
 
     @in_own_thread
     def abort_episodes(self, prefix: str) -> None:
-        """Has the server close the episodes whose ids begin with `prefix` as truncated."""
+        """Makes the server close the episodes whose ids begin with `prefix` as truncated."""
         if "abort" in self._offers:
             self._run("abort", AbortRequest(prefix))
 
@@ -222,7 +222,7 @@ class OwnServer:
 
     @in_own_thread
     def save(self, path: Path, timeout_s: float, taken: int = 0) -> tuple[SavedServer, RunReport]:
-        """Has the server write its checkpoint; see `RunService.save`.
+        """Makes the server write its checkpoint; see `RunService.save`.
 
         Returns:
             What was written, and a report as of that moment.

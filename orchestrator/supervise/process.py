@@ -54,7 +54,7 @@ class ProcessReport:
 def set_up(log_path: Path) -> None:
     """Sends this process's stdout, stderr and logging to a file, and finds the user's modules.
 
-    A pipe would not do: if nobody reads it, it fills up and blocks the process that writes.
+    A pipe would not do: if it is not read, it fills up and blocks the process that writes.
 
     Args:
         log_path: the file, which is appended to; its folder is made if it is missing, as on another

@@ -115,7 +115,7 @@ def ray_folder() -> Iterator[Path]:
     """
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
-        # The lock gets its name when it is held, so that nobody finds it unlocked.
+        # The lock gets its name when it is held, so that no process finds it unlocked.
         with held(folder / "new", lambda: RunFailed(f"{folder} is in use")):
             (folder / "new").rename(folder / _LOCK)
             for lock in folder.parent.glob(f"{PREFIX}*/{_LOCK}"):

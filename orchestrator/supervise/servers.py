@@ -170,7 +170,7 @@ class Server(Life[RunReport]):
     # --- saving, and the end of learning ------------------------------------------------
 
     async def save(self, draft: Path, update_s: float) -> SavedServer:
-        """Has the server write its checkpoint.
+        """Makes the server write its checkpoint.
 
         Args:
             draft: the folder in which the server makes a folder of its own.
@@ -196,7 +196,7 @@ class Server(Life[RunReport]):
         return written
 
     async def finish_training(self, update_s: float) -> None:
-        """Has the server end learning. If it is lost meanwhile, `is_up` is cleared.
+        """Makes the server end learning. If it is lost meanwhile, `is_up` is cleared.
 
         Args:
             update_s: how long it may wait for the end of an update.
@@ -386,7 +386,7 @@ class Servers:
         await asyncio.gather(*(server.notice_death() for server in self.of.values()))
 
     def abort_episodes(self, prefix: str) -> None:
-        """Has all servers close the episodes whose ids begin with `prefix`."""
+        """Makes all servers close the episodes whose ids begin with `prefix`."""
         for server in self.of.values():
             if server.is_up.is_set():
                 server.send("abort_episodes", prefix)
@@ -400,7 +400,7 @@ class Servers:
                     server.send("set_paused", is_paused)
 
     async def save(self, draft: Path, update_s: float) -> dict[str, SavedServer]:
-        """Has all servers write their checkpoints at the same time, and receives their reports.
+        """Makes all servers write their checkpoints at the same time, and receives their reports.
 
         Args:
             draft: the folder in which each server makes a folder of its own.

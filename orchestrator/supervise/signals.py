@@ -58,7 +58,7 @@ def uninterrupted() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def raised_between_callbacks(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Has an event loop raise `KeyboardInterrupt` only when a callback is done."""
+    """Makes an event loop raise `KeyboardInterrupt` only when a callback is done."""
     _loops.add(loop)
     try:
         yield

@@ -221,7 +221,7 @@ class SimulationProcess(FollowsServers):
         )
 
     def hold(self, grace_s: float, timeout_s: float) -> Rest:
-        """Has each environment pause at the end of its episode, or after `grace_s` at the latest.
+        """Makes each environment pause at the end of its episode, or after `grace_s` at the latest.
 
         Returns:
             Whether all environments have paused within `grace_s` + `timeout_s`.
@@ -243,7 +243,7 @@ class SimulationProcess(FollowsServers):
         self._loop.parameters = parameters
 
     def stop(self) -> None:
-        """Has `run` return after the current step."""
+        """Makes `run` return after the current step."""
         self._should_stop.set()
         self._client.give_up()
 

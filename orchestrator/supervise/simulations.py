@@ -327,7 +327,7 @@ class Simulations:
         await asyncio.gather(*(one.report_now() for one in self._players))
 
     async def hold(self, grace_s: float, update_s: float) -> list[str]:
-        """Has all environments pause; `release` lets them continue.
+        """Makes all environments pause; `release` lets them continue.
 
         A process that is started again meanwhile also waits for `release`.
 

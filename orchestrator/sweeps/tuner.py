@@ -22,7 +22,7 @@ from muxrl.servers.import_by_name import import_by_name
 
 
 def run_trials(plan: SweepPlan, trial_log: TrialLog) -> None:
-    """Runs the trials that are not finished, until all are over or Tune is told to end.
+    """Runs the trials that are not finished, until all are over or Tune is interrupted.
 
     Args:
         plan: of the sweep.

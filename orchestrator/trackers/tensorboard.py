@@ -50,7 +50,7 @@ class TensorBoard:
             self._writer.flush()
 
     def artifacts(self, files: Sequence[Path]) -> None:
-        """Does nothing, as the files already lie beside the event files."""
+        """Does nothing, as the files already lie next to the event files."""
 
     def end(self, state: str) -> None:
         """Writes the rest, and closes the file."""

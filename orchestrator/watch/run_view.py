@@ -318,7 +318,7 @@ class _Iterations:
         self.lags = Thinned(_highest)
         self.returns = Thinned()
         self.weights_seq_no = -1
-        """From the newest iteration that has it."""
+        """Its value in the newest iteration that has one."""
         self._learned: dict[str, dict[str, Thinned]] = {}
         """By name and policy ("" for the whole server): the curve of a learner's number."""
 

@@ -13,7 +13,7 @@ from muxrl.orchestrator.supervise.child import when_alone
 from muxrl.orchestrator.watch.app import make_app
 
 _NICENESS = 10
-"""For a page beside a run: the run's own processes come first."""
+"""Niceness of a page next to a run: the run's own processes come first."""
 
 
 def serve(root: Path, listening: socket.socket) -> None:

@@ -74,7 +74,7 @@ class Leaf(NamedTuple):
 
     space: plain.Space
     size: int
-    """Its length in the flattened space."""
+    """Length of the leaf in the flattened space."""
     is_number: bool
     """Whether its values are numbers: not one-hot, truth values or an action mask."""
 

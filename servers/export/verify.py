@@ -120,7 +120,7 @@ class Verification:
         return compared
 
     def _ask_server(self, episode: _Episode, t: int) -> list[_Row]:
-        """Has the server act in one step of an episode."""
+        """Lets the server act in one step of an episode."""
         present = [a for a in self.graph.agents if t == 0 or self._rng.random() >= _P_ABSENT]
         observations = {agent_id: self._draw(agent_id) for agent_id in present}
         size = self.graph.reading.frame_stack
@@ -189,7 +189,7 @@ class Verification:
         return {**value, **filled} if isinstance(filled, dict) else filled
 
     def _ask_file(self, policy: OnnxPolicy, rows: list[_Row]) -> None:
-        """Has the file act on the same rows, and compares."""
+        """Lets the file act on the same rows, and compares the answers."""
         if not rows:
             return
         feeds = [{**row.feed, **self._state_of(row)} for row in rows]

@@ -47,7 +47,7 @@ class Alike:
         """By policy: the members' networks."""
 
     def forget(self) -> None:
-        """Has the networks stacked again: some have new weights, or will not act any more."""
+        """Drops the stacked networks: some members have new weights, or will not act any more."""
         self._acting = []
 
     def answer(self, asked: Asked, acting: Sequence[Any]) -> Acted:

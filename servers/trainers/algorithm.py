@@ -33,7 +33,7 @@ class Algorithm(ABC):
 
         @property
         def name(self) -> str:
-            """Its name, as users write it."""
+            """The algorithm's name, as users write it."""
 
         @property
         def summary(self) -> str:

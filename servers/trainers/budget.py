@@ -61,7 +61,7 @@ class ReplaySize:
     """The size of one server's replay, for all its policies together."""
 
     capacity: str
-    """Its capacity in words: "50,000 agent steps"."""
+    """The replay's capacity in words: "50,000 agent steps"."""
     num_bytes: int
     """Bytes of the full replay."""
     setting: str

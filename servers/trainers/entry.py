@@ -447,7 +447,7 @@ def _is_json(value: Any) -> bool:
 
 
 def drawn_observation(seat: Seat) -> Any:
-    """Draws an observation of a seat's space, with all actions available and nobody absent."""
+    """Draws an observation of a seat's space, with all actions available and no member absent."""
     space = seat.observation_space
     rng = np.random.default_rng(0)
     drawn: dict[str, np.ndarray] = {}

@@ -1,4 +1,4 @@
-"""Has a server's trainers learn, and undoes updates that have made their numbers unsound."""
+"""Makes a server's trainers learn, and undoes updates that have made their numbers unsound."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Learners(dict[str, Any]):
     def learn_all(
         self, played: Mapping[str, Sequence[Trajectory]], env_steps: int
     ) -> dict[str, dict[str, float]]:
-        """Has the trainers learn from a batch; returns their metrics by policy id.
+        """Makes the trainers learn from a batch; returns their metrics by policy id.
 
         Args:
             played: the batch's pieces of episodes, by policy id.
@@ -75,7 +75,7 @@ class Learners(dict[str, Any]):
     def learn(
         self, policy_id: str, trajectories: Sequence[Trajectory], env_steps: int
     ) -> dict[str, float]:
-        """Has a policy's trainer learn; returns its metrics.
+        """Makes a policy's trainer learn; returns its metrics.
 
         If its state is unsound after that, it goes back to its last sound state.
 
@@ -118,7 +118,7 @@ class Learners(dict[str, Any]):
         return {**metrics, NUM_SKIPPED_UPDATES: num} if num else metrics
 
     def undo_if_corrupt(self) -> None:
-        """Has trainers with unsound states go back to their last sound ones, before a save.
+        """Makes trainers with unsound states go back to their last sound ones, before a save.
 
         Raises:
             TrainerFailed: a trainer cannot go back.

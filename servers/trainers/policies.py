@@ -53,7 +53,7 @@ class may have."""
 
 @dataclasses.dataclass
 class TrainerLearning:
-    """Has trainers learn, for the learning thread; see `muxrl.servers.training.thread.Learning`.
+    """Makes trainers learn, for the learning thread; see `muxrl.servers.training.thread.Learning`.
 
     Attributes:
         acting: the trainers.

@@ -76,7 +76,7 @@ class SoundState:
         self._num_left = max(0, self._num_left - 1)
 
     def go_back(self) -> None:
-        """Has the trainer load the kept copy."""
+        """Makes the trainer load the kept copy."""
         self._trainer.load(from_plain(copy.deepcopy(self._copy)))
         self._num_left = self._num_watched
 

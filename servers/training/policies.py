@@ -37,7 +37,7 @@ class Policies(Protocol):
 
     store: EpisodeStore
     feed: Feed
-    """Its gate holds training steps while simulations have to wait for the learner."""
+    """The feed, whose gate holds training steps while simulations have to wait for the learner."""
 
     @property
     def acting(self) -> Acting:

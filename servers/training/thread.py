@@ -29,7 +29,7 @@ LOSS = "loss"
 """Trainers' name for a policy's loss."""
 
 _MAX_RECORDS = 10_000
-"""Most records to keep for `drain_records`, the newest: under ``muxrl serve`` nobody reads them."""
+"""Most records to keep for `drain_records`, the newest: ``muxrl serve`` never reads them."""
 
 _THREAD_CHECK_S = 0.2
 """How often a checkpoint that waits for the learning thread checks whether that has ended."""

@@ -96,7 +96,7 @@ class RLlibTrainer:
             min_sample_timesteps_per_iteration=0,
             min_train_timesteps_per_iteration=0,
         )
-        # Else a thread keeps measuring the system's load, which nobody reads.
+        # Else a thread keeps measuring the system's load, which is never read.
         config.debugging(seed=self._seed, log_sys_usage=False)
         keep_objects_here()
         find_callers_without_source()

@@ -21,7 +21,7 @@ from muxrl.orchestrator.measure.statistics import (
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -7.0])
 def test_equal_numbers_have_an_interval_only_if_they_are_many(value: float) -> None:
-    """The least p-value of a sign test is above 5 % for five (2 / 2**5), below for six (2 / 2**6)."""
+    """The least p-value of a sign test is over 5 % for five (2 / 2**5), not for six (2 / 2**6)."""
     few, noisy = [value] * 5, [value, np.nextafter(value, 9.0), *[value] * 3]
     for numbers, is_known in ((few, False), (noisy, False), ([*few, value], True)):
         estimate = mean_interval([numbers])
