@@ -27,9 +27,9 @@ from muxrl.servers.episodes.warnings import Warnings
 _MIN_EPISODES = 20
 """After so many episodes their mean length is known well enough."""
 _SILENCE_S = 30.0
-"""After this long without a simulation there is a warning; the wait until the next one doubles,"""
+"""After this long without a simulation there is a warning; the wait for the next one doubles."""
 _MOST_SILENCE_S = 600.0
-"""up to this."""
+"""Longest wait from one such warning to the next."""
 
 
 class RunRecords:
