@@ -308,7 +308,8 @@ class _Play:
         if not self._is_over:
             return {}
         came, known = self._metrics.result(), self._names_in_infos
-        return {n: similar_or_known(n, known, "its infos have") for n in metrics if n not in came}
+        absent = [name for name in metrics if name not in came and name not in known]
+        return {name: similar_or_known(name, known, "its infos have") for name in absent}
 
     def find_difference(self, again: _Play) -> Iterator[str]:
         """Yields a sentence if another episode with the same seed and actions was different."""

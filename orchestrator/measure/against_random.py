@@ -6,6 +6,7 @@ be better than random only because it acts by one rule throughout an episode, or
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -35,7 +36,8 @@ class Verdict(StrEnum):
     """What the interval of the advantage over random actions shows."""
 
     BETTER = "better than random"
-    """The whole interval is above 0; untrained policies were not measured."""
+    """The whole interval is above 0; untrained policies were not measured, or how far these are
+    above them is not known: a few equal numbers have no interval."""
     BETTER_THAN_BOTH = "better than random and untrained"
     """The intervals of the advantages over random and over untrained policies are above 0."""
     NOT_THAN_UNTRAINED = "better than random, not than untrained"
@@ -87,11 +89,13 @@ class AgainstRandom:
         if self.advantage is None:
             return None
         if self.advantage.low > 0:
-            if self.over_untrained is not None and not self.over_untrained.low > 0:
+            over = self.over_untrained
+            is_known = over is not None and not (math.isnan(over.low) and over.mean > 0)
+            if over is not None and is_known and not over.low > 0:
                 return Verdict.NOT_THAN_UNTRAINED
             if self.num_seeds_without_update:
                 return Verdict.NOT_ALL_UPDATED
-            return Verdict.BETTER_THAN_BOTH if self.over_untrained else Verdict.BETTER
+            return Verdict.BETTER_THAN_BOTH if is_known else Verdict.BETTER
         return Verdict.WORSE if self.advantage.high < 0 else Verdict.UNCLEAR
 
 

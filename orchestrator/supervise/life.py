@@ -335,7 +335,8 @@ class Life(ABC, Generic[R]):
 
     async def receive_last(self) -> None:
         """Receives a last report, unless the process is lost or does not answer soon."""
-        await self._receive_soon(self._request())
+        if self.caller is not None:
+            await self._receive_soon(self._request())
 
     async def _receive_soon(self, asked: asyncio.Future[Any]) -> None:
         await asyncio.wait([asked], timeout=ANSWER_S)

@@ -351,6 +351,9 @@ def mean_of_own(batch: Mapping[str, Any], of_steps: Tensor) -> Tensor:
 class OnPolicy(ActorCritic):
     """Estimates advantages once for each batch, and updates the policy that has played it."""
 
+    should_standardize = True
+    """Whether advantages are standardised, if no setting says."""
+
     def learn_batch(self, rollout: Rollout) -> Mapping[str, Any]:
         return self.learn_columns(self.batch_of(rollout), rollout)
 
@@ -386,7 +389,7 @@ class OnPolicy(ActorCritic):
     def batch_of(self, rollout: Rollout) -> dict[str, Any]:
         """Returns the columns of a batch, with advantages and value targets."""
         advantages, targets = self.estimates_of(rollout)
-        if getattr(self.settings, "standardize_advantages", True):
+        if getattr(self.settings, "standardize_advantages", self.should_standardize):
             advantages = standardised(advantages, rollout.is_own)
         return self.columns_of(rollout, **{ADVANTAGES: advantages, TARGETS: targets})
 

@@ -100,10 +100,12 @@ class DQN(OffPolicy):
         num_actions: int = self.policy.action_space.n  # type: ignore[attr-defined]
         return DQNNet(self.settings, shape, num_actions)
 
+    def make_targets(self) -> Targets:
+        return Targets((self.net.online, self.net.target))
+
     def make_steps(self) -> dict[str, Step]:
         own = self.settings
         params = list(self.net.online.parameters())
-        self.targets = Targets((self.net.online, self.net.target))
         return {
             OPTIMIZER: Step(
                 {"": params}, lambda: own.lr, clip=own.grad_clip, clip_by=own.grad_clip_by

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -21,7 +22,7 @@ from muxrl.servers.trainers.interface import PolicySpec, Rows
 class OffPolicy(ReplayTrainer):
     """Makes ``updates_per_step`` updates for each env step of its server, once learning begins.
 
-    Subclasses make `targets` in `make_steps`, and have the losses.
+    Subclasses have the losses.
     """
 
     learns_when_absent = True
@@ -38,11 +39,16 @@ class OffPolicy(ReplayTrainer):
 
     def __init__(self, policy: PolicySpec, settings: Any) -> None:
         super().__init__(policy, settings)
+        self.targets = self.make_targets()
         self._moved_at = 0
         """Env steps at the last update of the targets."""
         self._num_moves = 0
         self._refilled_at = 0
         """Env steps before the replay's first step; above 0 after a resumption without replay."""
+
+    @abstractmethod
+    def make_targets(self) -> Targets:
+        """Returns the target networks, which are in `net`."""
 
     def make_replay(self) -> StepReplay:
         own, buffer = self.settings, self.settings.replay_buffer_config

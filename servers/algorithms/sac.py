@@ -160,10 +160,12 @@ class SAC(OffPolicy):
             raise ValueError("SAC's deviations depend on the observation: leave out free_log_std")
         return SACNet(self.settings, shape, 0, math.prod(space.shape or ()))
 
+    def make_targets(self) -> Targets:
+        return Targets((self.net.critics, self.net.targets))
+
     def make_steps(self) -> dict[str, Step]:
         own, net = self.settings, self.net
         self.temperature = Temperature(own.initial_alpha, self.device)
-        self.targets = Targets((net.critics, net.targets))
         learned: dict[str, tuple[list[nn.Parameter], Callable[[], Points]]] = {
             POLICY: ([*net.actor.parameters(), *net.pi.parameters()], lambda: own.actor_lr),
             ALPHA: ([self.temperature.log], lambda: own.alpha_lr),

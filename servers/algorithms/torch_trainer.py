@@ -68,8 +68,7 @@ class TorchTrainer(ABC):
     def __init__(self, policy: PolicySpec, settings: Any) -> None:
         self.policy, self.settings = policy, settings
         self.device = torch.device(policy.device)
-        self.env_steps, self.gamma = 0, float(settings.gamma)
-        self.batch_env_steps = int(settings.batch_env_steps)
+        self.env_steps = 0
         self.note_progress: Callable[[float], None] = lambda share: None
         self.learns_from: LearnsFrom = settings.learns_from
         self.skipped = SkippedUpdates(self.learns_from)
@@ -80,7 +79,7 @@ class TorchTrainer(ABC):
         self.net.to(self.device)
         self.steps: dict[str, Step] = self.make_steps()
         self._in_numpy = self.acting_in_numpy()
-        self._input_keys = self.input_keys
+        self._input_keys = tuple(key for key in self.acting_keys if key != ACTION_MASK)
         self._reads_obs_alone = self._input_keys == (OBS,)
         self._followed: tuple[Any, list[Tensor], list[Tensor]] = None, [], []
         self._gpu: _OnGpu | None = None
@@ -92,6 +91,16 @@ class TorchTrainer(ABC):
     @abstractmethod
     def make_steps(self) -> dict[str, Step]:
         """Returns the updates of the networks in `net`, by name."""
+
+    @property
+    def gamma(self) -> float:
+        """The discount factor, which callbacks may change."""
+        return float(self.settings.gamma)
+
+    @property
+    def batch_env_steps(self) -> int:
+        """Env steps of a batch."""
+        return int(self.settings.batch_env_steps)
 
     # --- the copy that acts -------------------------------------------------------------
 

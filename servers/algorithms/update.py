@@ -27,6 +27,8 @@ def value_at(points: Points, env_steps: int) -> float:
         return float(points)
     # Called at every step that acts, and `np.interp` takes 7 µs longer.
     start, value = points[0]
+    if env_steps < start:  # of a schedule that callbacks have set
+        return float(value)
     for end, last in points[1:]:
         if env_steps < end:
             return (last - value) / (end - start) * (env_steps - start) + value

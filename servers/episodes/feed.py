@@ -132,8 +132,7 @@ class Feed:
     def take(self) -> list[Chunk]:
         """Blocks until a batch is complete and returns it; meanwhile it runs errands.
 
-        The batch before counts as learned only now: what is recorded of it, and what callbacks set,
-        comes before the simulations continue.
+        The batch before counts as learned now at the latest, see `finish_learning`.
 
         Raises:
             FeedClosed: the server is stopping.

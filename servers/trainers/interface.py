@@ -24,8 +24,8 @@ checkpoints, restarts. A class may also have any of these:
     states are carried along while acting. ``initialize_only: actor`` leaves these weights fresh;
     default ().
 ``acts_while_learning``
-    Whether a second trainer acts while `learn` runs, with the ``weights()`` of the first. By
-    default False: acting waits for `learn`. Worth it if an update takes long.
+    Of the class: whether a second trainer acts while `learn` runs, with the ``weights()`` of the
+    first. By default False: acting waits for `learn`. Worth it if an update takes long.
 ``learned_state()``
     The part of ``state()`` that an update may corrupt, without a replay; `load` takes it alone,
     too. The server checks ``weights()`` after each update, and spends 2 % of the time on checking

@@ -195,8 +195,11 @@ class LearningThread:
             while True:
                 metrics = self._learning.train()
                 self.iteration += 1
-                metrics = self._with_callbacks(metrics)
-                self._records.append(self._record(metrics))
+                record = self._record(metrics)  # before simulations continue
+                self._feed.finish_learning()
+                if self._callbacks is not None:
+                    record["learner"]["callbacks"] = self._called_back(self._callbacks, metrics)
+                self._records.append(record)
         except FeedClosed:
             logger.info("training stopped after %d iterations", self.iteration)
         except LearnerDiverged as error:
@@ -209,13 +212,13 @@ class LearningThread:
             self._feed.discard()
             self._feed.run_tasks()
 
-    def _with_callbacks(self, metrics: Mapping[str, Mapping[str, float]]) -> Mapping[str, Any]:
-        """Passes an iteration to the callbacks; returns its metrics with their figures."""
-        if self._callbacks is None:
-            return metrics
+    def _called_back(
+        self, callbacks: Callbacks, metrics: Mapping[str, Mapping[str, float]]
+    ) -> dict[str, float]:
+        """Passes an iteration to the callbacks; returns their figures."""
         acting = self._learning.acting
         update = Update(self.iteration, acting.num_env_steps_sampled, metrics, acting.learners)
-        return {**metrics, "callbacks": self._callbacks.report(update)}
+        return _scalars(callbacks.report(update))
 
     def _record(self, metrics: Mapping[str, Mapping[str, float]]) -> Record:
         time_s, lag = self._time_s, self._learning.policy_lag

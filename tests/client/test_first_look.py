@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -99,6 +100,9 @@ def test_a_whole_episode_says_which_metrics_no_info_had() -> None:
         "hit": "; its infos have wins, time/late",
     }
     assert look(adapt(env()), metrics={"win": "last"}).absent_metrics == {}, "of one step"
+    unknown = gives(infos=lambda self: {"a": {"time": None, "speed": math.nan}})
+    metrics = dict.fromkeys(("time", "speed"), "last")
+    assert look(adapt(unknown()), metrics=metrics, is_whole=True).absent_metrics == {}
     assert look(adapt(Endless()), metrics={"win": "last"}, is_whole=True).absent_metrics == {}
 
 

@@ -50,6 +50,20 @@ def test_episodes_and_updates_are_told_and_recorded() -> None:
     assert policies.acting.learners["default"].rate == 1 / 3  # type: ignore[attr-defined]
 
 
+def test_simulations_continue_while_callbacks_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one that plays on its own server would wait for itself."""
+    ahead: list[int] = []
+    monkeypatch.setattr(
+        f"{HERE}.Diary.on_update", lambda self, update: ahead.append(policies.feed.num_ahead)
+    )
+    policies = policies_of(plan_of(callbacks=f"{HERE}:Diary"))
+    policies.start()
+    play(policies, "first")
+    wait_for(policies, 1)
+    assert policies.finish(PATIENCE_S)
+    assert ahead == [0]
+
+
 def test_rewards_are_shaped_for_the_learner_alone() -> None:
     policies = policies_of(plan_of(callbacks=f"{HERE}:Potential"))
     policies.start()

@@ -81,7 +81,11 @@ class QMIX(TeamTrainer):
         net = self.net
         self.targets = Targets((net.agent, net.target_agent), (net.mixer, net.target_mixer))
         self.num_target_updates = 0
-        self.max_sequence_steps = settings.max_sequence_steps
+
+    @property
+    def max_sequence_steps(self) -> int:
+        """Steps after which a longer episode is cut."""
+        return self.settings.max_sequence_steps
 
     def make_net(self) -> nn.Module:
         return TeamNet(self.policy, self.settings)

@@ -43,6 +43,11 @@ class ReplayTrainer(TorchTrainer):
         self._metrics: dict[str, float] = {}
         """By name: each metric's value in the last update that had it."""
 
+    @property
+    def batch_size(self) -> int:
+        """Entries of the replay that an update learns from."""
+        return int(self.settings.batch_size)
+
     @abstractmethod
     def make_replay(self) -> Replay:
         """Returns an empty replay."""
@@ -72,7 +77,7 @@ class ReplayTrainer(TorchTrainer):
 
     def draw(self) -> dict[str, Any]:
         """Draws a batch from the replay, arrays by name."""
-        return self.replay.sample(self.settings.batch_size)
+        return self.replay.sample(self.batch_size)
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         stored = [as_stored(one) for one in trajectories]

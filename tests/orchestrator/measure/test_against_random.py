@@ -92,6 +92,12 @@ def test_where_a_seed_made_no_update_others_do_not_stand_for_it(
     assert judge(points, num_without_update=1).verdict is verdict
 
 
+@pytest.mark.parametrize(("num", "verdict"), [(5, Verdict.BETTER), (6, Verdict.BETTER_THAN_BOTH)])
+def test_a_few_equal_advantages_over_untrained_say_neither(num: int, verdict: Verdict) -> None:
+    learned, untrained = np.full(num, 8.0), np.full(num, 6.0)
+    assert against_random(100, [learned], [LUCK[:num]], [untrained]).verdict is verdict
+
+
 def ends(estimate: Estimate) -> list[float]:
     return [estimate.mean, estimate.low, estimate.high]
 

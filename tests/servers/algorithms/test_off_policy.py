@@ -12,6 +12,7 @@ from tests.servers.algorithms.playing import actors_of, learned, make, play
 from muxrl.servers.algorithms.dqn import DQN
 from muxrl.servers.algorithms.off_policy import OffPolicy
 from muxrl.servers.algorithms.sac import SAC
+from muxrl.servers.algorithms.update import Targets
 from muxrl.servers.trainers.acting import Actors
 
 SMALL: dict[str, Any] = {
@@ -44,6 +45,24 @@ def test_training_intensity_is_steps_trained_for_each_played(
         learn(actors, length, rng)
         assert bool(trainer.num_updates) == (actors.num_env_steps_sampled >= 32)
     assert trainer.num_updates + trainer._due == pytest.approx(num * updates)
+
+
+@BOTH
+def test_subclasses_and_callbacks_may_change_what_settings_say(cls: type[OffPolicy]) -> None:
+    class Own(cls):  # type: ignore[valid-type, misc]
+        batch_env_steps = 7
+        batch_size = 5
+
+        def make_targets(self) -> Targets:
+            made.append(super().make_targets())
+            return made[0]
+
+    made: list[Targets] = []
+    trainer: Any = actors_of(Own, **SMALL).learners["p"]
+    assert (trainer.batch_env_steps, trainer.batch_size) == (7, 5)
+    assert trainer.targets in made, "and the copy that acts has its own"
+    trainer.settings.gamma = 0.5
+    assert trainer.gamma == 0.5
 
 
 def test_a_policy_that_is_absent_learns_from_what_it_has() -> None:

@@ -114,6 +114,8 @@ def test_a_schedule_lies_on_the_lines_between_its_points(at: int) -> None:
     expected = 1.0 - at / 200 if at <= 100 else min(2.0, 0.5 + 1.5 * (at - 100) / 100)
     assert value_at(points, at) == pytest.approx(expected)
     assert value_at(0.25, at) == 0.25
+    late = [(100, 1.0), (200, 0.0)]  # callbacks may set one that begins later
+    assert value_at(late, at) == pytest.approx(min(1.0, max(0.0, 2.0 - at / 100)))
 
 
 def test_a_seed_is_drawn_from_apart() -> None:
