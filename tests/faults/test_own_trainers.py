@@ -266,6 +266,7 @@ LIBRARIES = (
     "simulation.num_processes=1",
     "servers.qmix.settings.num_episodes_before_learning=2",
     "servers.qmix.settings.batch_size_episodes=2",
+    "servers.qmix.settings.min_sample_timesteps_per_iteration=100",
     "servers.rllib.settings={train_batch_size_per_learner: 100, minibatch_size: 50, num_epochs: 1}",
     "servers.sb3.settings.batch_env_steps=50",
     "evaluation.num_episodes=2",
