@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.supervise.process import kill_group
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +62,8 @@ class Child(subprocess.Popen[bytes]):
 
     def kill(self) -> None:
         """Kills the process, and all that it has started."""
-        if self.poll() is None:
-            os.killpg(self.pid, signal.SIGKILL)
+        if self.poll() is None:  # or another thread has just seen its end
+            kill_group(self.pid)
 
     def end(self, patience_s: float) -> None:
         """Closes the standard input, and kills the process if it lives on after `patience_s`."""

@@ -131,3 +131,10 @@ def test_a_program_that_ignores_sigterm_is_killed(mark: str) -> None:
     os.read(ours, 1)
     program.end(0.0, 0.1)
     assert program.wait(PATIENCE_S) == -signal.SIGKILL
+
+
+def test_a_child_whose_end_another_thread_has_just_seen_may_be_killed() -> None:
+    child = Child([sys.executable, "-c", ""])
+    with child, child._waitpid_lock:  # type: ignore[attr-defined]  # as `wait` in that thread
+        os.waitpid(child.pid, 0)
+        child.kill()
