@@ -21,6 +21,7 @@ from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import NotSaved, RunFailed
 from muxrl.orchestrator.launch.checkpoints import Checkpoints
 from muxrl.orchestrator.launch.evaluation import Evaluations
+from muxrl.orchestrator.launch.joining import how_to_join
 from muxrl.orchestrator.launch.progress import Snapshot, warned_of
 from muxrl.orchestrator.launch.result import RunResult
 from muxrl.orchestrator.launch.run_records import RunRecords
@@ -374,7 +375,9 @@ class Run:
             self.tally.begin()
         else:
             self.tally.tick()
-        self._records.note_waiting(self._awaited, self._how_to_join)
+        gateway, log = self._simulations.gateway, self._folder.log("simulation-0")
+        remedy = how_to_join(self.config, gateway.address, log) if gateway else ""
+        self._records.note_waiting(self._awaited, remedy)
 
     def _record(self) -> None:
         self._records.write(self.servers, self._checkpoints.problem)
@@ -482,23 +485,6 @@ class Run:
             return ""
         gateway = self._simulations.gateway
         return f"waiting for a simulation at {gateway.address}" if gateway else "simulations start"
-
-    @property
-    def _how_to_join(self) -> str:
-        """What a simulation that muxrl does not start has to do; "": muxrl starts it."""
-        gateway, simulation = self._simulations.gateway, self.config.simulation
-        if gateway is None:
-            return ""
-        at, token = gateway.address, ", with the gateway's token" * bool(simulation.gateway.token)
-        remedy = (
-            f"have one connect to http://{at}, in Python by PolicyClient({at!r}){token}; "
-            f"'curl http://{at}/v1/spec' shows what it sends"
-        )
-        if simulation.command:
-            remedy = f"simulation.command plays nothing; see {self._folder.log('simulation-0')}"
-        if self.config.stop.time_s is not None:
-            remedy += "; stop.time_s begins with the first env step"
-        return remedy
 
     # --- its end ------------------------------------------------------------------------
 

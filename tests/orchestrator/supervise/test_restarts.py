@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from collections import deque
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +15,7 @@ from muxrl.client.adapters import SimulationError
 from muxrl.client.env_loop import SimulationFailed
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, TimeoutsConfig
 from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise.episodes import Patience
 from muxrl.orchestrator.supervise.life import Supervisor
 from muxrl.orchestrator.supervise.process import pop_all
@@ -94,6 +96,31 @@ def test_the_first_report_of_a_simulation_waits_for_each_environment_to_be_made(
     nobody: Any = None
     simulations = Simulations(Supervisor(config, nobody), nobody, nobody)
     assert simulations._simulations[0]._first_s == 50.0 + 3 * 700.0
+
+
+def test_a_gateway_that_cannot_be_started_says_why(tmp_path: Path) -> None:
+    class Full:
+        """A machine on which no process can be started."""
+
+        def start(self, *what: Any, **how: Any) -> Any:
+            raise OSError(24, "Too many open files")
+
+    config = ExperimentConfig(simulation=SimulationConfig(env="external"))
+    supervisor = Supervisor(config, RunDirectory.create_at(tmp_path / "run"))
+    supervisor.workers = cast(Any, Full())
+    supervisor.may_restart = True
+
+    async def no_server_has_died() -> None: ...
+
+    simulations = Simulations(supervisor, cast(Any, print), no_server_has_died)
+
+    async def begin() -> None:
+        assert simulations.gateway is not None
+        simulations.gateway.begin()
+        await supervisor.unless_lost(asyncio.Event().wait())
+
+    with pytest.raises(RunFailed, match=r"the gateway failed: OSError: .*Too many open files"):
+        asyncio.run(asyncio.wait_for(begin(), 10.0))
 
 
 def test_what_ends_while_a_report_is_made_is_in_it_or_in_the_next() -> None:
