@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from muxrl.orchestrator.commands.command import command
 from muxrl.orchestrator.commands.experiment import prepared
@@ -19,6 +19,8 @@ from muxrl.orchestrator.errors import ConfigError
 
 if TYPE_CHECKING:
     from muxrl.orchestrator.config import Experiment, ExperimentConfig
+    from muxrl.orchestrator.league.schema import LeagueConfig
+    from muxrl.orchestrator.sweeps.schema import SweepConfig
     from muxrl.servers.config import ServerPlan
 
 
@@ -35,38 +37,66 @@ def check(
         yaml: show the whole config instead.
         report: show what a bug report needs: versions, all of this.
     """
-    from muxrl.orchestrator.config import load_config, to_yaml
-    from muxrl.orchestrator.config.load import is_league, is_sweep
+    from muxrl.orchestrator.config import to_yaml
     from muxrl.orchestrator.storage.versions import software_versions
 
-    if is_sweep(config):
-        return _check_sweep(config, overrides)
-    if is_league(config):
-        return _check_league(config, overrides)
-    loaded = load_config(config, overrides)
+    loaded, checked = _loaded(config, overrides)
     if report:
-        versions = software_versions(loaded.simulation.env)
+        experiment = getattr(loaded, "experiment", loaded)  # that of a sweep or league
+        versions = software_versions(experiment.simulation.env)
         sys.stdout.write(f"{json.dumps(versions, indent=2)}\n{to_yaml(loaded)}")
         sys.stdout.flush()  # problems go to the other stream
-    experiment = prepared(loaded, needs_stop=True, is_check=True)
+    whole, show = checked(loaded, [config, *overrides])
+    if yaml:
+        sys.stdout.write(to_yaml(whole))
+    else:
+        show()
+
+
+_Checked = tuple["ExperimentConfig | SweepConfig | LeagueConfig", Callable[[], None]]
+"""A whole config without problems, and a function that prints what would run."""
+
+
+def _loaded(
+    config: str, overrides: Sequence[str]
+) -> tuple[Any, Callable[[Any, list[str]], _Checked]]:
+    """Returns an experiment, a sweep or a league, and the function that checks it.
+
+    The function is called with it and the command's config and overrides.
+    """
+    from muxrl.orchestrator.config import load_config
+    from muxrl.orchestrator.config.load import is_league, is_sweep
+
+    if not is_sweep(config) and not is_league(config):
+        return load_config(config, overrides), _checked_experiment
+    with quiet():
+        from muxrl.orchestrator.league.load import load_league
+        from muxrl.orchestrator.sweeps.load import load_sweep
+    if is_sweep(config):
+        return load_sweep(config, overrides), _checked_sweep
+    return load_league(config, overrides), _checked_league
+
+
+def _checked_experiment(loaded: ExperimentConfig, given: list[str]) -> _Checked:
     from muxrl.orchestrator.config.memory import describe_replays
     from muxrl.orchestrator.supervise.gpus import check_gpus
     from muxrl.orchestrator.supervise.own_server import ask_own_servers
 
+    experiment = prepared(loaded, needs_stop=True, is_check=True)
     check_gpus(experiment.config)
     problems, deferred = ask_own_servers([experiment.servers])
     if problems:
         raise ConfigError(list(problems))
-    if yaml:
-        sys.stdout.write(to_yaml(experiment.config))
-        return
-    sys.stdout.write(f"{config}: can be launched{_budget_text(experiment.config)}\n")
-    _print_seats(experiment)
 
-    for sentence in describe_replays(experiment):
-        sys.stdout.write(f"{sentence}\n")
-    for sentence in (*experiment.warnings, *deferred):
-        sys.stdout.write(f"warning: {sentence}\n")
+    def show() -> None:
+        sys.stdout.write(f"{given[0]}: can be launched{_budget_text(experiment.config)}\n")
+        _print_seats(experiment)
+        for sentence in describe_replays(experiment):
+            sys.stdout.write(f"{sentence}\n")
+        for sentence in (*experiment.warnings, *deferred):
+            sys.stdout.write(f"warning: {sentence}\n")
+
+    return experiment.config, show
 
 
 def _budget_text(config: ExperimentConfig) -> str:
@@ -76,32 +106,38 @@ def _budget_text(config: ExperimentConfig) -> str:
     return f"; it stops at {', '.join(sentences)}" if sentences else ""
 
 
-def _check_sweep(config: str, overrides: Sequence[str]) -> None:
+def _checked_sweep(loaded: SweepConfig, given: list[str]) -> _Checked:
     with quiet():
         from muxrl.orchestrator.sweeps.dry_run import print_plan
-        from muxrl.orchestrator.sweeps.load import load_sweep
         from muxrl.orchestrator.sweeps.plan import make_plan
 
-        plan = make_plan(load_sweep(config, overrides), is_check=True)
-    print_plan(plan, table_console())
-    sys.stdout.write(
-        "this is a sweep; see how long it would take with --dry-run, and run it with: "
-        f"{shlex.join(['muxrl', 'sweep', config, *overrides])}\n"
-    )
+        plan = make_plan(loaded, is_check=True)
+
+    def show() -> None:
+        print_plan(plan, table_console())
+        sys.stdout.write(
+            "this is a sweep; see how long it would take with --dry-run, and run it with: "
+            f"muxrl sweep {shlex.join(given)}\n"
+        )
+
+    return plan.config, show
 
 
-def _check_league(config: str, overrides: Sequence[str]) -> None:
+def _checked_league(loaded: LeagueConfig, given: list[str]) -> _Checked:
     with quiet():
-        from muxrl.orchestrator.league.load import load_league
         from muxrl.orchestrator.league.runner import check_league
         from muxrl.orchestrator.sweeps.dry_run import print_plan
 
-        league, first = check_league(load_league(config, overrides), is_check=True)
-    print_plan(first, table_console())
-    sys.stdout.write(
-        f"this is the first of {league.config.rounds} rounds of a league; run it with: "
-        f"{shlex.join(['muxrl', 'league', config, *overrides])}\n"
-    )
+        league, first = check_league(loaded, is_check=True)
+
+    def show() -> None:
+        print_plan(first, table_console())
+        sys.stdout.write(
+            f"this is the first of {league.config.rounds} rounds of a league; run it with: "
+            f"muxrl league {shlex.join(given)}\n"
+        )
+
+    return league.config, show
 
 
 def _print_seats(experiment: Experiment) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from muxrl.orchestrator.commands.command import command
 from muxrl.orchestrator.commands.terminal import quiet, table_console
-from muxrl.orchestrator.errors import ExitCode
+from muxrl.orchestrator.errors import ConfigError, ExitCode
 
 
 @command(is_long=True, says="always", needs=("servers", "tune"))
@@ -33,6 +33,8 @@ def league(
         address: Ray cluster to join, such as "auto".
         resume: go on with the league in the directory LEAGUE.
     """
+    if resume and league_dir is not None:
+        raise ConfigError(["--league-dir: is not for --resume; LEAGUE is the directory"])
     with quiet():
         from muxrl.orchestrator.league.load import load_league
         from muxrl.orchestrator.league.runner import resume_league, start_league

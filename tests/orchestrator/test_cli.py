@@ -16,7 +16,9 @@ from muxrl.orchestrator import cli
 from muxrl.orchestrator.commands.command import Command, pair_of
 from muxrl.orchestrator.config import load_config, to_yaml
 from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.league.load import load_league
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.sweeps.load import load_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -87,6 +89,26 @@ def test_check_reports_what_a_bug_needs_also_of_a_refused_config(muxrl):
     refused = muxrl("check", *arguments, "servers.ppo.agents=[nobody]", "--report", code=2)
     assert "agents:\n    - nobody" in refused.out
     assert "muxrl: cartpole_ppo: " in refused.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "load"), [("sweep", "tag", load_sweep), ("league", "rivals", load_league)]
+)
+def test_check_shows_the_whole_of_a_sweep_and_of_a_league(kind, config, load, muxrl):
+    config = str(ROOT / f"experiments/{kind}s/{config}.yaml")
+    text = to_yaml(load(config))
+    assert muxrl("check", config, "--yaml").out == text
+    output = muxrl("check", config, "--report").out
+    versions, end = json.JSONDecoder().raw_decode(output)
+    assert versions["python"] == platform.python_version()
+    assert output[end + 1 :].startswith(text)
+    assert f"run it with: muxrl {kind} {config}" in output
+
+
+def test_a_resumed_league_or_sweep_has_its_directory_already(muxrl):
+    for command, option in (("league", "--league-dir"), ("sweep", "--sweep-dir")):
+        refused = muxrl(command, "here", "--resume", option, "there", code=2)
+        assert f"{option}: is not for --resume" in refused.err
 
 
 def test_a_gpu_that_is_not_there_is_said_before_anything_starts(monkeypatch, tmp_path, muxrl):

@@ -97,7 +97,10 @@ class RLlibEntry(TrainerEntry):
 
     @property
     def summary(self) -> str:
-        return (inspect.getdoc(self.config_class) or "").partition("\n")[0]
+        kind = self.config_class
+        if kind.__module__.startswith("ray."):  # whose docstring is about the class
+            return f"RLlib's {kind.__name__.removesuffix('Config')}"
+        return (inspect.getdoc(kind) or "").partition("\n")[0]
 
     def _parameters(self) -> dict[str, inspect.Parameter]:
         """Returns the arguments of ``training()``, of the config's class and its base classes."""
