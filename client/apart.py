@@ -79,7 +79,8 @@ class ProcessCall(Generic[R]):
             result, error, cause = self._conn.recv()
         except EOFError:
             raise SimulationError(
-                f"the environment's code ended its process ({_ended(self._process.wait())})"
+                "the environment's code ended the process that it ran in "
+                f"({_ended(self._process.wait())})"
             ) from None
         if error is not None:
             raise error from cause
@@ -106,7 +107,7 @@ def main() -> None:
         error = raised  # pickle drops causes, and a user's may not be picklable
         cause = raised.__cause__ if isinstance(raised.__cause__, ModuleNotFoundError) else None
     except BaseException:  # noqa: BLE001  # a bug: its traceback is raised in the caller
-        error = RuntimeError(f"in a process apart:\n{traceback.format_exc()}")
+        error = RuntimeError(f"in the separate process:\n{traceback.format_exc()}")
     conn.send((result, error, cause))
     threading.Event().wait()
 

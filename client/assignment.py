@@ -145,7 +145,7 @@ class Assignment:
         renamed = {self.name(agent_id): seen for agent_id, seen in observations.items()}
         if len(renamed) < len(observations):
             twice = next(a for a in observations if type(a) is not str and str(a) in observations)
-            raise EpisodeMisuse(f"two agents that observe are called {str(twice)!r}")
+            raise EpisodeMisuse(f"two of the agents that observe have the name {str(twice)!r}")
         return self.split(tuple(renamed)), renamed
 
     def split(self, agents: tuple[str, ...]) -> Split:
@@ -171,7 +171,8 @@ class Assignment:
         if name not in self.column_of:
             known = ", ".join(f"{a} ({s})" for a, s in self.server_of.items())
             raise AssignmentError(
-                f"agent {agent_id!r} belongs to no server; assigned are: {known or 'none'}"
+                f"agent {agent_id!r} belongs to no server; agents with their servers: "
+                f"{known or 'none'}"
             )
         return name
 
@@ -180,9 +181,9 @@ def check_by_agent(what: str, value: Any) -> None:
     """Raises `EpisodeMisuse` unless a value is a mapping: RLlib took a single agent's value."""
     if type(value) is not dict and not isinstance(value, Mapping):
         raise EpisodeMisuse(
-            f'{what} are a dict by agent, {{"agent": ...}}, also if there is one agent; got '
+            f'{what} must be a dict by agent, {{"agent": ...}}, even for a single agent; got '
             f"{repr(value)[:100]}"
-            + ("; where all are done, call end_episode()" if value is True else "")
+            + ("; if all agents are done, call end_episode()" if value is True else "")
         )
 
 

@@ -136,5 +136,7 @@ class Copies(ABC):
         try:
             return simulation.state()
         except (Exception, SystemExit) as error:
-            remedy = ", asked for the global state; with use_global_state: false servers do without"
+            remedy = (
+                ", called for the global state; use_global_state: false lets servers do without"
+            )
             raise SimulationFailed.of("state", error, remedy) from error

@@ -337,7 +337,9 @@ class EnvLoop(HeldLoop):
         try:
             self._client.tell_played()
         except ClientError as error:  # the next step fails in the same way
-            logger.warning("what was played could not be sent: %s", error)
+            logger.warning(
+                "steps that were played with local inference could not be sent: %s", error
+            )
 
     # --- errors of servers ----------------------------------------------------------------
 
@@ -379,7 +381,7 @@ class EnvLoop(HeldLoop):
                 elif self._on_lost == "raise" or not isinstance(failure, EpisodeLost):
                     text = str(failure)
                     if self._num_bad_in_a_row >= _MOST_BAD:
-                        text += f"; {_MOST_BAD} episodes before ended so, too"
+                        text += f"; the {_MOST_BAD} episodes before ended at a bad value, too"
                     if origin and isinstance(failure, RefusedByServer):
                         text += f"; to play that episode again: {origin}"
                     failure.args = (text,)

@@ -149,9 +149,9 @@ class Episode:
         elif isinstance(reply, Aborted):  # the answer to an end that came too late
             self._over_on.add(server_id)
             self.closed_early = EpisodeLost(
-                f"server {server_id!r} had closed episode {self.episode_id} before its end came, "
-                "so its last steps are not recorded there; was it idle for more than "
-                "limits.episode_timeout_s, or is training over?",
+                f"server {server_id!r} had already closed episode {self.episode_id} when the "
+                "client ended it, so its last steps are not recorded there; was the episode idle "
+                "for more than limits.episode_timeout_s, or is training over?",
                 episode_id=self.episode_id,
                 server_id=server_id,
             )
@@ -168,6 +168,6 @@ class Episode:
             value, theirs = returns[agent_id], ended.returns.get(agent_id, 0.0)
             if abs(theirs - value) > 1e-6 * max(1.0, abs(value)):
                 self.mismatches.append(
-                    f"server {server_id!r} summed {theirs} for agent {agent_id!r} of episode "
-                    f"{self.episode_id}, the client {value}"
+                    f"server {server_id!r} has the return {theirs} for agent {agent_id!r} of "
+                    f"episode {self.episode_id}, the client {value}"
                 )

@@ -190,10 +190,10 @@ class EpisodeColumns:
             mine = np.asarray(given)
             if agent_id not in self._agents_in_arrays:
                 unknown = sorted(rewards.keys() - set(self._agents_in_arrays))
-                raise EpisodeMisuse(f"rewards of {unknown}, who are not among the agents")
+                raise EpisodeMisuse(f"rewards came of {unknown}, which are not among the agents")
             if mine.shape != (num_copies,) or mine.dtype.kind not in "fiub":
                 raise EpisodeMisuse(
-                    f"rewards of agent {agent_id!r} have to be {as_text((num_copies,), 'float64')}"
+                    f"rewards of agent {agent_id!r} must be {as_text((num_copies,), 'float64')}"
                     f"{got(mine)}"
                 )
             earned[:, self._assignment.column_of[agent_id]] = mine

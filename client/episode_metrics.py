@@ -85,8 +85,8 @@ class MetricCollector:
                 continue
             if not isinstance(info, Mapping):
                 raise SimulationError(
-                    f"the info of {who!r} is of type {type(info).__name__}; expected a dict, in "
-                    f"which to find the metrics {list(self._reductions)}"
+                    f"the info of {who!r} is of type {type(info).__name__}; expected a dict "
+                    f"that may have the metrics {list(self._reductions)}"
                 )
             for name in self._reductions:
                 holder, key = _holder(info, name)
@@ -208,7 +208,7 @@ def _number(name: str, who: str, value: Any) -> float | None:
     except (TypeError, ValueError):
         remedy = "leave it out of simulation.metrics, or have the simulation give a number"
         if isinstance(value, Mapping) and value:
-            remedy = f"name what is in it, such as '{name}/{next(iter(value))}'"
+            remedy = f"name a number inside it, such as '{name}/{next(iter(value))}'"
         raise SimulationError(
             f"metric {name!r} in the info of {who!r} is {value!r:.80}; expected a number or None; "
             f"{remedy}"

@@ -491,7 +491,8 @@ class EpisodeSteps(EpisodeColumns):
         for slot in self._unanswered.intersection(slots):
             why = unanswered(self._ids[slot], self.t[:, slot].max(), what)
             raise EpisodeMisuse(
-                f"{why}; was its last step interrupted? abort_episode() closes it on every server"
+                f"{why}; was its last step interrupted? abort_episode() closes the episode on "
+                "every server"
             )
 
     def _interrupt(self, slots: Iterable[int]) -> None:

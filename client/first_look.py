@@ -133,7 +133,7 @@ def look(
 def look_at(subject: Subject, is_whole: bool) -> SimulationFacts:
     """Makes a simulation and looks at it; raises as `look`."""
     made = subject.make()
-    with naming(subject.env, "a look"):
+    with naming(subject.env, "trying it"):
         found = look(made, subject.options, subject.metrics, is_whole=is_whole)
     module = subject.env.partition(":")[0]
     if file := hidden_file(module):
@@ -145,7 +145,7 @@ def look_at(subject: Subject, is_whole: bool) -> SimulationFacts:
 def begin(subject: Subject, index: int) -> None:
     """Makes a copy of a simulation, begins an episode and keeps it open; raises as `look`."""
     _open.append(subject.make(index))
-    with naming(subject.env, "a look"):
+    with naming(subject.env, "trying it"):
         _Play(_open[-1], subject.options, {}).play(0)
 
 
@@ -158,7 +158,7 @@ def look_at_batch(subject: Subject) -> None:
     made = make_vector_simulation(subject.env, subject.kwargs, 2, respawn=subject.respawn)
     vector = with_sides(made, subject.parameters, is_vector=True)
     rng = np.random.default_rng(0)
-    with naming(subject.env, "a look"):
+    with naming(subject.env, "trying it"):
         if subject.options:
             vector.ask_options(lambda _: subject.options)
         with _calling("reset()"):
@@ -241,7 +241,10 @@ class _Play:
             self._judge(where, "last observation", result.final_observations, shown)
             for agent, reward in result.rewards.items():
                 if not math.isfinite(reward):
-                    raise SimulationError(f"{where} gave agent {agent!r} the reward {reward}")
+                    raise SimulationError(
+                        f"{where} gave agent {agent!r} the reward {reward}; expected a finite "
+                        "number"
+                    )
                 shown["reward", agent] = reward
             shown.update({("termination", agent): True for agent in result.terminations})
             shown.update({("truncation", agent): True for agent in result.truncations})
@@ -256,7 +259,7 @@ class _Play:
                 space = self._simulation.action_spaces[agent]
                 actions[agent] = sample_action(space, seen[agent], self._rng)
             except ValueError as error:
-                raise SimulationError(f"after {where}, of agent {agent!r}: {error}") from None
+                raise SimulationError(f"after {where}, agent {agent!r}: {error}") from None
         return actions
 
     def _judge(
@@ -290,8 +293,8 @@ class _Play:
             within = f"{_MOST_S:g} s ({num_steps:,} steps)" if not self._has_time else (
                 f"{num_steps:,} steps")  # fmt: skip
             yield (
-                f"no episode of random actions ended within {within}; one that never ends has no "
-                "return and is waited for by evaluations, so have it be truncated after some steps"
+                f"no episode of random actions ended within {within}; an episode that never ends "
+                "has no return, and evaluations wait for its end: truncate it after some steps"
             )
         alike: dict[str, list[str]] = {}
         for agent in sorted(self._num_unpaid, key=self._simulation.possible_agents.index):
@@ -299,8 +302,8 @@ class _Play:
             alike.setdefault(share, []).append(repr(agent))
         for share, agents in alike.items():
             yield (
-                f"step() gave {listed(agents)} no reward for {share} actions, and each counts as "
-                "0; give every agent that has acted one"
+                f"step() gave {listed(agents)} no reward for {share} actions, which counts as a "
+                "reward of 0; give a reward to every agent that has acted"
             )
 
     def find_absent(self, metrics: Iterable[str]) -> dict[str, str]:
@@ -320,14 +323,14 @@ class _Play:
                     continue
                 difference = "differs"
                 if None in (first, second):
-                    difference = "is there in one of them alone"
+                    difference = "is missing in one of them"
                 elif what == "reward":
                     difference = f"is {first:g} in one and {second:g} in the other"
                 where = f"in step {t}" if t else "after reset(seed=0)"
                 yield (
-                    f"two episodes with one seed and the same actions are not the same: {where} "
-                    f"the {what} of agent {agent!r} {difference}; draw all that is random from a "
-                    "generator that reset() makes of its seed, else runs cannot be repeated"
+                    f"two episodes with the same seed and the same actions differ: {where} the "
+                    f"{what} of agent {agent!r} {difference}; draw all random numbers from a "
+                    "generator that reset() seeds, or runs cannot be repeated"
                 )
                 return
 

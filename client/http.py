@@ -45,7 +45,7 @@ class HttpTransport(NetworkTransport):
                         for agent_id, action in reply.actions.items()
                     }
                 except Mismatch as error:
-                    raise MalformedMessage(f"an action is none of its space: {error}") from None
+                    raise MalformedMessage(f"an action is not in its space: {error}") from None
         return replies
 
     def _post(self, frame: bytes, timeout_s: float) -> None:
@@ -78,7 +78,7 @@ class HttpTransport(NetworkTransport):
         except _NETWORK_ERRORS as error:
             raise Broken(f"the connection broke: {reason(error)}") from None
         if not body and not response.getheader("Content-Length"):
-            raise Broken("the connection broke in the head of an answer")
+            raise Broken("the connection broke before the head of an answer was complete")
         if response.status in (MalformedMessage.code, MessageTooLarge.code):
             try:  # only the frame is refused: no reason to give up the server
                 return encode_json(BatchReply([decode_json(body, Refused)])).decode()

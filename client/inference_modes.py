@@ -30,7 +30,7 @@ class InferenceModes:
         self._usual, self._modes = (modes, {}) if isinstance(modes, str) else ("remote", modes)
         for mode in (self._usual, *self._modes.values()):
             if mode not in ("remote", "local"):
-                raise ValueError(f"inference_mode is 'remote' or 'local', got {mode!r}")
+                raise ValueError(f"inference_mode must be 'remote' or 'local', got {mode!r}")
         self._update_interval_s = update_interval_s
 
     def transport_to(self, server_id: str, transport: Transport) -> Transport:
@@ -44,8 +44,8 @@ class InferenceModes:
             return transport
         if not isinstance(transport, NetworkTransport):
             raise ValueError(
-                "local inference is for servers that are given by their address, and server "
-                f"{server_id!r} is a {type(transport).__name__}"
+                "local inference needs a server that is given by its address, but server "
+                f"{server_id!r} was given as a {type(transport).__name__}"
             )
         local = self.acting(transport)
         local.fetch_spec()
@@ -68,5 +68,6 @@ class InferenceModes:
         """Raises `AssignmentError` if a mode names a server that is not among these."""
         if unknown := self._modes.keys() - set(server_ids):
             raise AssignmentError(
-                f"inference_mode names {sorted(unknown)}; the servers are {list(server_ids)}"
+                f"inference_mode names unknown servers {sorted(unknown)}; the servers are "
+                f"{list(server_ids)}"
             )

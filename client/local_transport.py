@@ -290,8 +290,8 @@ class LocalTransport(Around):
         lost = Counter(_played_in(self._sent))
         for episode_id, num in lost.items():
             text = (
-                f"server {self._spec.server_id!r} was lost, and with it {num} steps of episode "
-                f"{episode_id} that were played here"
+                f"server {self._spec.server_id!r} was lost, and with it {num} steps that the "
+                f"client had played in episode {episode_id} with local inference"
             )
             refusal = Refused(episode_id, code=EpisodeGone.code, message=text)
             self._note_lost(episode_id, num, refusal)

@@ -84,7 +84,7 @@ class MultiplexingClient:
         self._episode_prefix = episode_prefix
         inference = InferenceModes(inference_mode, update_interval_s)
         if transport not in _TRANSPORTS:
-            raise ValueError(f"transport is one of {list(_TRANSPORTS)}, got {transport!r}")
+            raise ValueError(f"transport must be one of {list(_TRANSPORTS)}, got {transport!r}")
         settings = {"token": token, "patience_s": patience_s, "update_timeout_s": update_timeout_s}
         reach = functools.partial(_TRANSPORTS[transport], **settings)
         named: list[tuple[str | None, str | Transport]] = (
@@ -198,10 +198,10 @@ class MultiplexingClient:
             raise EpisodeMisuse(f"an episode is named twice in {list(episode_ids)}")
         for what, given in (("observations", observations), ("state", states)):
             if not isinstance(given, Mapping):
-                raise EpisodeMisuse(f"{what} of several episodes is a dict by episode id")
+                raise EpisodeMisuse(f"{what} of several episodes must be a dict by episode id")
         for one in episode_ids:
             if one not in observations:
-                raise EpisodeMisuse(f"episode {one} is named, and has no observations")
+                raise EpisodeMisuse(f"episode {one} is named, but has no observations")
         seen = [observations[one] for one in episode_ids]
         actions = self._step(episodes, seen, [states.get(one) for one in episode_ids])
         return {
@@ -254,8 +254,8 @@ class MultiplexingClient:
         check_by_agent("actions", actions)
         if actions.keys() != observations.keys():  # the policy would act in silence for the rest
             raise EpisodeMisuse(
-                f"log_action takes an action of each agent that observes, {list(observations)}, "
-                f"and got those of {list(actions)}"
+                f"log_action needs an action of each agent that observes, {list(observations)}, "
+                f"but got actions of {list(actions)}"
             )
         self._step([episode], [observations], [state], [(actions, log_probs or {})])
 
@@ -472,8 +472,8 @@ class MultiplexingClient:
             )
         if not episode.is_open and not may_be_ended:
             raise EpisodeMisuse(
-                f"episode {episode_id} was ended, and a server has not answered; "
-                "was that interrupted? abort_episode() closes it on every server"
+                f"episode {episode_id} was ended, but a server has not answered; was the call "
+                "interrupted? abort_episode() closes the episode on every server"
             )
         return episode
 

@@ -94,7 +94,7 @@ class NetworkTransport(Transport, abc.ABC):
         patience_s = PATIENCE_S if patience_s is None else patience_s
         for name, value in (("patience_s", patience_s), ("update_timeout_s", update_timeout_s)):
             if not value >= 0:
-                raise ValueError(f"{name} is a time in seconds, 0 or more, got {value!r}")
+                raise ValueError(f"{name} must be a time in seconds, 0 or more, got {value!r}")
         self._where = address if callable(address) else functools.partial(str, address)
         if self.url.startswith("https") and not self._has_tls:
             raise ValueError(
@@ -193,11 +193,11 @@ class NetworkTransport(Transport, abc.ABC):
         try:
             spec = decode_json(self._get("/v1/spec", outage.clipped(_ATTEMPT_S)), ServerSpec)
         except MalformedMessage as error:
-            raise self._unavailable(f"what it answers is no spec: {error}") from None
+            raise self._unavailable(f"its answer to GET /v1/spec is no spec: {error}") from None
         if spec.protocol_version != PROTOCOL_VERSION:
             raise ServerUnavailable(
                 f"server {spec.server_id!r} ({self.url}) speaks protocol version "
-                f"{spec.protocol_version}, this client {PROTOCOL_VERSION}; install the same muxrl",
+                f"{spec.protocol_version}, this client {PROTOCOL_VERSION}; use the same muxrl",
                 server_id=spec.server_id,
             )
         return spec
@@ -306,9 +306,9 @@ class NetworkTransport(Transport, abc.ABC):
         spec = self._get_spec(outage)
         if (spec.server_id, spec.agents) != (self._spec.server_id, self._spec.agents):
             raise self._unavailable(
-                f"it was lost, and another server is there now: {spec.server_id!r} for the agents "
-                f"{list(spec.agents)}; it was for {list(self._spec.agents)}; are two addresses "
-                "mixed up, or were its spaces changed?"
+                f"it was lost, and now another server answers: {spec.server_id!r} with the agents "
+                f"{list(spec.agents)} instead of {list(self._spec.agents)}; are two addresses "
+                "mixed up, or were the agents' spaces changed?"
             )
 
     def _is_learning(self, outage: _Outage) -> bool:
@@ -321,7 +321,7 @@ class NetworkTransport(Transport, abc.ABC):
         try:
             status = decode_json(self._get("/v1/status", outage.clipped(_ATTEMPT_S)), Status)
         except MalformedMessage as error:
-            raise Broken(f"what it answers is no status: {error}") from None
+            raise Broken(f"its answer to GET /v1/status is no status: {error}") from None
         if not status.is_waiting_for_learner:
             return False
         now = time.monotonic()
@@ -460,7 +460,9 @@ def base_url(address: str) -> str:
     parts = urlsplit(address if "//" in address else f"//{address}")
     scheme = {"": "http", "ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
     if not parts.hostname or parts.port is None or scheme not in ("http", "https"):
-        raise ValueError(f"a server's address is HOST:PORT or http://HOST:PORT, got {address!r}")
+        raise ValueError(
+            f"a server's address must be HOST:PORT or http://HOST:PORT, got {address!r}"
+        )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{scheme}://{host}:{parts.port}"
 

@@ -52,7 +52,7 @@ class OnnxPolicy:
         given = {**self._known, "alive": np.float32(is_asked), **seen}
         if missing := [name for name in self._inputs if name not in given]:
             raise ValueError(
-                f"agent {self._agent!r}: the network reads {missing[0]!r}, and "
+                f"agent {self._agent!r}: the network reads {missing[0]!r}, but "
                 f"the observation has {', '.join(seen) or 'no parts'}"
             )
         inputs = {

@@ -124,15 +124,15 @@ class Servers:
             ):
                 self.transports[server_id].close()  # its later answers would be wrong, too
                 raise ServerUnavailable(
-                    f"server {server_id!r} answered {item} with {reply}, which is of another "
-                    "episode or step; does something else use this connection?",
+                    f"server {server_id!r} answered {item} with {reply}, which belongs to "
+                    "another episode or step; does something else use this connection?",
                     server_id=server_id,
                 )
             try:
                 refused = handle(item, reply)
             except MalformedMessage as error:
                 raise ServerUnavailable(
-                    f"server {server_id!r} answered steps with what is no answer: {error}",
+                    f"server {server_id!r} gave no valid answer to steps: {error}",
                     server_id=server_id,
                 ) from None
             if refused:

@@ -124,7 +124,7 @@ class StandIn(Around):
             return Refused(
                 item.episode_id,
                 code=EpisodeGone.code,
-                message=f"its server is lost, and episode {item.episode_id} with it",
+                message=f"episode {item.episode_id} is over: server {self._server_id!r} was lost",
             )
         self._random.send([item])
         (reply,) = self._random.receive()
@@ -142,6 +142,8 @@ class StandIn(Around):
     def _wait_until_it_is_back(self) -> None:
         while not self._is_closed.wait(_LOOK_EVERY_S):
             if self._network.is_there():
-                logger.warning("server %r is back for the next episodes", self._server_id)
+                logger.warning(
+                    "server %r is back, and acts again from the next episodes on", self._server_id
+                )
                 self._is_lost.clear()
                 return

@@ -44,21 +44,24 @@ def handle_rows(
     if type(reply) is ActionRows and not reply.replies:
         kinds = part.layout.acted
         if len(reply.actions) != len(kinds):
-            raise MalformedMessage("it has rows of another number of kinds of actions")
+            raise MalformedMessage(
+                f"its actions are of {len(reply.actions)} action spaces, but {len(kinds)} were "
+                "expected"
+            )
         for kind, rows in zip(kinds, reply.actions, strict=True):
             shapes = [getattr(one, "shape", None) for one in leaves(kind.space, rows)]
             expected = [(num_rows, len(kind.agents), *shape) for shape in kind.shapes]
             if shapes != expected:
                 raise MalformedMessage(
-                    f"its rows of actions are not those asked for: of {kind.space} the shapes "
-                    f"{expected} were expected, and {shapes} came"
+                    f"its actions in {kind.space} have the shapes {shapes}, but {expected} were "
+                    "expected"
                 )
             values.store(kind, rows)
         return None
     if isinstance(reply, Refused):  # all rows at once
         return dict.fromkeys(range(num_rows), reply)
     if type(reply) is not ActionRows or len(reply.replies) != num_rows:
-        raise MalformedMessage(f"{reply!r:.200} came to the rows of {num_rows} episodes")
+        raise MalformedMessage(f"the answer to the steps of {num_rows} episodes was {reply!r:.200}")
     refused: dict[int, Refused] = {}
     for row, one in enumerate(reply.replies):
         if isinstance(one, Refused):
@@ -77,7 +80,7 @@ def handle_step(
         return None
     if isinstance(reply, Refused):
         return {0: reply}
-    raise MalformedMessage(f"{type(reply).__name__} is no answer to a step")
+    raise MalformedMessage(f"a message of type {type(reply).__name__} is no answer to a step")
 
 
 # --- in dicts -------------------------------------------------------------------------------
@@ -165,7 +168,9 @@ class InDicts:
             MalformedMessage: an action is missing.
         """
         if len(reply.actions) < len(agents):
-            raise MalformedMessage(f"actions of {list(reply.actions)} came for {list(agents)}")
+            raise MalformedMessage(
+                f"it has actions of {list(reply.actions)} only, not of all of {list(agents)}"
+            )
         self.actions[row].update(reply.actions)
 
 
@@ -238,7 +243,7 @@ class InArrays:
         shape = self._num_copies, size
         if not isinstance(self._state, np.ndarray) or self._state.shape != shape:
             expected = as_text(shape, "float32")
-            raise EpisodeMisuse(f"the state has to be {expected}{got(self._state)}")
+            raise EpisodeMisuse(f"the state must be {expected}{got(self._state)}")
         return np.ascontiguousarray(self._state[self._copies], np.float32)
 
     def seen(self, row: int, part: Part) -> dict[str, Any]:
@@ -269,7 +274,9 @@ class InArrays:
             try:
                 put(self._writable(agent_id), copy, reply.actions[agent_id])
             except (KeyError, ValueError, TypeError) as error:
-                raise MalformedMessage(f"no action of agent {agent_id!r}: {error}") from None
+                raise MalformedMessage(
+                    f"it has no valid action of agent {agent_id!r}: {error}"
+                ) from None
 
     def _writable(self, agent_id: str) -> Rows:
         if agent_id not in self._own:
@@ -332,7 +339,7 @@ def _column(kind: Kind, rows: Any, place: int) -> Rows:
 
 def _mismatch(agent_id: str, expected: str, came: Any) -> EpisodeMisuse:
     return EpisodeMisuse(
-        f"observations of agent {agent_id!r} in all copies have to be {expected}{got(came)}"
+        f"observations of agent {agent_id!r} in all copies must be {expected}{got(came)}"
     )
 
 

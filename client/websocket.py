@@ -66,14 +66,14 @@ class _Connection:
         except BaseException as error:
             self._socket.close()
             if isinstance(error, TimeoutError):
-                raise Broken("it takes connections and does not answer: it hangs") from None
+                raise Broken("it accepts connections, but does not answer: it hangs") from None
             if isinstance(error, InvalidHandshake) and not isinstance(error, InvalidStatus):
                 raise Broken(f"no connection: {error}") from None
             raise
 
     def send(self, data: bytes, timeout_s: float) -> None:
         if self._protocol.state is not OPEN:
-            raise Broken("it is closing")
+            raise Broken("the connection is closing")
         if timeout_s > self._timeout_s:
             self._set_timeout(timeout_s)
         self._write(binary_frame(data, is_masked=True))
@@ -201,8 +201,8 @@ class WebSocketTransport(NetworkTransport):
                 code, body = error.response.status_code, bytes(error.response.body or b"")
                 if code in _NO_WEBSOCKET:
                     raise self._unavailable(
-                        f"it answered {code} to GET /v1/ws; a server that speaks HTTP alone is for "
-                        "clients with transport='http'; a gateway and a run ask by WebSocket"
+                        f"it answered {code} to GET /v1/ws, so it has no WebSocket; a client with "
+                        "transport='http' can use it, but a gateway and a run need a WebSocket"
                     ) from None
                 self._checked(code, body)
                 raise Broken("it opened no WebSocket") from None

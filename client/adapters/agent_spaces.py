@@ -22,9 +22,9 @@ class Names(dict[Hashable, str]):
 
     def __missing__(self, agent: Hashable) -> str:
         raise SimulationError(
-            f"the environment spoke of agent {agent!r}, which is not among its possible_agents "
-            f"{list(self)}; list every agent that may ever appear there, or as many as live at a "
-            "time, with simulation.respawn: new_ids"
+            f"the environment named agent {agent!r}, which is not in its possible_agents "
+            f"{list(self)}; list every agent there that may ever appear, or, with "
+            "simulation.respawn: new_ids, as many agents as live at a time"
         )
 
 
@@ -60,8 +60,8 @@ class AgentSpaces:
         self.possible_agents = tuple(self.names.values())
         if len(set(self.possible_agents)) < len(self.possible_agents):
             raise SimulationError(
-                f"two of the environment's agent ids {list(self.names)} have the same name as "
-                "strings; rename one"
+                f"two of the environment's agent ids {list(self.names)} are the same text when "
+                "they are converted to strings; rename one"
             )
         self.observed: dict[str, Space] = {}
         """Observation spaces, by name."""
@@ -130,7 +130,7 @@ def _plain(space_of: Callable[[Any], Any], agent: Hashable, kind: str) -> tuple[
     if space is None:
         reason = f" ({type(cause).__name__}: {cause})" if cause else ""
         raise NotYet(
-            f"the environment has no {kind} space of agent {agent!r}{reason}; give it a method "
+            f"the environment has no {kind} space for agent {agent!r}{reason}; give it a method "
             f"{kind}_space(agent) or a dict {kind}_spaces"
         ) from cause
     try:

@@ -87,8 +87,8 @@ class AutoresetEnv:
             shape = getattr(getattr(env, "state_space", None), "shape", None)
             if shape is None:
                 self.state_problem = (
-                    "the environment's state_space, a Box, has to say how long the state() of one "
-                    "copy is, and there is none"
+                    "the environment has a method state(), but no state_space with a shape; set "
+                    "state_space to a Box for the state of one copy"
                 )
             else:
                 self.state_size = int(np.prod(shape))
@@ -134,8 +134,9 @@ class AutoresetEnv:
         """See `VectorSimulation.ask_options`."""
         if not self.resets_on_request:
             raise SimulationError(
-                f"with autoreset_mode {self._mode!r} its copies reset by themselves, so that "
-                "simulation.parameters cannot be given; make it with 'Disabled'"
+                "simulation.parameters cannot be given to this vector environment, whose copies "
+                f"reset by themselves (autoreset_mode {self._mode!r}); make it with autoreset_mode "
+                "'Disabled'"
             )
         self._options_of = options_of
 
@@ -174,10 +175,10 @@ class AutoresetEnv:
         if not all(map(_is_same, before, after)):
             raise SimulationError(
                 f"reset(options={{'reset_mask': ...}}) of copies {np.flatnonzero(is_over).tolist()}"
-                f" of {self.num_copies} changed what agents of the others observe; with "
-                "autoreset_mode 'Disabled' reset() begins an episode in the copies where the mask "
-                "is True, and leaves all others as they are; or say how copies begin again in "
-                "metadata['autoreset_mode']"
+                f" of {self.num_copies} changed the observations of the other copies; with "
+                "autoreset_mode 'Disabled' reset() must begin an episode in the copies where the "
+                "mask is True, and leave all others as they are; if copies reset by themselves, "
+                "metadata['autoreset_mode'] must say how"
             )
         return begun
 
@@ -246,15 +247,17 @@ class AutoresetEnv:
             return self.state()
         if (given := infos.get("final_state")) is None:
             raise SimulationError(
-                "an episode is over, and the infos have no 'final_state' of it, which state() does "
-                "not return any more with autoreset_mode 'SameStep'"
+                "an episode is over, but the infos have no 'final_state'; with autoreset_mode "
+                "'SameStep' state() returns the state of the next episode already, so the last "
+                "state of the old one must be in the infos"
             )
         return self._read_states(given)
 
     def _read_states(self, given: Any) -> NDArray[np.float32]:
         states, expected = as_rows(given), (self.num_copies, self.state_size or 0)
         if states.size != expected[0] * expected[1]:
-            raise SimulationError(f"state() has the shape {states.shape}; expected {expected}")
+            shape = states.shape
+            raise SimulationError(f"the global state has the shape {shape}; expected {expected}")
         return np.asarray(states, np.float32).reshape(expected)
 
     def render(self) -> Any:
@@ -285,15 +288,16 @@ class AutoresetEnv:
         if not self._has_dicts:
             return {AGENT: given}
         if not isinstance(given, Mapping):
-            raise SimulationError(f"the environment gave a {type(given).__name__}, not a dict")
+            kind = type(given).__name__
+            raise SimulationError(f"the environment returned a {kind}; expected a dict by agent")
         return {str(agent): one for agent, one in given.items()}
 
     def _observed(self, given: Any, where: str) -> dict[str, Rows]:
         observations = {a: as_rows(one) for a, one in self._by_agent(given).items()}
         if missing := [a for a in self.possible_agents if a not in observations]:
             raise SimulationError(
-                f"{where} gave no observation of {missing}; in a vector environment there are "
-                "rows of all agents in each step"
+                f"{where} gave no observations of {missing}; a vector environment must give rows "
+                "of all agents in every step"
             )
         return {a: observations[a] for a in self.possible_agents}
 
@@ -341,7 +345,10 @@ class AutoresetEnv:
                 continue
             given = infos.get("final_obs", infos.get("final_observation"))
             if given is None:
-                raise SimulationError("an episode is over, and the infos have no 'final_obs' of it")
+                raise SimulationError(
+                    "an episode is over, but the infos have no 'final_obs' with its last "
+                    "observations"
+                )
             if isinstance(given, np.ndarray) and given.dtype == object:  # one for each copy
                 last = self._by_agent(given[copy])
             else:

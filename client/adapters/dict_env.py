@@ -138,13 +138,13 @@ class DictEnv:
         except TypeError as error:
             if self.takes_seed and "keyword argument 'seed'" in str(error):
                 self.takes_seed = False
-                self._note("its reset() takes no seed, so its episodes are others in every run")
+                self._note("reset() takes no seed, so the episodes differ from run to run")
                 return DictEnv._reset_env(self, None, options)
             if "keyword argument 'options'" not in str(error):
                 raise
             raise SimulationError(
-                f"its reset() takes no options, and simulation.parameters {list(options or ())} "
-                "are given so: reset(seed=None, options=None)"
+                f"simulation.parameters {list(options or ())} are given as reset(options=...), but "
+                "the environment's reset() takes no options; define reset(seed=None, options=None)"
             ) from error
 
     # --- an episode ---------------------------------------------------------------------
@@ -169,8 +169,8 @@ class DictEnv:
             self._before = self._until_observed(self._step_once({}))
             if self._before.is_over:
                 raise SimulationError(
-                    "the environment's episode ended before it had observed anybody, so that "
-                    "nobody could act"
+                    "the environment's episode ended before any agent had an observation, so that "
+                    "no agent could act"
                 )
             seen, plain_infos = self._before.observations, self._before.infos
         return seen, plain_infos
@@ -197,8 +197,8 @@ class DictEnv:
             num_idle_steps += 1
             if num_idle_steps > MAX_IDLE_STEPS:
                 raise SimulationError(
-                    f"the environment observed nobody for {MAX_IDLE_STEPS} steps and did not set "
-                    "'__all__'; an episode without agents must end"
+                    f"the environment gave no agent an observation for {MAX_IDLE_STEPS} steps and "
+                    "did not set '__all__'; an episode without agents must end"
                 )
             result = _joined(result, self._step_once({}))
         return result
@@ -287,9 +287,9 @@ class DictEnv:
                     continue
                 if not self._may_return:  # as in RLlib's own episodes
                     raise SimulationError(
-                        f"the environment observes agent {agent!r} again, which is done in this "
-                        "episode; one that comes back needs a new agent id, a new episode, or "
-                        "simulation.respawn"
+                        f"the environment gave an observation to agent {agent!r}, which is already "
+                        "done in this episode; an agent that returns needs a new agent id, a new "
+                        "episode, or simulation.respawn"
                     )
                 finished.discard(agent)
                 self._live[agent] = names[agent]
@@ -297,8 +297,8 @@ class DictEnv:
         if is_strict and not observations and (idle := self._live.keys() - done):
             raise SimulationError(
                 f"the environment gave no observation to its live agents "
-                f"{[name for agent, name in self._live.items() if agent in idle]}, so nobody could "
-                "act; step() must observe every agent that is left in env.agents"
+                f"{[name for agent, name in self._live.items() if agent in idle]}, so no agent "
+                "could act; step() must return an observation of every agent in env.agents"
             )
         return observations, finals
 
@@ -330,8 +330,9 @@ class DictEnv:
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "agent %r was truncated between two of its steps without a last observation, as "
-                "others may be: its value is bootstrapped from what it observed last",
+                "agent %r was truncated between two of its steps without a final observation, so "
+                "its value is bootstrapped from its previous observation; further agents of which "
+                "this is true are not logged",
                 agent,
             )
 
@@ -372,11 +373,11 @@ class DictEnv:
         try:
             close()
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the user's code may raise anything
-            self._note(f"its close() raised {one_line(error)}; it counts as closed")
+            self._note(f"close() raised {one_line(error)}; the environment counts as closed")
 
     def _note(self, sentence: str) -> None:
         self.notes.append(sentence)
-        logger.warning("of the environment: %s", sentence)
+        logger.warning("the environment's %s", sentence)
 
 
 def _without_none(given: Mapping[Any, Any]) -> dict[Any, Any]:

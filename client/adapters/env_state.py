@@ -48,12 +48,12 @@ def read_state(env: Any, size: int | None = None) -> NDArray[np.float32]:
         state = np.array(given, dtype=np.float32).reshape(-1)
     except (TypeError, ValueError, RuntimeError):  # a dict, ragged, or a tensor on a GPU
         raise SimulationError(
-            f"the environment's state() returned a {type(given).__name__} that makes no array "
-            f"of numbers: {given!r:.80}"
+            f"the environment's state() returned a {type(given).__name__}, which is not an "
+            f"array of numbers: {given!r:.80}"
         ) from None
     if size is not None and state.size != size:
         raise SimulationError(
-            f"the environment's state() gave {state.size} numbers and {size} were "
+            f"the environment's state() returned {state.size} numbers, but {size} were "
             "declared; make state_space and state() agree"
         )
     return state

@@ -135,7 +135,9 @@ def make_simulation(
                 _find("pettingzoo", "spec")("parallel", attribute)
                 form = "parallel"
             except SimulationError as error:
-                raise SimulationError("ids need PettingZoo 1.27 or newer") from error
+                raise SimulationError(
+                    "finding an environment by its id needs PettingZoo 1.27 or newer"
+                ) from error
             except Exception:  # noqa: BLE001  # PettingZoo's error: a turn-based or unknown id
                 form = "aec"
             kwargs, attribute = {**kwargs, "env_type": form, "id": attribute}, "make"
@@ -171,14 +173,14 @@ def make_vector_simulation(
         factory = _find(module_name, attribute)
         if not _binds(factory, **given):
             raise SimulationError(
-                f"with simulation.vector_env it gets num_envs, and it takes "
-                f"{inspect.signature(factory)}, and the kwargs are {dict(kwargs)}; for one "
-                "environment at a time leave vector_env out"
+                f"with simulation.vector_env it is called with num_envs and the kwargs "
+                f"{dict(kwargs)}, but it takes {inspect.signature(factory)}; to make single "
+                "environments, leave out vector_env"
             )
         simulation = adapt_vector(_call(factory, given, copy), respawn)
     if simulation.num_copies != num_copies:
         raise SimulationError(
-            f"simulation {env!r} was made with num_envs={num_copies} and has "
+            f"simulation {env!r} was made with num_envs={num_copies}, but has "
             f"{simulation.num_copies} copies"
         )
     return simulation
@@ -227,9 +229,9 @@ def adapt_vector(env: Any, respawn: Respawn = "refuse") -> AutoresetEnv:
         if hasattr(env, "possible_agents") or hasattr(env, "single_observation_space"):
             return AutoresetEnv(env, respawn)
     raise SimulationError(
-        f"with simulation.vector_env the callable makes an environment of several copies, and it "
-        f"made {_an_instance(env)}, which is neither a Gymnasium VectorEnv nor a VMAS environment, "
-        "and has not num_envs and possible_agents"
+        "with simulation.vector_env the callable must return an environment of several copies, but "
+        f"it returned {_an_instance(env)}, which is neither a Gymnasium VectorEnv nor a VMAS "
+        "environment, nor has it num_envs and possible_agents"
     )
 
 
@@ -264,8 +266,9 @@ def adapt(env: Any, respawn: Respawn = "refuse") -> Simulation:
         made = _adapt(env, respawn)
     if respawn != "refuse" and not isinstance(made, RLlibMultiAgent | PettingZooParallel):
         raise SimulationError(
-            f"simulation.respawn is {respawn!r}, which is for environments with dicts by agent "
-            f"(PettingZoo's parallel ones, RLlib's), and this is {_an_instance(env)}"
+            f"simulation.respawn is {respawn!r}, which works only with environments that exchange "
+            "dicts by agent (PettingZoo's ParallelEnv, RLlib's MultiAgentEnv), but this is "
+            f"{_an_instance(env)}"
         )
     return made
 
@@ -288,9 +291,9 @@ def _adapt(env: Any, respawn: Respawn) -> Simulation:
         raise SimulationError(OF_LISTS)
     if "VectorEnv" in bases or (hasattr(env, "num_envs") and hasattr(env, "reset_at")):
         raise SimulationError(
-            "a vector environment, as Gymnasium's and VMAS's, steps many episodes at once; set "
-            "simulation.vector_env: true, and how many in simulation.num_envs_per_process (muxrl "
-            "probe: --vector-env)"
+            "this is a vector environment, which steps many episodes at once, as Gymnasium's and "
+            "VMAS's do; set simulation.vector_env: true, and the number of episodes in "
+            "simulation.num_envs_per_process (with muxrl probe: --vector-env)"
         )
     if any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__):
         raise SimulationError(
@@ -320,8 +323,8 @@ def _adapt_ungrouped(env: Any) -> Simulation:
         return adapt(env.env)
     except SimulationError as error:
         raise SimulationError(
-            f"inside with_agent_groups, whose groups {dict(env.groups)} belong into a server's "
-            f"'groups': {error}"
+            f"the environment inside with_agent_groups, whose groups {dict(env.groups)} belong in "
+            f"a server's 'groups': {error}"
         ) from error
 
 
@@ -372,7 +375,7 @@ def _call(factory: Callable[..., Any], kwargs: Mapping[str, Any], copy: Copy) ->
                 wrong = [name for name in kwargs if name not in parameters]
                 hint = did_you_mean(wrong[0], parameters, most=3) if wrong else ""
                 raise SimulationError(
-                    f"it takes {inspect.signature(factory)}, and the kwargs are {kwargs}{hint}"
+                    f"it takes {inspect.signature(factory)}, but the kwargs are {kwargs}{hint}"
                 )
         return factory(**kwargs)
     except SimulationError:

@@ -125,9 +125,10 @@ class GymnasiumMultiAgent(DictEnv):
         num = len(given) if isinstance(given, Sequence | np.ndarray) else None
         if num != len(self._ids):
             came = f"a {type(given).__name__}" + ("" if num is None else f" of {num}")
+            num = len(self._ids)
             raise SimulationError(
-                f"the environment gave its {what} as {came}; its spaces have {len(self._ids)} "
-                "parts, one for each agent, so a list, tuple or array of as many was expected"
+                f"the environment gave its {what} as {came}; its spaces have {num} parts, one for "
+                f"each agent, so a list, tuple or array of {num} values was expected"
             )
         return dict(zip(self._ids, given, strict=True))
 

@@ -74,7 +74,7 @@ class InfoMasks:
             if mask.shape != shape:
                 raise SimulationError(
                     f"the action mask in the infos of agent {name!r} has the shape "
-                    f"{list(mask.shape)}, and it has {shape[-1]} actions"
+                    f"{list(mask.shape)}, but the agent has {shape[-1]} actions"
                 )
             mask = mask > 0
             if lead and has_mask(info) and (there := info.get(f"_{ACTION_MASK_KEY}")) is not None:
@@ -90,10 +90,10 @@ class InfoMasks:
         """
         if name in self.unread:
             raise SimulationError(
-                f"the infos of agent {name!r} have an {ACTION_MASK_KEY!r} now, and those of "
-                "the first reset() had none, so that masks are not read; give one in the infos "
-                "of reset(), too (all ones where everything is allowed), or have observations "
-                f"be a Dict with {ACTION_MASK_KEY!r}"
+                f"the infos of agent {name!r} have an {ACTION_MASK_KEY!r} now, but the infos of "
+                "the first reset() had none, so that the agent's masks are not read; put a mask "
+                "into the infos of reset(), too (all ones where every action is allowed), or make "
+                f"the observations a Dict with {ACTION_MASK_KEY!r}"
             )
 
 

@@ -59,12 +59,14 @@ class OpenSpielGame:
         else:
             raise SimulationError(
                 "the game gives neither information states nor observations as tensors, so "
-                "nobody can learn it"
+                "no policy can learn it"
             )
         self.notes: list[str] = []
         """Sentences on faults of the game that were tolerated."""
         if kind.chance_mode == kind.ChanceMode.SAMPLED_STOCHASTIC:
-            self.notes.append("it draws chance itself, so its episodes are others in every run")
+            self.notes.append(
+                "the game draws its chance events itself, so the episodes differ from run to run"
+            )
         agents = self.possible_agents = tuple(
             f"player_{i}" for i in range(self._game.num_players())
         )
@@ -84,8 +86,9 @@ class OpenSpielGame:
         """See `Simulation.reset`."""
         if options:
             raise SimulationError(
-                f"OpenSpiel's games take no parameters by episode, and simulation.parameters has "
-                f"{list(options)}; their own are simulation.kwargs"
+                "OpenSpiel's games take no parameters of single episodes, but "
+                f"simulation.parameters has {list(options)}; parameters of the game itself belong "
+                "in simulation.kwargs"
             )
         self._random = Random(seed)
         self._state = self._game.new_initial_state()
@@ -103,8 +106,8 @@ class OpenSpielGame:
             chosen[seat], legal = int(actions[agent]), state.legal_actions(seat)
             if chosen[seat] not in legal:
                 raise SimulationError(
-                    f"agent {agent!r} chose action {chosen[seat]}, and its mask allows {legal}; "
-                    "its policy does not follow masks"
+                    f"agent {agent!r} chose action {chosen[seat]}, but its action mask allows only "
+                    f"{legal}; its policy does not follow masks"
                 )
         self._have_acted |= acting.keys()
         if state.is_simultaneous_node():

@@ -37,7 +37,7 @@ class PettingZooParallel(DictEnv):
         if not acting and not self._may_return:
             raise SimulationError(
                 f"after reset() env.agents is {list(self._env.agents)} and the observations are of "
-                f"{list(seen)}, so nobody could act; env.agents has to list who acts"
+                f"{list(seen)}, so no agent can act; env.agents must list the agents that act"
             )
         return acting, infos
 

@@ -98,8 +98,9 @@ class Places:
             elif reward and not self._has_warned:
                 self._has_warned = True
                 logger.warning(
-                    "agent %r was paid %s when it did not act and had no place of its own: that "
-                    "counts nowhere, nor will any other such reward",
+                    "agent %r got the reward %s when it did not act and another agent had its "
+                    "place: the reward counts for no agent; further rewards of this kind are not "
+                    "logged",
                     agent,
                     reward,
                 )
@@ -125,8 +126,8 @@ class Places:
         free = [place for place in alike if place not in taken]
         if not free:
             raise SimulationError(
-                f"the environment spoke of a new agent {agent!r}, and all {len(alike)} places of "
-                f"its kind are taken; let possible_agents list as many {_kind(agent)!r} as may "
+                f"the environment named a new agent {agent!r}, but all {len(alike)} agents of its "
+                f"kind in possible_agents are taken; list as many {_kind(agent)!r} there as may "
                 "live at a time"
             )
         place = agent if agent in free else min(free, key=lambda place: place in left)

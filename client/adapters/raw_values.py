@@ -96,7 +96,7 @@ def wrong_actions(expected: Iterable[str], got: Iterable[str]) -> SimulationErro
     expected, got = sorted(expected), sorted(got)
     if not expected:
         return SimulationError(
-            f"step() got actions of {got}, but nobody is to act: the episode is over or was "
+            f"step() got actions of {got}, but no agent is to act: the episode is over or was "
             "never started; call reset() first"
         )
     wrong = {
@@ -104,6 +104,6 @@ def wrong_actions(expected: Iterable[str], got: Iterable[str]) -> SimulationErro
         "not to act now": [agent for agent in got if agent not in expected],
     }
     return SimulationError(
-        f"step() takes the actions of {expected}, the agents observed last, and got those of "
+        f"step() expects actions of {expected}, the agents observed last, but got actions of "
         f"{got}: {', '.join(f'{what} {agents}' for what, agents in wrong.items() if agents)}"
     )

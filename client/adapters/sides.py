@@ -69,7 +69,7 @@ def _find_swaps(
         raise SimulationError(f"side {idle[0]!r} matches no agent ({listed(names)})")
     members = [agent for team in teams for agent in team]
     if len(set(members)) < len(members):
-        raise SimulationError(f"an agent is on one side, got {teams}")
+        raise SimulationError(f"an agent can be on one side only, but the sides are {teams}")
     spaces = [
         [(simulation.observation_spaces[a], simulation.action_spaces[a]) for a in team]
         for team in teams

@@ -56,8 +56,8 @@ class VmasEnv:
         )
         if len(given) != 5:
             raise SimulationError(
-                "its step() has to return observations, rewards, terminated, truncated and infos; "
-                "VMAS does from 1.4 on"
+                "step() must return observations, rewards, terminated, truncated and infos, as "
+                "VMAS does from version 1.4 on"
             )
         seen, rewards, terminated, truncated, infos = given
         named = self._named(infos) if infos else {}

@@ -169,8 +169,8 @@ public final class PolicyClient implements AutoCloseable {
             Object state) {
         if (!actions.keySet().equals(observations.keySet())) {
             throw new EpisodeMisuse(
-                    "logAction takes an action of each agent that observes, "
-                            + observations.keySet() + ", and got those of " + actions.keySet());
+                    "logAction needs an action of each agent that observes, "
+                            + observations.keySet() + ", but got actions of " + actions.keySet());
         }
         step(episodeId, observations, state, actions, logProbs);
     }
@@ -243,8 +243,8 @@ public final class PolicyClient implements AutoCloseable {
         episodes.remove(episodeId);
         if (!reply.get("type").equals("ended")) { // it was aborted before
             throw new EpisodeLost(
-                    "the server had closed episode " + episodeId + " before its end came, so its "
-                            + "last steps are not recorded; was it silent for "
+                    "the server had already closed episode " + episodeId + " when the client "
+                            + "ended it, so its last steps are not recorded; was it silent for "
                             + "limits.episode_timeout_s, or is training over?",
                     episodeId);
         }
@@ -336,7 +336,7 @@ public final class PolicyClient implements AutoCloseable {
             body = Json.write(Map.of("items", List.of(item))).getBytes(StandardCharsets.UTF_8);
         } catch (IllegalArgumentException error) {
             throw new EpisodeMisuse(
-                    kind + " of episode " + episodeId + " holds what JSON has not: "
+                    kind + " of episode " + episodeId + " holds a value that JSON cannot have: "
                             + error.getMessage());
         }
         Map<String, Object> reply;
@@ -360,7 +360,8 @@ public final class PolicyClient implements AutoCloseable {
                 episodes.remove(episodeId);
                 throw new ServerUnavailable(
                         "server " + url + " answered " + kind + " of episode " + episodeId
-                                + " with what is of another episode or step: " + reply);
+                                + " with a reply that belongs to another episode or step: "
+                                + reply);
             }
             return reply;
         }
@@ -449,8 +450,8 @@ public final class PolicyClient implements AutoCloseable {
         String problem = (String) status.getOrDefault("problem", "");
         if (isLearning && (!problem.isEmpty() || waitedS >= updateTimeoutS)) {
             throw new ServerUnavailable(
-                    String.format("server %s learns, and gave no answer for %.0f s (updateTimeoutS "
-                            + "is %.1f) %s", url, waitedS, updateTimeoutS, problem));
+                    String.format("server %s is learning, and has not answered for %.0f s "
+                            + "(updateTimeoutS is %.1f) %s", url, waitedS, updateTimeoutS, problem));
         }
         return isLearning;
     }
@@ -475,7 +476,7 @@ public final class PolicyClient implements AutoCloseable {
             try {
                 return asMap(Json.read(response.body()));
             } catch (IllegalArgumentException | ClassCastException error) {
-                said = "what is no answer: " + said;
+                said = "a body that is no answer: " + said;
             }
         }
         throw new ServerUnavailable(

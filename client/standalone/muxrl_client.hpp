@@ -167,8 +167,8 @@ public:
         bool is_complete = actions.size() == observations.size();
         for (const auto& one : actions) is_complete &= observations.count(one.first) == 1;
         if (!is_complete) {
-            throw EpisodeMisuse("log_action takes an action of each agent that observes, " +
-                                Json(observations).write() + ", and got " + Json(actions).write());
+            throw EpisodeMisuse("log_action needs an action of each agent that observes, " +
+                                Json(observations).write() + ", but got " + Json(actions).write());
         }
         step(episode_id, {{"observations", observations},
                           {"state", state},
@@ -205,9 +205,9 @@ public:
         Json reply = tell("end", episode_id, std::move(fields));
         episodes_.erase(episode_id);
         if (reply["type"].text() != "ended") {  // it was aborted before
-            throw EpisodeLost("the server had closed episode " + episode_id +
-                                  " before its end came, so its last steps are not recorded; was "
-                                  "it silent for limits.episode_timeout_s, or is training over?",
+            throw EpisodeLost("the server had already closed episode " + episode_id +
+                                  " when the client ended it, so its last steps are not "
+                                  "recorded; was it silent for limits.episode_timeout_s, or is training over?",
                               episode_id);
         }
         Ended ended{reply["num_steps"].integer(), {}};
@@ -324,7 +324,8 @@ private:
             episodes_.erase(episode_id);
             connection_.reset();
             throw ServerUnavailable(name() + " answered " + what +
-                                    " with what is of another episode or step: " + reply.write());
+                                    " with a reply that belongs to another episode or step: " +
+                                    reply.write());
         }
         const std::string message = reply["message"].text();
         const int code = static_cast<int>(reply["code"].integer());
@@ -484,7 +485,7 @@ private:
         const Json& problem = status["problem"];
         const double waited_s = now_s() - began_at;
         if (!problem.is_null() || waited_s >= update_timeout_s_) {
-            throw ServerUnavailable(name() + " learns, and gave no answer for " +
+            throw ServerUnavailable(name() + " is learning, and has not answered for " +
                                     std::to_string(waited_s) + " s (update_timeout_s) " +
                                     (problem.is_null() ? "" : problem.text()));
         }

@@ -158,7 +158,7 @@ class PolicyClient:
         """
         named = _by_agent("observations", observations)
         if len(named) < len(observations):
-            raise EpisodeMisuse(f"two of these agents are called alike: {list(observations)}")
+            raise EpisodeMisuse(f"two of these agents have the same name: {list(observations)}")
         actions = self._step(episode_id, {"observations": named, "state": state})
         return {agent_id: actions[str(agent_id)] for agent_id in observations}
 
@@ -179,8 +179,8 @@ class PolicyClient:
         actions = _by_agent("actions", actions)
         if actions.keys() != observations.keys():
             raise EpisodeMisuse(
-                f"log_action takes an action of each agent that observes, {list(observations)}, "
-                f"and got those of {list(actions)}"
+                f"log_action needs an action of each agent that observes, {list(observations)}, "
+                f"but got actions of {list(actions)}"
             )
         fields = {"observations": observations, "state": state, "logged_actions": actions}
         self._step(episode_id, {**fields, "logged_log_probs": _by_agent("log_probs", log_probs)})
@@ -239,9 +239,9 @@ class PolicyClient:
         del self._episodes[str(episode_id)]
         if reply["type"] != "ended":  # the server had aborted it
             raise EpisodeLost(
-                f"the server had closed episode {episode_id} before its end came, so its last "
-                "steps are not recorded; was it silent for limits.episode_timeout_s, or is "
-                "training over?",
+                f"the server had already closed episode {episode_id} when the client ended it, so "
+                "its last steps are not recorded; was it silent for limits.episode_timeout_s, or "
+                "is training over?",
                 episode_id,
             )
         return {"num_steps": reply["num_steps"], "returns": reply.get("returns", {})}
@@ -317,8 +317,8 @@ class PolicyClient:
             self._drop()
             self._episodes.pop(episode_id, None)
             raise ServerUnavailable(
-                f"server {self._url.netloc} answered {kind} of episode {episode_id} with what is "
-                f"of another episode or step: {str(reply)[:200]}"
+                f"server {self._url.netloc} answered {kind} of episode {episode_id} with a "
+                f"reply that belongs to another episode or step: {str(reply)[:200]}"
             )
         if not is_refused:
             return reply
@@ -412,7 +412,7 @@ class PolicyClient:
         is_learning = status.get("is_waiting_for_learner", False)
         if is_learning and (status.get("problem") or waited_s >= self._update_timeout_s):
             raise ServerUnavailable(
-                f"server {self._url.netloc} learns, and gave no answer for {waited_s:.0f} s "
+                f"server {self._url.netloc} is learning, and has not answered for {waited_s:.0f} s "
                 f"(update_timeout_s is {self._update_timeout_s:g}) {status.get('problem', '')}"
             )
         return bool(is_learning)
@@ -436,7 +436,7 @@ class PolicyClient:
         response = connection.getresponse()
         data = response.read()
         if not data and not response.getheader("Content-Length"):
-            raise OSError("the connection closed in the head of its answer")
+            raise OSError("the connection closed before the head of an answer was complete")
         try:
             answer = json.loads(data)
         except ValueError:
@@ -476,9 +476,9 @@ def _by_agent(what: str, value: Any) -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping):
         raise EpisodeMisuse(
-            f'{what} are a dict by agent, {{"agent": ...}}, also if there is one agent; got '
+            f'{what} must be a dict by agent, {{"agent": ...}}, even for a single agent; got '
             f"{repr(value)[:100]}"
-            + ("; where all are done, call end_episode()" if value is True else "")
+            + ("; if all agents are done, call end_episode()" if value is True else "")
         )
     return {str(key): one for key, one in value.items()}
 

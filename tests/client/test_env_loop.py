@@ -276,8 +276,12 @@ def bad_at(*numbers: int, t: int = 1, kind: type = Step, is_unsound: bool = True
     [
         # A wrong shape or an unknown agent is a mistake in the code, and comes again.
         (bad_at(1, is_unsound=False), 0, "no such luck; to play that episode again: seed 1$"),
-        (bad_at(*range(100)), 20, r"no such luck.*; 20 episodes before ended so, too; to .* 20$"),
-        (bad_at(*range(100), kind=EndEpisode), 20, "no such luck.*; 20 episodes before .* 20$"),
+        (
+            bad_at(*range(100)),
+            20,
+            r"no such luck.*; the 20 episodes before ended at a bad value, too; to .* 20$",
+        ),
+        (bad_at(*range(100), kind=EndEpisode), 20, "no such luck.*; the 20 episodes before .* 20$"),
     ],
 )
 def test_what_comes_again_is_no_accident(

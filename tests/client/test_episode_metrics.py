@@ -90,7 +90,7 @@ def test_a_metric_inside_another_mapping_is_named_by_its_path() -> None:
     assert found["stats/goals/own"] == {"x": 4.0}
     assert found["a/b"] == {"x": 3.0}
     assert "stats/none" not in found
-    with pytest.raises(SimulationError, match="name what is in it, such as 'stats/goals'"):
+    with pytest.raises(SimulationError, match="name a number inside it, such as 'stats/goals'"):
         collected({"stats": "last"}, {"x": info})
     many = MetricCollector({"stats/n": "last"}, 2)
     many.add_arrays({"x": {"stats": {"n": np.array([1.0, 2.0]), "_n": np.array([False, True])}}})

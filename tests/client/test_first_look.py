@@ -64,7 +64,7 @@ NESTED = gives(infos=lambda self: {"a": {"time": {"late": 1.0}, "said": "no"}})
         (TwoAgents, []),
         (gives(rewards=lambda self: {"b": 0.0} if self.t > 1 else {}),
          ["'a' no reward for 4 of 4 actions", "'b' no reward for 1 of 4 actions"]),
-        (Unseeded, ["not the same: in step 1 the reward of agent 'a' is 1 in one and 5 in the"]),
+        (Unseeded, ["differ: in step 1 the reward of agent 'a' is 1 in one and 5 in the"]),
         (Sighted, ["after reset(seed=0) the observation of agent 'b' differs"]),
         (Endless, ["no episode of random actions ended within 1,000 steps"]),
     ],
@@ -83,7 +83,7 @@ def test_a_whole_episode_says_what_one_step_does_not(env: type, found: list[str]
          {}, r"step\(\) number 2 gave agent 'a' .*infinity"),
         (gives(infos=lambda self: {"a": {"action_mask": np.ones(3)}} if self.t == 3 else {}),
          {}, "'a' have an 'action_mask' now"),
-        (NESTED, {"time": "sum"}, r"metric 'time' .*; name what is in it, such as 'time/late'"),
+        (NESTED, {"time": "sum"}, "metric 'time' .*; name a number inside it, such as 'time/late'"),
         (NESTED, {"said": "sum"}, "metric 'said' in the info of 'a' is 'no'; expected a number"),
     ],
 )  # fmt: skip
@@ -122,13 +122,13 @@ def test_an_episode_that_takes_long_is_left(monkeypatch: pytest.MonkeyPatch) -> 
     ("env", "problem"),
     [
         (gives(state=lambda self: {"x": 1}),
-         "state() returned a dict that makes no array of numbers: {'x': 1}"),
+         "state() returned a dict, which is not an array of numbers: {'x': 1}"),
         (gives(state=lambda self: [[1], [1, 2]]),
-         "state() returned a list that makes no array of numbers: [[1], [1, 2]]"),
+         "state() returned a list, which is not an array of numbers: [[1], [1, 2]]"),
         (gives(state=raises(KeyError("ship_0"))),
          "state() raised KeyError: 'ship_0' (scripted_envs.py, line "),
         (gives(state=lambda self: np.zeros(2), state_space=spaces.Box(0, 1, (3,))),
-         "state() gave 2 numbers and 3 were declared"),
+         "state() returned 2 numbers, but 3 were declared"),
         (gives(state=raises(NotImplementedError())), ""),
         (TwoAgents, ""),
     ],
@@ -183,7 +183,7 @@ def test_nothing_of_an_environment_is_left(tmp_path: Path) -> None:
     here, kwargs = Path.cwd(), {"port": free_port(), "note": str(tmp_path / "started")}
     for _ in range(2):
         facts = probe(SimulationConfig(env=f"{HERE}:Leaves", kwargs=kwargs))
-        assert facts.notes[0].startswith("its close() raised RuntimeError")
+        assert facts.notes[0].startswith("close() raised RuntimeError")
         for pid in (tmp_path / "started").read_text().split():
             assert not Path(f"/proc/{pid}/cwd").exists() or Path(f"/proc/{pid}/stat").read_text() \
                 .rpartition(")")[2].split()[0] == "Z"  # fmt: skip
@@ -193,8 +193,14 @@ def test_nothing_of_an_environment_is_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "refusal"),
     [
-        (lambda: probe(SimulationConfig(env=f"{HERE}:Exits")), r"ended its process \(exit code 7"),
-        (lambda: probe(SimulationConfig(env=f"{HERE}:Crashes")), r"process \(signal SIGSEGV"),
+        (
+            lambda: probe(SimulationConfig(env=f"{HERE}:Exits")),
+            r"ended the process that it ran in \(exit code 7",
+        ),
+        (
+            lambda: probe(SimulationConfig(env=f"{HERE}:Crashes")),
+            r"process that it ran in \(signal SIGSEGV",
+        ),
         (
             lambda: probe(
                 SimulationConfig(
@@ -219,7 +225,11 @@ def test_check_plays_an_episode(
     monkeypatch.chdir(tmp_path)
     servers = "servers: {r: {algorithm: RANDOM, agents: ['*']}}"
     for env, code, said in (
-        ("Unseeded", 0, "warning: simulation.env: two episodes with one seed and the same actions"),
+        (
+            "Unseeded",
+            0,
+            "warning: simulation.env: two episodes with the same seed and the same actions",
+        ),
         ("LateNaN", 2, f"'{HERE}:LateNaN': step() number 3 gave agent 'a' the reward nan"),
     ):
         (tmp_path / "c.yaml").write_text(f"simulation: {{env: '{HERE}:{env}'}}\n{servers}\n")
@@ -244,7 +254,7 @@ def test_a_batch_that_ignores_the_mask_of_a_reset_is_refused() -> None:
     batch = SimulationConfig(env=f"{HERE}:ResetsAll", vector_env=True)
     assert probe(batch).agents.keys() == {"a", "b"}, "alone, it is right"
     batch.num_envs_per_process = 2
-    with pytest.raises(ConfigError, match=r"of copies \[0\] of 2 changed what agents of the"):
+    with pytest.raises(ConfigError, match=r"of copies \[0\] of 2 changed the observations of the"):
         probe(batch)
 
 

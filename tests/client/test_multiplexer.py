@@ -69,7 +69,7 @@ def test_an_agent_without_a_server(client: MultiplexingClient, left: Server) -> 
         client.check_agents(["a", "x"])
     episode_id = client.start_episode()
     with pytest.raises(
-        AssignmentError, match=r"agent 'x' belongs to no server; assigned are: a \(l"
+        AssignmentError, match=r"agent 'x' belongs to no server; agents with their servers: a \(l"
     ):
         client.get_action(episode_id, {"a": [1.0], "x": [1.0]})
     assert left.of(Step) == []
@@ -274,7 +274,9 @@ def test_an_interrupted_step_is_closed_by_an_abort(
     with pytest.raises(KeyboardInterrupt):
         client.get_action("e", ALL)
     left.receive()  # a real transport drops the connection instead
-    with pytest.raises(EpisodeMisuse, match=r"awaiting action at t=1.*abort_episode\(\) closes it"):
+    with pytest.raises(
+        EpisodeMisuse, match=r"awaiting action at t=1.*abort_episode\(\) closes the episode"
+    ):
         getattr(client, verb)("e", ALL)
     client.abort_episode("e")
     assert left.open == right.open == {}
@@ -285,8 +287,8 @@ def test_an_interrupted_step_is_closed_by_an_abort(
     [
         (["7", "7"], {"7": ALL}, "named twice"),
         ([7, "7"], {7: ALL, "7": ALL}, "named twice"),
-        (["7", 8], {"7": ALL, "8": ALL}, "episode 8 is named, and has no observations"),
-        (["7", "8"], {"7": ALL, "8": [1.0]}, "are a dict by agent"),
+        (["7", 8], {"7": ALL, "8": ALL}, "episode 8 is named, but has no observations"),
+        (["7", "8"], {"7": ALL, "8": [1.0]}, "must be a dict by agent"),
         (["7", "8"], {"7": ALL, "8": {"x": [1.0]}}, "'x' belongs to no server"),
         (["7", "8"], {"7": ALL, "8": {"1": [1.0], 1: [1.0]}}, "belongs to no server|called '1'"),
         (["7", "8"], [ALL, ALL], "a dict by episode id"),
@@ -442,7 +444,7 @@ def test_a_server_that_closed_the_episode_itself(
     left.script = lambda item: Aborted("e") if isinstance(item, EndEpisode) else None
     client.start_episode("e")
     client.get_action("e", ALL)
-    with pytest.raises(EpisodeLost, match="'left' had closed episode e before its end") as lost:
+    with pytest.raises(EpisodeLost, match="'left' had already closed episode e when") as lost:
         client.end_episode("e")
     assert (lost.value.episode_id, lost.value.server_id) == ("e", "left")
     assert right.open == {}
@@ -457,6 +459,8 @@ def test_an_answer_without_an_agents_action_closes_the_episode(
 ) -> None:
     left.script = lambda item: Actions("e", 0, {"a": 1}) if isinstance(item, Step) else None
     client.start_episode("e")
-    with pytest.raises(ServerUnavailable, match=r"'left' answered steps .*\['a'\] .*\['a', 'b'\]"):
+    with pytest.raises(
+        ServerUnavailable, match=r"'left' gave no valid answer .*\['a'\] .*\['a', 'b'\]"
+    ):
         client.get_action("e", ALL)
     assert right.open == {}

@@ -127,6 +127,6 @@ def test_an_answer_to_something_else_is_taken_for_none(kind: Any, reply: Any) ->
         client.start_episode("e")
         client.get_action("e", {"a": [0.0]})
 
-    with pytest.raises(ServerUnavailable, match="is of another episode or step"):
+    with pytest.raises(ServerUnavailable, match="belongs to another episode or step"):
         play()
     assert server.is_closed, "what comes next on that connection would be wrong, too"

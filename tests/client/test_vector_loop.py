@@ -193,7 +193,7 @@ class Spoilt(Around):
         ({"observations": {a: np.zeros((2, 3), np.float32) for a in "ab"}}, r"got float32 of .*3"),
         ({"observations": {a: np.zeros((2, 1), np.int64) for a in "ab"}}, "got int64"),
         ({"rewards": {"a": np.zeros(3)}}, r"rewards of agent 'a' .*shape \(2,\), got .*\(3,\)"),
-        ({"rewards": {"x": np.zeros(2)}}, r"rewards of \['x'\]"),
+        ({"rewards": {"x": np.zeros(2)}}, r"rewards came of \['x'\]"),
         ({"infos": {"a": {"score": np.zeros(3)}}}, "metric 'score' .*2 numbers"),
         ({}, "the physics"),
     ],
@@ -236,7 +236,7 @@ def test_answers_that_are_none_close_the_episodes() -> None:
             return reply
 
     world = World(Short)
-    with pytest.raises(ServerUnavailable, match=r"'right' answered steps .*shape"):
+    with pytest.raises(ServerUnavailable, match=r"'right' gave no valid answer .*shape"):
         world.play(copies(5, 5))
     assert world.left.open == {}
 

@@ -98,7 +98,7 @@ def test_a_server_of_http_alone_is_told_what_asks_by_websocket() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), HttpAlone) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         transport = WebSocketTransport(f"127.0.0.1:{server.server_port}", patience_s=0.0)
-        with pytest.raises(ServerUnavailable, match=r"501 to GET /v1/ws; .* transport='http'"):
+        with pytest.raises(ServerUnavailable, match=r"501 to GET /v1/ws, .* transport='http'"):
             ask(transport)
         server.shutdown()
 

@@ -266,7 +266,7 @@ def test_ids_are_what_their_texts_are(address: str, transport: Any) -> None:
             assert list(client.get_action(given, {0: GOOD["0"], "box": [0, 0]})) == [0, "box"]
             client.log_returns(given, {0: 1.0}, terminations={0: True})
             client.end_episode(given)
-        with pytest.raises((EpisodeMisuse, muxrl_client.EpisodeMisuse), match="called"):
+        with pytest.raises((EpisodeMisuse, muxrl_client.EpisodeMisuse), match="name"):
             client.get_action(client.start_episode(), {0: GOOD["0"], "0": GOOD["0"]})
 
 
@@ -277,14 +277,20 @@ def test_what_rllib_wrote_gets_a_sentence_and_the_episode_goes_on(address: str, 
         e = client.start_episode()
         client.get_action(e, {"box": [0, 0]})
         for call, says in (
-            (lambda: client.log_returns(e, 1.5), r"rewards are a dict by agent, .*; got 1\.5"),
+            (lambda: client.log_returns(e, 1.5), r"rewards must be a dict by agent, .*; got 1\.5"),
             (
                 lambda: client.log_returns(e, {"box": 1.0}, {}, True),
                 r"terminations .* got True; .* call end_episode\(\)",
             ),
-            (lambda: client.get_action(e, [0.1]), r"observations are a dict by agent, .*\[0.1\]"),
-            (lambda: client.log_action(e, {"box": [0, 0]}, 3), "actions are a dict by agent.* 3"),
-            (lambda: client.end_episode(e, np.zeros(2)), "observations are a dict by agent"),
+            (
+                lambda: client.get_action(e, [0.1]),
+                r"observations must be a dict by agent, .*\[0.1\]",
+            ),
+            (
+                lambda: client.log_action(e, {"box": [0, 0]}, 3),
+                "actions must be a dict by agent.* 3",
+            ),
+            (lambda: client.end_episode(e, np.zeros(2)), "observations must be a dict by agent"),
         ):
             with pytest.raises(misuse, match=says):
                 call()

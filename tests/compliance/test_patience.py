@@ -154,7 +154,7 @@ def test_another_server_in_its_place_is_refused(
     with MultiplexingClient([link.address]) as client:
         link.set("down")
         threading.Timer(0.5, replace).start()
-        with pytest.raises(ServerUnavailable, match="lost, and another server is there now"):
+        with pytest.raises(ServerUnavailable, match="lost, and now another server answers"):
             play(client)
         assert other.status().num_open_episodes == 0
         link.target = server.address

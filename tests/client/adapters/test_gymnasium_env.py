@@ -177,7 +177,7 @@ def test_tuples_of_other_lengths_are_of_one_agent() -> None:
     [
         ((0.0, False, False, {}), 1, r"its observations as a tuple of 1; its spaces have 2 parts"),
         (([1.0], False, False, {}), 2, r"its rewards as a list of 1"),
-        (({"agent_0": 1.0}, False, False, {}), 2, r"its rewards as a dict; .* array of as many"),
+        (({"agent_0": 1.0}, False, False, {}), 2, r"its rewards as a dict; .* array of 2 values"),
         ((0.0, [True] * 3, False, {}), 2, r"its terminated as a list of 3"),
         ((0.0, False, np.ones((3, 1), bool), {}), 2, r"its truncated as a ndarray of 3"),
         ((0.0, False, False, None), 2, r"its infos as a NoneType"),

@@ -198,6 +198,6 @@ class OfAnotherLength(InGymnasium):
 def test_a_mask_of_another_length_is_refused_by_name() -> None:
     simulation = simulation_of(OfAnotherLength)
     with pytest.raises(
-        SimulationError, match=r"infos of agent 'agent' has the shape \[3\], and it has 4 actions"
+        SimulationError, match=r"agent 'agent' has the shape \[3\], but the agent has 4 actions"
     ):
         simulation.reset()

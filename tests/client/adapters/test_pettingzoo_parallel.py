@@ -137,7 +137,7 @@ def test_who_comes_back_is_refused_by_name_and_who_is_done_once_more_is_not(
     env.agents.append("a0")
     env.step = lambda actions: after  # type: ignore[method-assign]
     if flag.get("a0") is False:
-        with pytest.raises(SimulationError, match=r"'a0' again.*done in this episode.*new agent"):
+        with pytest.raises(SimulationError, match=r"'a0', .*done in this episode.*new agent"):
             simulation.step({"a1": 0})
     else:
         assert simulation.step({"a1": 0}).observations.keys() == {"a1"}

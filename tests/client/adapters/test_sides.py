@@ -89,7 +89,7 @@ def test_all_parts_of_what_copies_observe_swap() -> None:
     [
         (["adversary_0", "agent_0"], "adversary_0 and agent_0 cannot swap: .* in their spaces"),
         ([["adversary_0"], ["adversary_1", "adversary_2"]], "cannot swap: their agents differ in"),
-        (["adversary_0", "adversary_*"], "an agent is on one side"),
+        (["adversary_0", "adversary_*"], "an agent can be on one side only"),
         (["adversary_0", "prey"], "side 'prey' matches no agent"),
     ],
 )

@@ -146,7 +146,7 @@ def test_the_last_state_is_in_the_infos_of_an_env_that_has_reset() -> None:
     infos = {"final_obs": {a: np.ones((2, 1), np.float32) for a in "ab"}}
     vector = adapt_vector(Batched(2, truncations=np.array([False, True]), infos=infos))
     vector.reset(0)
-    with pytest.raises(SimulationError, match=r"no 'final_state' of it"):
+    with pytest.raises(SimulationError, match=r"the infos have no 'final_state'"):
         vector.step({a: np.zeros(2, int) for a in "ab"})
 
 
@@ -219,8 +219,8 @@ class Batched(Counting):
         ({"truncations": np.array([True, False])}, "no 'final_obs'"),
         ({"truncations": {"r": np.zeros(2)}}, r"truncation of \['r'\]; .* \['a', 'b'\]"),
         ({"rewards": {"a": np.zeros(3)}}, r"reward of agent 'a' .*2 numbers.*\(3,\)"),
-        ({"observations": {"a": np.zeros((2, 1))}}, r"no observation of \['b'\]"),
-        ({"observations": np.zeros((2, 2))}, "not a dict"),
+        ({"observations": {"a": np.zeros((2, 1))}}, r"no observations of \['b'\]"),
+        ({"observations": np.zeros((2, 2))}, "expected a dict by agent"),
         ({"infos": {"a": {"action_mask": np.ones((2, 9), np.int8)}}},
          r"have an 'action_mask' now.* of reset\(\), too"),
     ],
@@ -278,9 +278,9 @@ def without_a_number() -> Counting:
 @pytest.mark.parametrize(
     ("env", "says"),
     [
-        (f"{HERE}:of_two", "num_envs=4 and has 2 copies"),
-        (f"{HERE}:without_a_number", r"gets num_envs, and it takes \(\)"),
-        (ZERO_COST, "gets num_envs.*leave vector_env out"),
+        (f"{HERE}:of_two", "num_envs=4, but has 2 copies"),
+        (f"{HERE}:without_a_number", r"called with num_envs and the kwargs {}, but it takes \(\)"),
+        (ZERO_COST, "called with num_envs.*leave out vector_env"),
     ],
 )
 def test_another_number_of_copies_is_refused(env: str, says: str) -> None:
