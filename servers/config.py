@@ -26,7 +26,7 @@ from muxrl.servers.declared import (
 )
 
 WhileLearning = Literal["auto", "serve", "wait"]
-Port = NotNegative[Annotated[int, between(0, 65_535, "must be at most 65535; 0 takes a free one")]]
+Port = NotNegative[Annotated[int, between(0, 65_535, "must be at most 65535; 0 takes a free port")]]
 _LAG = Check(
     lambda batches: batches >= 1,
     "must be at least 1; for no lag at all set while_learning: wait",

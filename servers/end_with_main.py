@@ -47,4 +47,4 @@ def _watch() -> None:
         try:
             server.stop()
         except Exception:  # the other servers must be stopped, too
-            logger.exception("stopping a server at the process's end")
+            logger.exception("a server could not be stopped at the end of its process")

@@ -68,15 +68,15 @@ def name_of(value: Any) -> str:
     if not isinstance(module, str) or not isinstance(name, str):
         raise CannotImport(
             f"{value!r} is an object without a name that another process could import; give the "
-            "class or function, and its arguments beside it"
+            "class or function, and its arguments separately"
         )
     reason = ""
     if "<lambda>" in name:
         reason = "is a lambda, which has no name"
     elif "<locals>" in name:
-        reason = "is made inside of a function"
+        reason = "is defined inside a function"
     elif module == "__main__":
-        reason = "is of the script or notebook that runs here"
+        reason = "is defined in the script or notebook that runs here"
     if reason:
         raise CannotImport(
             f"{name!r} {reason}, so no other process can import it; define it at the top of a "
@@ -85,6 +85,6 @@ def name_of(value: Any) -> str:
     path = f"{module}:{name}"
     if import_by_name(path, path) is not value:
         raise CannotImport(
-            f"{path!r} is another object than the one given, as after a reload; import it again"
+            f"{path!r} is now another object than the one given; was it reloaded? import it again"
         )
     return path

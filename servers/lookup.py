@@ -17,8 +17,8 @@ from muxrl.servers.trainers.lookup import find_trainer, registered
 # server, and names that mean another algorithm.
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("BC", "MARWIL", "CQL"), "learns from recorded data only; use PPO, DQN or SAC"),
-    "DREAMERV3": "is for one agent alone in RLlib, and a server's agents are several to it; use "
-    "PPO with use_lstm",
+    "DREAMERV3": "works for a single agent in RLlib, but a server may have several; use PPO with "
+    "use_lstm",
     "MATD3": "is called MADDPG here, whose defaults are MATD3's; use MADDPG",
 }
 

@@ -115,8 +115,8 @@ class RunService:
         path = Path(asked.path)
         if not path.is_absolute() or "\0" in asked.path:
             raise ValueMismatch(
-                f"a checkpoint goes into a folder that is named absolutely, not {asked.path!r}: "
-                "a run and its servers may be in different folders"
+                f"a checkpoint's folder needs an absolute path, not {asked.path!r}: a run and its "
+                "servers may have different working directories"
             )
         try:
             return self.save(path, asked.timeout_s, asked.taken)

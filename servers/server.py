@@ -363,8 +363,8 @@ def _serve_until(
 
 def _taken(folder: Path, server_id: str) -> ServerProblem:
     return ServerProblem(
-        f"server {server_id!r} is being served from {str(folder)!r} already, by another process, "
-        "and would overwrite its checkpoints; end that one, or give another --run-dir"
+        f"another process already serves {server_id!r} from {str(folder)!r}, and the two would "
+        "overwrite each other's checkpoints; end that process, or give another --run-dir"
     )
 
 
@@ -373,7 +373,7 @@ def _save(server: PolicyServer, checkpoint: Path) -> None:
     try:
         server.policies.save(checkpoint)
     except (StillLearning, ServerProblem, OSError) as error:
-        logger.warning("no checkpoint, and the next one when it is due: %s", error)
+        logger.warning("no checkpoint was written; the next one will be when it is due: %s", error)
 
 
 def _to_resume(plan: ServerPlan, run_dir: Path | None, *, resume: bool) -> ServerPlan:
@@ -388,16 +388,16 @@ def _to_resume(plan: ServerPlan, run_dir: Path | None, *, resume: bool) -> Serve
             return plan
         raise ServerProblem(
             f"server {plan.server_id!r} has a checkpoint, {str(newest)!r}, which would be "
-            "overwritten; go on from it with --resume, or give another --run-dir"
+            "overwritten; continue from it with --resume, or give another --run-dir"
         )
     if run_dir is None:
         raise ServerProblem(
-            f"server {plan.server_id!r} has nothing to go on from: --resume needs --run-dir, the "
+            f"server {plan.server_id!r} has nothing to resume: --resume needs --run-dir, the "
             "folder that has its checkpoint"
         )
     if newest is None:
         raise ServerProblem(
             f"server {plan.server_id!r} has no checkpoint in {str(run_dir)!r}; leave out --resume "
-            "to begin anew"
+            "to start from scratch"
         )
     return dataclasses.replace(plan, resume_from=str(newest.absolute()), initialize_from="")

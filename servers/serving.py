@@ -71,7 +71,7 @@ def run(make: Callable[..., Any], address: str = "", *, token: str = "") -> None
         )
     if not token:
         raise ValueError(
-            f"muxrl.serving needs a token, which whoever asks it has to send; put it into {TOKEN}"
+            f"muxrl.serving needs a token, which every request has to send; put it into {TOKEN}"
         )
     stop = stop_by_signals()
     try:
@@ -167,7 +167,7 @@ class Serving:
         if plan.groups and not self._entry.seating.is_joint:
             raise ServerProblem(
                 f"server {plan.server_id!r} has groups ({listed(plan.groups)}), but {self.name} "
-                "learns for each agent alone; leave out the groups, or set its forms_teams"
+                "learns for each agent alone; leave out the groups, or set the class's forms_teams"
             )
         plan = self._entry.seating.with_groups(plan)
         if not self._entry.asks_for_state:

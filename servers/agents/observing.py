@@ -282,7 +282,8 @@ class Observing:
         """
         for policy_id, kinds in self._by_policy.items():
             name = (names or {}).get(policy_id, policy_id)
-            _set_states(kinds, state["policies"].get(name, {}), f"policy {name!r}")
+            whose = f"the observations of policy {name!r}"
+            _set_states(kinds, state["policies"].get(name, {}), whose)
         if has_states:
             _set_states(self._states, state["states"], "the global state")
 
@@ -293,7 +294,7 @@ def _set_states(
     for kind, normalizer in kinds.items():
         if kind not in states:
             raise ValueError(
-                f"it has no statistics of {kind} observations for {whose}, only of "
-                f"{', '.join(states) or 'none'}; is it the same task?"
+                f"the checkpoint has no statistics of {whose} for {kind}, only for "
+                f"{', '.join(states) or 'nothing'}; is it the same task?"
             )
         normalizer.set_state(states[kind])

@@ -75,7 +75,7 @@ class RunningStatistics:
         mean, squares = (np.asarray(state[key], np.float64) for key in ("mean", "squares"))
         if mean.shape != self.mean.shape or squares.shape != self.mean.shape:
             raise ValueError(
-                f"the statistics are of arrays of the shape {list(mean.shape)}, and here they are "
-                f"{list(self.mean.shape)}"
+                f"the saved statistics are of arrays of the shape {list(mean.shape)}, but arrays "
+                f"of the shape {list(self.mean.shape)} are needed"
             )
         self.count, self.mean, self._squares = int(state["count"]), mean, squares

@@ -189,10 +189,13 @@ class Seating:
         num_actions = sum(action_form(actions).choices)
         if num_actions and flat_size(mask) == num_actions and not isinstance(mask, Discrete):
             return None
-        expected = f"{num_actions} numbers" if num_actions else "none, where none is an integer"
+        expected = (
+            f"{num_actions} numbers" if num_actions else "no mask for actions without choices"
+        )
         return (
             f"agent {agent_id!r} observes the action mask {mask}, but acts {actions}; a mask has "
-            f"one number for each action, of several choices one choice after another: {expected}"
+            "one number for each action (of several choices, one choice after another): expected "
+            f"{expected}"
         )
 
     def unread(self, about: Mapping[str, Any]) -> frozenset[str]:

@@ -81,7 +81,7 @@ def save_checkpoint(
     """
     path = path.absolute()
     if path.is_dir() and any(path.iterdir()) and not (path / ABOUT_FILE).exists():
-        raise FileExistsError(f"{path} is there, and is no checkpoint that could be replaced")
+        raise FileExistsError(f"{path} exists and is not a checkpoint, so it is not replaced")
     half = path.with_name(f".{path.name}{_HALF}")
     shutil.rmtree(half, ignore_errors=True)  # left by a process that was killed
     half.mkdir(parents=True)
@@ -211,8 +211,9 @@ class Checkpoint:
             raise AlgorithmProblem(_no_checkpoint(path))
         if (path / _OF_RLLIB).is_dir() or about.get("format") in _BEFORE:
             raise AlgorithmProblem(
-                f"checkpoint {str(path)!r} is of a muxrl that wrote RLlib's files, which this one "
-                "does not read: train the policies again, or export them with that one"
+                f"checkpoint {str(path)!r} was written by an older muxrl, as files of RLlib, which "
+                "this one does not read: train the policies again, or export them with the older "
+                "one"
             )
         if problem := format_problem(about.get("format"), _FORMAT):
             raise AlgorithmProblem(f"the {ABOUT_FILE} of checkpoint {str(path)!r} {problem}")
@@ -248,8 +249,8 @@ class Checkpoint:
         if differences:
             shown = "; ".join(differences[:_MOST_LISTED])
             raise AlgorithmProblem(
-                f"it is of another server: {shown}; go on with the config that it was trained "
-                "with, or take its policies only, with initialize_from"
+                f"it is the checkpoint of another server: {shown}; resume with the config that it "
+                "was trained with, or take only its policies, with initialize_from"
             )
 
     def check_same_policies(self, plan: ServerPlan) -> None:
@@ -319,7 +320,8 @@ class Checkpoint:
 
 
 def _differences(what: str, theirs: Any, ours: Any) -> list[str]:
-    """Returns the differences with their paths, such as "agents.a.policy is x there and y here"."""
+    """Returns the differences with their paths, such as "lr is x in the checkpoint, y in the "
+    "config"."""
     if theirs == ours:
         return []
     if isinstance(theirs, dict) and isinstance(ours, dict):
@@ -330,7 +332,7 @@ def _differences(what: str, theirs: Any, ours: Any) -> list[str]:
                 f"{what}.{key}", theirs.get(key, "absent"), ours.get(key, "absent")
             )
         ]
-    return [f"{what} is {_shown(theirs)} there and {_shown(ours)} here"]
+    return [f"{what} is {_shown(theirs)} in the checkpoint, {_shown(ours)} in the config"]
 
 
 def _shown(value: Any) -> str:
@@ -350,19 +352,23 @@ def policy_mismatches(what: str, about: Mapping[str, Any], plan: ServerPlan) -> 
         plan: of the server that is to begin with its weights.
     """
     if str(about.get("algorithm")).lower() != plan.algorithm.lower():
-        yield f"{what} is of {about.get('algorithm')}, and the server is {plan.algorithm}"
+        yield (
+            f"{what} was trained with {about.get('algorithm')}, but the server's algorithm is "
+            f"{plan.algorithm}"
+        )
         return
     for part in READ_ALIKE:
         if about[part] != getattr(plan, part):
             yield (
-                f"{what} was trained with {part}: {json.dumps(about[part])}, and the server has "
+                f"{what} was trained with {part}: {json.dumps(about[part])}, but the server has "
                 f"{json.dumps(getattr(plan, part))}; give the server the same"
             )
     saved: dict[str, list[Mapping[str, Any]]] = {}
     for one in about["agents"].values():
         saved.setdefault(one["policy"], []).append(one)
     if unknown := plan.initialize_policies.keys() - {a.policy_id for a in plan.agents.values()}:
-        yield f"initialize_policies names {listed(sorted(unknown))}, no policy of this server"
+        names = listed(sorted(unknown))
+        yield f"initialize_policies names {names}, but this server has no such policy"
     refused = set()
     for agent_id, agent in plan.agents.items():
         source = plan.initialize_policies.get(agent.policy_id, agent.policy_id)
@@ -371,8 +377,8 @@ def policy_mismatches(what: str, about: Mapping[str, Any], plan: ServerPlan) -> 
         if source not in saved:
             refused.add(agent.policy_id)
             yield (
-                f"{what} has no policy {source!r}, it has {listed(saved)}; say which one "
-                f"{agent.policy_id!r} begins with: initialize_policies: "
+                f"{what} has no policy {source!r}, only {listed(saved)}; name the one that "
+                f"{agent.policy_id!r} begins with, as in initialize_policies: "
                 f"{{{agent.policy_id}: {min(saved)}}}"
             )
             continue
@@ -407,5 +413,5 @@ def _no_checkpoint(path: Path) -> str:
     inside = sorted(str(note.parent.relative_to(path)) for note in notes)
     shown = ", ".join(map(repr, inside[:_MOST_LISTED]))
     return f"{str(path)!r} is no checkpoint: it has no {ABOUT_FILE}" + (
-        f"; did you mean one of those in it: {shown}?" if inside else ""
+        f"; did you mean one of the checkpoints inside: {shown}?" if inside else ""
     )

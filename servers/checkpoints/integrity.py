@@ -28,7 +28,7 @@ def damage_of(path: Path, expected: str) -> str:
             return ""
     except OSError as error:
         return f"{path} cannot be read: {error.strerror or error}"
-    return f"{path} is not what was written: its SHA-256 differs from the manifest's"
+    return f"{path} has changed since it was written: its SHA-256 differs from the manifest's"
 
 
 def damage_of_server(path: Path, but: Collection[str] = ()) -> str:

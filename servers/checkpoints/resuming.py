@@ -111,14 +111,14 @@ def as_begun(plan: ServerPlan, defaults: Mapping[str, Any]) -> ServerPlan:
     Raises:
         ServerProblem: there is no such checkpoint, or it is of another server.
     """
-    with raised_by(plan, "go on from", plan.resume_from):
+    with raised_by(plan, "resume from", plan.resume_from):
         checkpoint = Checkpoint.open(Path(plan.resume_from))
         checkpoint.check_resumable(plan)
         settings = checkpoint.settings_as_begun(plan, defaults)
     kept = [f"{name}: {settings[name]}" for name in settings if name not in plan.settings]
     if kept:
         logger.info(
-            "server %r goes on with defaults that have changed since it began: %s",
+            "server %r keeps the defaults that it began with, although they have changed since: %s",
             plan.server_id,
             ", ".join(kept),
         )

@@ -58,7 +58,7 @@ def _without_arrays(value: Any, arrays: list[np.ndarray]) -> Any:
         return {_ARRAY: len(arrays) - 1}
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
-            raise TypeError(f"a dict with keys {list(value)[:3]}, not all texts, cannot be saved")
+            raise TypeError(f"a dict with keys {list(value)[:3]}, not all strings, cannot be saved")
         return {key: _without_arrays(entry, arrays) for key, entry in value.items()}
     if isinstance(value, tuple):
         return {_TUPLE: [_without_arrays(entry, arrays) for entry in value]}

@@ -274,8 +274,8 @@ def _reward(seat: Seat, rewards: Mapping[str, float]) -> float:
 
 def _no_final_observation(agent_id: str) -> ValueMismatch:
     return ValueMismatch(
-        f"agent {agent_id!r} was truncated without its final observation, which its value is "
-        "bootstrapped from",
+        f"agent {agent_id!r} was truncated without its final observation, from which its value is "
+        "bootstrapped",
         agent_id=agent_id,
         expected=f"final_observations[{agent_id!r}]",
         got="none",

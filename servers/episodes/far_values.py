@@ -67,8 +67,8 @@ class FarValues:
         a, verb = ("an", "holds") if what == "observation" else ("a", "is")
         self._warnings.add(
             f"far {what}s",
-            f"{a} {where} {verb} {number:.3g}, and the largest of the {num} before it was "
-            f"{before:.3g}: is it a mistake? limits.max_abs_{what} refuses larger ones",
+            f"{a} {where} {verb} {number:.3g}, but the largest number in the {num} {what}s before "
+            f"was {before:.3g}: is it a mistake? limits.max_abs_{what} can refuse such numbers",
         )
 
 

@@ -123,14 +123,17 @@ class PlayedCheck:
         for step in item.steps:
             if step.episode_id != item.episode_id:
                 raise ValueMismatch(
-                    f"a step of episode {step.episode_id[:40]!r} is among those of another one"
+                    f"a step of episode {step.episode_id[:40]!r} came among steps of another "
+                    "episode"
                 )
             if not step.observations:
-                raise ValueMismatch(f"t={step.t} was played, and no agent observes in it")
+                raise ValueMismatch(
+                    f"no agent observes in step t={step.t}, which came as played by a client"
+                )
             if step.logged_actions.keys() != step.observations.keys() or step.logged_log_probs:
                 raise ValueMismatch(
-                    f"t={step.t} was played, so it has a logged action of each agent that "
-                    "observes, and no log-probabilities",
+                    f"step t={step.t} was played by a client with local inference, so it needs a "
+                    "logged action of each agent that observes, and no log-probabilities",
                     expected=f"actions of {list(step.observations)}",
                     got=f"actions of {list(step.logged_actions)}",
                 )
@@ -139,9 +142,9 @@ class PlayedCheck:
         if self._max_lag is not None:
             columns = {a: self._columns(a, item.logits.get(a), n) for a, n in counts.items()}
         elif item.logits:
-            raise ValueMismatch("there are logits, and its learner reads none")
+            raise ValueMismatch("logits came, but the server's learner reads none")
         if more := item.logits.keys() - columns.keys():
-            raise ValueMismatch(f"there are logits of agents that did not act: {sorted(more)}")
+            raise ValueMismatch(f"logits came of agents that did not act: {sorted(more)}")
         states = self._read_states(item.states, counts.keys())
         if is_stale:
             for _, log_probs in columns.values():
@@ -191,12 +194,12 @@ class PlayedCheck:
         """
         if self._problem:
             raise ValueMismatch(
-                f"it takes no steps in which a client acted by itself: {self._problem}"
+                f"it takes no steps that a client played with local inference: {self._problem}"
             )
         newest = self.version()
         if not 0 <= version <= newest:
             raise ValueMismatch(
-                f"it never had weights of version {version}; was it started again?",
+                f"it never had weights of version {version}; was it restarted?",
                 expected=f"0 to {newest}",
                 got=str(version),
             )
@@ -216,7 +219,8 @@ class PlayedCheck:
         needed = {s for s, state in known.items() if not set(state.members).isdisjoint(acted)}
         if not needed <= given.keys() <= known.keys():
             raise ValueMismatch(
-                "the recurrent states after the last of these steps have to come with them",
+                "steps that a client played must come with the recurrent states after the last of "
+                "them",
                 expected=f"states of {sorted(needed)}",
                 got=f"states of {sorted(given)}",
             )

@@ -64,10 +64,12 @@ class Reading:
         layout = self.layout(item)
         _check_rows("t", item.t, (lead,))
         if item.t.dtype.kind not in "iu" or lead == 0:
-            raise MalformedMessage("rows have an integer t for each of at least one episode")
+            raise MalformedMessage(
+                "a step in rows needs at least one episode, and an integer t for each"
+            )
         if item.t.dtype != _INT64:  # in 8 bits, 0 would follow 255
             if item.t.max() > _LAST_T:
-                raise MalformedMessage(f"there is no t={item.t.max()}")
+                raise MalformedMessage(f"t={item.t.max()} is too large a number of a step")
             item.t = item.t.astype(_INT64)
         if item.rewards is not None:
             _check_rows("rewards", item.rewards, (lead, len(layout.agents)))
@@ -197,7 +199,7 @@ def _check_kinds(what: str, kinds: Sequence[Kind], rows: Sequence[Any], lead: in
     """Raises `MalformedMessage` unless these are rows for each kind of space."""
     if len(rows) != len(kinds):
         raise MalformedMessage(
-            f"rows of {len(kinds)} kinds of {what} are expected, of {len(rows)} came"
+            f"rows of {what} came for {len(rows)} spaces, but the step's agents have {len(kinds)}"
         )
     for kind, own in zip(kinds, rows, strict=True):
         for leaf in leaves(kind.space, own):
@@ -211,8 +213,8 @@ def _check_rows(what: str, rows: Any, shape: tuple[int, ...], *, is_whole: bool 
     if isinstance(rows, np.ndarray) and (of_rows if is_whole else of_rows[: len(shape)]) == shape:
         return
     raise MalformedMessage(
-        f"{what} in rows: an array of shape {shape}{'' if is_whole else ' and more'} was expected; "
-        "rows are for msgpack, a step in JSON has dicts by agent",
+        f"{what} of a step in rows must be an array of shape {shape}"
+        f"{'' if is_whole else ' and more'}; rows need msgpack, in JSON a step has dicts by agent",
         expected=f"shape {shape}",
         got=f"shape {of_rows}" if isinstance(rows, np.ndarray) else type(rows).__name__,
     )

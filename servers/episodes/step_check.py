@@ -127,8 +127,8 @@ class StepCheck:
         if done and not self._agents_return and (back := observations.keys() & done):
             agent_id = min(back)
             raise ValueMismatch(
-                f"agent {agent_id!r} is done in this episode and cannot observe again; "
-                "one that comes back needs a new agent id, a new episode, or simulation.respawn",
+                f"agent {agent_id!r} is done in this episode and cannot observe again; an agent "
+                "that returns needs a new agent id, a new episode, or simulation.respawn",
                 agent_id=agent_id,
                 expected="observations of agents that are not done",
                 got=f"an observation of {agent_id!r}",
@@ -227,7 +227,7 @@ class StepCheck:
                 )
             low, high = log_prob_range(self._action_spaces[agent_id])
             if not low <= log_prob <= high:
-                hint = "; is it a probability? its logarithm is wanted" if log_prob > 0 else ""
+                hint = "; is it a probability? send its logarithm" if log_prob > 0 else ""
                 raise ValueMismatch(
                     f"the log-probability of agent {agent_id!r}'s logged action is "
                     f"{log_prob}{hint}",
@@ -257,7 +257,7 @@ class StepCheck:
             elif not -most <= reward <= most:
                 reason = (
                     f"{reward:g}, larger than limits.max_abs_reward, {most:g}; is it a mistake, or "
-                    "rewards to scale down?"
+                    "should rewards be scaled down?"
                 )
                 expected, got = f"{-most:g} to {most:g}", f"{reward:g}"
             else:
@@ -290,8 +290,8 @@ class StepCheck:
         if alive := given.keys() - done:
             agent_id = min(alive)
             raise ValueMismatch(
-                f"a late reward of agent {agent_id!r} came, who is not done in this episode; what "
-                "followed from an action is in rewards",
+                f"a late reward came of agent {agent_id!r}, which is not done in this episode; "
+                "send the reward of an agent that still acts in 'rewards'",
                 agent_id=agent_id,
                 expected="late_rewards of agents that are done",
                 got=f"one of {agent_id!r}",

@@ -189,7 +189,7 @@ class Steps:
         if item.t != t:
             raise OutOfOrder(
                 f"episode {item.episode_id} has seen {t} steps on server "
-                f"{self._plan.server_id!r}, the end says {item.t}; was a step lost?",
+                f"{self._plan.server_id!r}, but its end has t={item.t}; was a step lost?",
                 expected=f"t={t}",
                 got=f"t={item.t}",
             )

@@ -62,14 +62,14 @@ client that lost an answer asks again before so many more episodes have ended: o
 few steps a thousand end each second."""
 BROKEN = "episodes that cannot be processed"
 _PAID_LATE = (
-    "{who!r} was paid after its end, in episode {episode_id} for the first time: that counts in "
-    "its return, and no action learns from it; did its end come too early?"
+    "{who!r} got a reward after its end, for the first time in episode {episode_id}: the reward "
+    "counts in its return, but no action learns from it; was the agent ended too early?"
 )
 _REASON_CHARS = 200
 """Most characters to remember of the reason why an episode was aborted."""
 _ABORT_LOG_S = 10.0
 """Least time between two aborts that are logged, as for refusals."""
-_STALE = "a client has played with weights too old for the loss, which leaves its actions out"
+_STALE = "a client has played with weights that are too old, so the loss leaves its actions out"
 
 
 class EpisodeStore:
@@ -217,7 +217,7 @@ class EpisodeStore:
         try:
             yield
         except Exception as error:  # noqa: BLE001, it is logged
-            reason = "cannot be processed and is closed, by an error in the server itself"
+            reason = "was closed because of an error in the server itself"
             table, slot = self._table, self._table.slot_of.get(episode_id)
             if slot is not None:  # else it has just ended
                 self.counts.num_aborted += table.modes[slot].is_training

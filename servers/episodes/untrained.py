@@ -27,14 +27,14 @@ def untrained_seats(
     server = f"server {plan.server_id!r}"
     if not plan.keeps_untrained:
         raise ValueMismatch(
-            f"{server} has not kept the weights that it began with, so that no agent can be "
-            "untrained; a run's servers do for evaluation.should_compare_untrained",
+            f"{server} has not kept the weights that it began with, so that no agent can act "
+            "untrained; a run's servers keep them for evaluation.should_compare_untrained",
             expected="no untrained agents",
             got=f"untrained: {item.untrained}",
         )
     if item.mode != "eval":
         raise ValueMismatch(
-            f"{server} would learn from agents that act untrained",
+            f"{server} would learn from agents that act untrained in an episode of this mode",
             expected="mode 'eval' with untrained agents",
             got=f"mode {item.mode!r}",
         )
@@ -56,8 +56,8 @@ def untrained_seats(
             found.add(seat.seat_id)
         elif part := wanted.intersection(acting):
             raise ValueMismatch(
-                f"the members of group {seat.seat_id!r} act together, so that they are "
-                "untrained all or none",
+                f"the members of group {seat.seat_id!r} act together, so either all or none of "
+                "them can act untrained",
                 expected=f"{list(acting)}, or none of them",
                 got=f"untrained: {sorted(part)}",
             )

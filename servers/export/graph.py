@@ -31,7 +31,7 @@ from muxrl.servers.trainers.interface import PolicySpec
 
 ACTION = "action"
 STATE_IN, STATE_OUT = "state_in.", "state_out."
-_SEPARATE = "give members that differ policies of their own"
+_SEPARATE = "give each kind of member a policy of its own"
 
 
 class ServerRow(NamedTuple):
@@ -156,14 +156,14 @@ class PolicyGraph(nn.Module):
         self._is_padded = len(looks) > 1 or sizes != (obs_dim, num_actions)
         if self._is_padded and not self._chooses:
             raise CannotExport(
-                "its members are not alike, and one file has one observation and one action; "
-                + _SEPARATE
+                "its members differ in their spaces, but a file has one observation and one "
+                "action; " + _SEPARATE
             )
         if self._is_padded and frame_stack > 1:
             raise CannotExport(
-                "its members are not alike, so that their file takes observations flattened and "
-                f"padded, and these are {frame_stack} at once (frame_stack), padded as a "
-                f"whole; {_SEPARATE}"
+                "its members differ in their spaces, so the file would take each observation "
+                f"flattened and padded, but with frame_stack: {frame_stack} the server pads all "
+                f"stacked observations as a whole; {_SEPARATE}"
             )
         forms = [seating.action_form(plan.agents[agent_id]) for agent_id in self.agents]
         causes = {
@@ -172,8 +172,8 @@ class PolicyGraph(nn.Module):
         }
         if not all(form.is_plain for form in forms) and any(causes.values()):
             raise CannotExport(
-                "its file would choose, or be told, an action by its number from 0 on, which for "
-                f"{agent.action_space} is none of the simulation's; "
+                "the file would write, or read, an action as a number from 0 on, but the "
+                f"simulation's actions are {agent.action_space}; "
                 + " and ".join(remedy for remedy, applies in causes.items() if applies)
             )
         as_sent = Observing(
@@ -202,15 +202,15 @@ class PolicyGraph(nn.Module):
         for agent_id, other in readings.items():
             if self._is_padded and other is not None:
                 raise CannotExport(
-                    "its members are not alike, so that their file takes observations flattened "
-                    f"and padded, and those of {agent_id!r} are scaled or normalised in a way of "
-                    f"their own; {_SEPARATE}"
+                    "its members differ in their spaces, so the file would take observations "
+                    f"flattened and padded, but the observations of {agent_id!r} are scaled or "
+                    f"normalised in a way of their own; {_SEPARATE}"
                 )
         for agent_id, other in others:
             if (reading and reading.key) != (other and other.key):
                 raise CannotExport(
-                    f"it reads the observations of {first!r} and {agent_id!r} by bounds of their "
-                    "own; give them policies of their own"
+                    f"it scales or normalises the observations of {first!r} and {agent_id!r} "
+                    "differently; give each agent a policy of its own"
                 )
         return reading
 

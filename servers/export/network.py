@@ -42,7 +42,7 @@ class Network(nn.Module):
         name = type(trainer).__name__
         if not callable(getattr(trainer, NETWORK, None)):
             if is_team:
-                raise CannotExport(f"{name} acts for a team, and a file acts for one agent")
+                raise CannotExport(f"{name} acts for a team, but a file acts for one agent")
             raise CannotExport(
                 f"{name} has no method {NETWORK}(), which returns the torch module behind act()"
             )
@@ -94,8 +94,8 @@ class Network(nn.Module):
             scores = self.module(*parts)
         if scores.shape[1:] != (scores.shape[-1] if self.greedy else width,):
             raise CannotExport(
-                f"{type(self.module).__name__} returns {list(scores.shape[1:])} for an "
-                f"observation, and {[width]} is needed for {what}"
+                f"{type(self.module).__name__} returns scores of the shape "
+                f"{list(scores.shape[1:])} for an observation, but {what} needs {[width]}"
             )
         return scores, after
 

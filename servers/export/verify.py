@@ -222,7 +222,7 @@ class Verification:
             )
         if not self._is_same(row.action, action, scores, allowed):
             raise Differs(
-                f"agent {row.agent_id!r}: the server does {row.action}, the file {action}"
+                f"agent {row.agent_id!r}: the server chose {row.action}, the file {action}"
             )
 
     def _is_same(self, server: Any, file: np.ndarray, scores: np.ndarray, allowed: float) -> bool:

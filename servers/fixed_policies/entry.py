@@ -113,7 +113,7 @@ class FixedAlgorithm(Algorithm):
 
     def find_config_problems(self, config: ServerConfig) -> Iterator[str]:
         if config.while_learning == "wait":
-            yield (f"{self.name} does not learn, so nobody waits for it; leave out while_learning")
+            yield f"{self.name} does not learn, so simulations never wait; leave out while_learning"
         if config.rl_module:
             yield f"{self.name} has no networks of its own; leave out rl_module"
         for name in ("normalize_observations", "normalize_rewards"):
@@ -210,14 +210,14 @@ class FrozenAlgorithm(FixedAlgorithm):
         path = self.given["checkpoint"]
         if path and not isinstance(path, str):
             raise AlgorithmProblem(
-                f"{self.name}'s setting 'checkpoint' is the folder of one checkpoint, not "
+                f"{self.name}'s setting 'checkpoint' must be the folder of one checkpoint, not "
                 f"{path!r}; POOL draws one of several for each episode, of members such as "
                 "{first: {algorithm: FROZEN, checkpoint: FOLDER}}; to act with several at once, "
                 "give each a server of its own"
             )
         if not path:
             raise AlgorithmProblem(
-                f"{self.name} needs the setting 'checkpoint', the folder of one, such as "
+                f"{self.name} needs the setting 'checkpoint', a checkpoint's folder, such as "
                 "runs/NAME/checkpoints/last/SERVER"
             )
         checkpoint = Checkpoint.open(Path(path))
@@ -257,7 +257,8 @@ class PoolAlgorithm(FixedAlgorithm):
     def _read_settings(self) -> None:
         if self.given["draw"] not in _DRAWS:
             raise AlgorithmProblem(
-                f"POOL's setting 'draw' is one of {', '.join(_DRAWS)}, not {self.given['draw']!r}"
+                f"POOL's setting 'draw' must be one of {', '.join(_DRAWS)}, not "
+                f"{self.given['draw']!r}"
             )
         if (self.given["draw"] in KINDS) != bool(self.given["games"]):
             raise AlgorithmProblem(
@@ -284,7 +285,10 @@ class PoolAlgorithm(FixedAlgorithm):
         # It may end in "@ENV_STEPS", as a run names snapshots, which are one entry in its metrics.
         name = re.sub(r"@[0-9]+$", "", str(entry)) if is_read and "algorithm" in given else entry
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,49}", str(name)):
-            raise AlgorithmProblem("it names metrics; use letters, digits, '_', '-' and '.'")
+            raise AlgorithmProblem(
+                "its name becomes a part of the names of metrics; use letters, digits, '_', '-' "
+                "and '.', at most 50"
+            )
         kinds = [kind for kind in (*_FROM, "algorithm") if is_read and kind in given]
         if len(kinds) != 1:
             raise AlgorithmProblem(
@@ -309,7 +313,7 @@ class PoolAlgorithm(FixedAlgorithm):
                 raise AlgorithmProblem(f"has no setting {key!r}{suggestion(key, names)}")
         read = {**known, **read}
         if not isinstance(read[kinds[0]], str):
-            raise AlgorithmProblem(f"{kinds[0]} names a server, not {read[kinds[0]]!r}")
+            raise AlgorithmProblem(f"{kinds[0]} must name a server, not {read[kinds[0]]!r}")
         if "last" in read:
             read["last"] = read_as("last", read["last"], int)
             if read["last"] < 1:

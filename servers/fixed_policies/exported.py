@@ -79,8 +79,9 @@ def export_checkpoint(
         except Differs as error:
             raise Differs(
                 f"{what} was not exported: in ONNX Runtime it does not act as the server does: "
-                f"{error}; by a hair: large observations or weights cost digits, allow for them "
-                "with --tolerance; else another version of torch or onnxscript may do it right"
+                f"{error}; if the difference is tiny, it is the rounding of large observations or "
+                "weights, which a larger --tolerance allows; else try another version of torch or "
+                "onnxscript"
             ) from error
         folder.mkdir(parents=True, exist_ok=True)
         half = path.with_suffix(".half")

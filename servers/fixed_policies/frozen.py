@@ -260,8 +260,8 @@ class FrozenPolicies:
 
     def _no_policy(self, policy_id: str, name: str) -> str:
         return (
-            f"checkpoint {str(self._checkpoint.path)!r} has no policy {name!r}, it has "
-            f"{', '.join(self.spaces)}; say which is which with the setting 'policies', as "
+            f"checkpoint {str(self._checkpoint.path)!r} has no policy {name!r}, only "
+            f"{', '.join(self.spaces)}; name the right one in the setting 'policies', as in "
             f"{{{policy_id}: {next(iter(self.spaces), '...')}}}"
         )
 

@@ -133,9 +133,9 @@ class LoadedPolicy:
         if found is not None:
             return found
         raise AlgorithmProblem(
-            f"the policy of agent {self._agent_id!r} gives its actions, {self._action_space}, "
-            f"no probabilities; those of {_able('probabilities')} do, if actions are Discrete, and "
-            "those of a trainer of one's own with a method probabilities(rows)"
+            f"the policy of agent {self._agent_id!r} gives no probabilities of its actions, "
+            f"{self._action_space}; policies of {_able('probabilities')} do, if actions are "
+            "Discrete, and policies of your own trainer with a method probabilities(rows)"
         )
 
     def value(self, observation: Any, state: Any = None) -> float:
@@ -157,9 +157,9 @@ class LoadedPolicy:
         found = self._value(observation, state)
         if found is None:
             raise AlgorithmProblem(
-                f"no critic values what agent {self._agent_id!r} observes; those of "
-                f"{_able('value')} do, off-policy ones with Discrete actions, and a trainer of "
-                "one's own with a method value(rows)"
+                f"no critic can value the observations of agent {self._agent_id!r}; critics of "
+                f"{_able('value')} can (of off-policy ones, if actions are Discrete), and your own "
+                "trainer with a method value(rows)"
             )
         policies, policy_id = self._saved.policies, self._seat.policy_id
         return float(found) * policies.reward_deviation(self._saved.plan, policy_id)
@@ -176,8 +176,8 @@ class LoadedPolicy:
         trainer = critics.actors.learners[seat.policy_id]
         if before is not None and getattr(trainer, "critic_remembers", False):
             raise AlgorithmProblem(
-                f"the critic of agent {self._agent_id!r} remembers the states of its episode, "
-                "which acting does not tell it; it values the first step alone"
+                f"the critic of agent {self._agent_id!r} is recurrent, and acting does not update "
+                "its memory, so it can value only the first step of an episode"
             )
         given = None if isinstance(state, Mapping) else state
         return critics.actors.query("value", self._episode.look(seen, given, seat).asked())
@@ -197,14 +197,14 @@ class LoadedPolicy:
         elif not others or split_state(agent.observation_space)[1] is not None:
             return {}
         else:
-            wanted = f"what {', '.join(others)} observe, of those who act, by agent, unstacked"
+            wanted = f"the observations of {', '.join(others)}, if they act, as a dict, unstacked"
             is_right = observed and state.keys() <= set(others)
             is_right = is_right and self._seat.frame_stack == 1
         if not is_right:
             got = "nothing" if state is None else f"{type(state).__name__} of {np.shape(state)}"
             raise AlgorithmProblem(
-                f"the critic of agent {self._agent_id!r} also reads {wanted}: give "
-                f"value(observation, state) that, not {got}"
+                f"the critic of agent {self._agent_id!r} also reads {wanted}: pass this to "
+                f"value(observation, state) as the state; got {got}"
             )
         return state if observed else {}
 
@@ -278,8 +278,8 @@ def load_checkpoint(path: Path) -> dict[str, LoadedPolicy]:
         return load_policies(plan, **checkpoint.about["settings"])
     if plan.algorithm in FIXED_NAMES:
         raise NoFunction(
-            f"server {plan.server_id!r} is {plan.algorithm}, which is no function of what an agent "
-            "observes; a policy that learned is, and a FROZEN one",
+            f"server {plan.server_id!r} is {plan.algorithm}, whose policies are no functions of an "
+            "agent's observation; policies that have learned are, and FROZEN ones",
             list(plan.agents),
         )
     return _policies_of(checkpoint, plan, {})
@@ -310,8 +310,8 @@ def _policies_of(
     teams = {seat.policy_id for seat in seats.values() if len(seat.agents) > 1}
     if any(not hasattr(saved.inference.acting(policy_id), "network") for policy_id in teams):
         raise NoFunction(
-            f"{checkpoint.algorithm} acts for a team at once, and these are policies of one agent "
-            "each; a FROZEN server acts for the team",
+            f"{checkpoint.algorithm} acts for a whole team at once, so there are no policies of "
+            "single agents; a FROZEN server can act for the team",
             list(plan.agents),
         )
     seat_of = {member: seat for seat in seats.values() for member in seat.members}

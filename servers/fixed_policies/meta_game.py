@@ -52,14 +52,14 @@ class MetaGame:
         """
         if kind == NASH:
             if not self.is_zero_sum:
-                return "the roles' returns have no constant sum, which alpha_rank does not need"
+                return "the roles' returns have no constant sum, which nash needs; try alpha_rank"
             first, second = self._payoffs
             return _equilibrium(first), _equilibrium(second.T)
         if problem := alpha_rank_problem():
             return problem
         if self._payoffs[0].size > _MOST_PAIRS and not self._is_symmetric:
             return (
-                f"more than {_MOST_PAIRS:,} pairs would take too long; have fewer (of a league: "
+                f"more than {_MOST_PAIRS:,} pairs would take too long; use fewer (in a league: "
                 "opponents.last)"
             )
         return self._alpha_rank()

@@ -184,7 +184,8 @@ class PlainActing(Acting):
                     raise ValueError(f"{action} is outside the bounds {low} to {high}")
         except ValueError as error:
             raise PolicyFailed(
-                f"the policy of agent {agent_id!r} gave no action of its space at t={t}: {error}"
+                f"the policy of agent {agent_id!r} returned no action of its space at t={t}: "
+                f"{error}"
             ) from None
         return action
 
@@ -232,7 +233,7 @@ def scripted(plan: ServerPlan, settings: Mapping[str, Any]) -> MakePolicy:
         if not callable(policy):
             raise AlgorithmProblem(
                 f"policy {path!r} made {_kind_of(policy)} for agent {agent_id!r}; expected "
-                "something to call with an observation, that returns an action"
+                "a function of an observation that returns an action"
             )
         # A copy, since the policy may write into it, and values of a message are read-only.
         return lambda observation: policy(copy.deepcopy(observation))
@@ -252,7 +253,7 @@ def find_script(path: str) -> Callable[..., Any]:
         )
     found = import_named("policy", path, EXAMPLE)
     if not callable(found) or inspect.ismodule(found):
-        raise AlgorithmProblem(f"policy {path!r} is {_kind_of(found)}, nothing that can be called")
+        raise AlgorithmProblem(f"policy {path!r} is {_kind_of(found)}, which cannot be called")
     return found
 
 

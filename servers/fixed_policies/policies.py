@@ -44,7 +44,7 @@ class FixedPolicies:
         self.feed.discard()  # opens the gate for good
         self.store = EpisodeStore(plan, seats, self.feed)
         if plan.resume_from:
-            with raised_by(plan, "go on from", plan.resume_from):
+            with raised_by(plan, "resume from", plan.resume_from):
                 checkpoint = Checkpoint.open(Path(plan.resume_from))
                 checkpoint.check_resumable(plan)
                 state = checkpoint.read_state()

@@ -164,7 +164,7 @@ class Pool(Acting):
             return weights[-1][0]
         raise NotServing(
             f"server {self._plan.server_id!r} has no member to play yet: its members are weights "
-            "of other servers, which a run brings"
+            "of other servers, which only a run provides"
         )
 
     def pass_of(self, block: Block) -> Any:

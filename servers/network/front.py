@@ -97,7 +97,7 @@ class Front(ABC):
 
     def weights(self) -> bytes:
         """Returns a `PolicyWeights` in msgpack. Called on the event loop."""
-        problem = f"{self.spec.algorithm} has none of its own; ask the policy servers themselves"
+        problem = f"{self.spec.algorithm} has no weights of its own; ask the policy servers instead"
         return encode(PolicyWeights(self.spec.server_id, problem=problem))
 
     @property
@@ -113,15 +113,15 @@ class Front(ABC):
                    {(status.phase,): 1.0}, ("phase",)),
             counter("env_steps_total", "Training env steps.", status.num_env_steps),
             counter("agent_steps_total", "Training agent steps.", status.num_agent_steps),
-            counter("expired_episodes_total", "Episodes closed since they were idle.",
+            counter("expired_episodes_total", "Episodes closed because they were idle.",
                     status.num_expired),
             gauge("open_episodes", "Episodes that are open.", status.num_open_episodes),
             gauge("episode_return_mean", "Mean over the last 100 training episodes of the mean "
-                  "over the agents that were in it.", status.episode_return_mean),
+                  "return of an episode's agents.", status.episode_return_mean),
             gauge("websockets", "WebSockets that are open.", self.num_connections),
             counter("restarts_total", "How often the run has started this server again.",
                     self.num_restarts),
-            histogram("exchange_seconds", "From a message to its answer, held ones included.",
+            histogram("exchange_seconds", "Seconds from a message to its answer, held back or not.",
                       self.exchanges),
             Family("counter", "refusals_total", "Items and requests that were refused.",
                    {(str(code),): float(n) for code, n in sorted(refused.items())}, ("code",)),
@@ -144,7 +144,9 @@ class Front(ABC):
         episode_id = item.episode_id[:MAX_ID_CHARS]
         name = episode_id if episode_id.isprintable() else repr(episode_id)
         what = (
-            "a step in rows" if isinstance(item, StepRows) else f"{where}episode {name or repr('')}"
+            "a step of several episodes"
+            if isinstance(item, StepRows)
+            else f"{where}episode {name or repr('')}"
         )
         reason = f"{self._name} refused {what}: {error.message}"
         return self._refused(episode_id, reason, error)
@@ -238,6 +240,8 @@ class Refusals:
             "%d: %s%s",
             code,
             line if line.isprintable() else repr(line),
-            f" ({num_unlogged} more of this code since the last one here)" if num_unlogged else "",
+            f" ({num_unlogged} more refusals with this code since the last one logged)"
+            if num_unlogged
+            else "",
             exc_info=cause,
         )

@@ -123,8 +123,8 @@ async def _post_run(name: str, app: Front, request: Request) -> object:
         )
     if name not in app.run_requests:
         raise Forbidden(
-            f"server {app.spec.server_id!r} does not answer runs; those that do are started by "
-            "muxrl.serving, or name what they answer in the 'offers' of their spec"
+            f"server {app.spec.server_id!r} does not answer requests of a run; servers that do are "
+            "started by muxrl.serving, or list the requests in the 'offers' of their spec"
         )
     kind, _ = RUN_REQUESTS[name]
     body = await _body(app, request)
@@ -173,19 +173,19 @@ ENDPOINTS = (
         _get(_health), (Health,),
     ),
     Endpoint(
-        "get", "/v1/status", "Where acting and learning stand.",
+        "get", "/v1/status", "How far acting and learning have come.",
         _get(lambda app: app.status()), (Status,),
     ),
     Endpoint("get", "/v1/openapi.json", "This document.", _get(_document)),
     Endpoint(
-        "get", "/v1/policies", "The networks that act, for clients that act in the server's place.",
+        "get", "/v1/policies", "The networks that act, for clients with local inference.",
         _get(lambda app: Response(app.weights(), media_type="application/msgpack")),
         (PolicyWeights,),
     ),
-    Endpoint("get", "/metrics", "What it counts, as Prometheus reads it.", _get(_metrics)),
+    Endpoint("get", "/metrics", "The server's metrics, as Prometheus reads them.", _get(_metrics)),
     Endpoint(
         "post", "/v1/step",
-        "Answers any items of any episodes, in order; each that is refused has its own code.",
+        "Answers any items of any episodes, in order; a refused item has a code of its own.",
         _post_batch, (BatchReply,), Batch, (413,),
     ),
     Endpoint(
@@ -203,7 +203,7 @@ ENDPOINTS = (
         functools.partial(_post_item, AbortEpisode), _CLOSED, AbortEpisode, (404, 413, 423),
     ),
     Endpoint(
-        "post", "/v1/shutdown", "Ends a `muxrl serve`; wants a token.", _post_shutdown, (Stopping,)
+        "post", "/v1/shutdown", "Ends a `muxrl serve`; needs a token.", _post_shutdown, (Stopping,)
     ),
     *(
         Endpoint(

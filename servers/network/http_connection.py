@@ -71,7 +71,7 @@ class HttpConnection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answers bytes that are not HTTP, or a head that is too large."""
-        self._refuse(400, f"{msg} Is its head larger than {MAX_HEAD_BYTES} bytes?")
+        self._refuse(400, f"{msg} Is the request's head larger than {MAX_HEAD_BYTES} bytes?")
 
     def _unsupported_upgrade_warning(self) -> None:
         """Logs nothing: Java's client offers HTTP/2 on every connection, and gets HTTP/1.1."""

@@ -155,8 +155,8 @@ class Network:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(serve())
         except Exception as error:  # the top of the thread: nothing else would report it
-            logger.exception("%s serves no more", self._who)
-            self.problem = f"it serves no more: {type(error).__name__}: {error}"
+            logger.exception("%s has stopped answering, by an error", self._who)
+            self.problem = f"it has stopped answering: {type(error).__name__}: {error}"
 
 
 class _Uvicorn(uvicorn.Server):
@@ -183,7 +183,7 @@ def _listen(who: str, host: str, port: int) -> socket.socket:
         sock.close()
         raise CannotListen(
             f"{who} cannot listen on {host}:{port}: {error.strerror}; is another server running "
-            "there? (port: 0 takes a free one)"
+            "there? (port: 0 takes a free port)"
         ) from None
     sock.listen(1024)
     return sock

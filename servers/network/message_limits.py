@@ -183,12 +183,14 @@ class MessageLimits:
                 num_played += len(item.steps)
             elif isinstance(item, StepRows):
                 if not self._takes_rows:
-                    raise MalformedMessage("steps in rows are for servers whose spec takes_rows")
+                    raise MalformedMessage(
+                        "a step in rows came, but this server takes none (takes_rows in its spec)"
+                    )
                 was_played = isinstance(item, PlayedRows)
                 num += -1 if was_played else len(item.episode_ids) - 1
                 num_played += len(item.episode_ids) if was_played else 0
         self._check_number(num, self._max_items, "items")
-        self._check_number(num_played, max(self._max_items, _PLAYED), "steps that were played")
+        self._check_number(num_played, max(self._max_items, _PLAYED), "steps that a client played")
         return batch.items
 
     def _check_number(self, num: int, most: int, what: str) -> None:

@@ -72,7 +72,9 @@ class Callbacks:
         except CannotImport as error:
             raise CallbackFailed(f"callbacks: {error}") from error
         if not any(callable(getattr(found, method, None)) for method in METHODS):
-            raise CallbackFailed(f"callbacks: {path!r} has none of {', '.join(METHODS)}")
+            raise CallbackFailed(
+                f"callbacks: {path!r} has none of the methods {', '.join(METHODS)}"
+            )
         self._callbacks = self._called("__init__", found)
 
     def shape(self, batch: Sequence[Chunk]) -> None:

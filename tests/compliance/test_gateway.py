@@ -84,7 +84,7 @@ def test_a_gateway_is_a_server_of_all_agents(peer: Peer, servers: dict[str, Poli
 
 
 def test_nobody_acts_in_a_gateways_place(peer: Peer, gateway: ServedGateway) -> None:
-    with pytest.raises(ServerUnavailable, match="GATEWAY has none of its own"):
+    with pytest.raises(ServerUnavailable, match="GATEWAY has no weights of its own"):
         MultiplexingClient([gateway.address], inference_mode="local")
     e = next(_IDS)
     seen = [np.zeros((1, 1, 2), np.float32)]

@@ -200,12 +200,12 @@ def test_a_recurrent_state_has_to_come_and_to_fit(make_server: MakeServer) -> No
     with local(server) as client:
         transport = transport_of(client)
         wrong: tuple[tuple[dict[str, Any], str], ...] = (
-            ({}, r"recurrent states .* have to come with them"),
+            ({}, r"must come with the recurrent states"),
             (
                 {"team": np.zeros((3, 5), np.float32)},
                 r"recurrent state of group 'team': expected Box\(3, 64\)",
             ),
-            ({"other": np.zeros((3, 64), np.float32)}, "have to come with them"),
+            ({"other": np.zeros((3, 64), np.float32)}, "must come with the recurrent states"),
         )
         for given, words in wrong:
             episode_id = client.start_episode()

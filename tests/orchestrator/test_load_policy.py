@@ -90,7 +90,7 @@ def test_a_team_of_a_trainer_of_one_s_own_is_left_out(run: Path) -> None:
     policies_of(team).save(run / "checkpoints" / "last" / "team")
     policies = load_policy(run)
     assert sorted(policies) == ["frozen", "learner"]
-    assert "acts for a team at once" in policies.left_out["a"]
+    assert "acts for a whole team at once" in policies.left_out["a"]
 
 
 def test_what_is_damaged_is_not_left_out(run: Path) -> None:

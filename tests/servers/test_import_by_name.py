@@ -34,10 +34,10 @@ def test_what_no_other_process_can_import_is_refused_with_the_way(monkeypatch):
     reloaded = type("Mine", (), {"__module__": "old"})
     for value, reason in (
         (lambda: 1, "is a lambda, .* define it at the top of a module of its own"),
-        (inner, "is made inside of a function, so no other process"),
-        (of_notebook, "'Mine' is of the script or notebook that runs here"),
-        (functools.partial(print, 1), "is an object without a name .* its arguments beside it"),
-        (reloaded, "'old:Mine' is another object than the one given"),
+        (inner, "is defined inside a function, so no other process"),
+        (of_notebook, "'Mine' is defined in the script or notebook that runs here"),
+        (functools.partial(print, 1), "is an object without a name .* its arguments separately"),
+        (reloaded, "'old:Mine' is now another object than the one given"),
     ):
         with pytest.raises(CannotImport, match=reason):
             name_of(value)

@@ -90,7 +90,11 @@ def test_an_unknown_name_is_answered_with_a_known_one(name: str, likely: str) ->
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("CQL", "recorded data only"), ("marwil", "recorded"), ("DreamerV3", "one agent alone")],
+    [
+        ("CQL", "recorded data only"),
+        ("marwil", "recorded"),
+        ("DreamerV3", "a single agent in RLlib"),
+    ],
 )
 def test_rllib_algorithms_that_servers_cannot_use_are_refused_with_the_reason(
     name: str, reason: str

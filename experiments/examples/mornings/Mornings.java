@@ -35,7 +35,7 @@ public final class Mornings {
                 } catch (PolicyClient.RunIsOver over) {
                     break;
                 } catch (PolicyClient.EpisodeLost error) {
-                    System.out.println(error); // the next one can start at once
+                    System.out.println(error); // the next episode can start at once
                 }
             }
         }

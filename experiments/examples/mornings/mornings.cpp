@@ -33,7 +33,7 @@ int main() {
         } catch (const muxrl::RunIsOver&) {
             return 0;
         } catch (const muxrl::EpisodeLost& error) {
-            std::cout << error.what() << std::endl;  // the next one can start at once
+            std::cout << error.what() << std::endl;  // the next episode can start at once
         } catch (const muxrl::ServerLost& error) {
             std::cout << error.what() << std::endl;  // the next start_episode waits for the server
         }

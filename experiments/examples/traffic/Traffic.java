@@ -142,7 +142,7 @@ public final class Traffic {
                 try {
                     traffic.play();
                 } catch (PolicyClient.EpisodeLost error) {
-                    System.out.println(error); // the next one can start at once
+                    System.out.println(error); // the next episode can start at once
                 }
                 if (episode % BLOCK == 0 || episode == most) {
                     traffic.report(episode);

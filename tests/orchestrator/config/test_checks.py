@@ -50,7 +50,7 @@ def problems(changes, **how) -> list[str]:
         ("checkpoint.best.keep", 0, "is 0, must be above 0"),
         ("servers.one.limits.episode_timeout_s", 0.0, "is 0.0, must be above 0"),
         ("servers.one.limits.max_connections", 0, "is 0, must be above 0"),
-        ("servers.one.port", 70000, "is 70000, must be at most 65535; 0 takes a free one"),
+        ("servers.one.port", 70000, "is 70000, must be at most 65535; 0 takes a free port"),
         ("servers.one.max_policy_lag", 0, NO_LAG),
     ],
 )

@@ -240,7 +240,11 @@ def test_a_run_goes_on_with_its_weights_without_the_games(written: Written) -> N
         ),
         ({"roles": {**ROLES, "rivals": ["wide"]}}, None, "of two roles, one of them b; those of"),
         ({"roles": {**ROLES, "rest": ["wide"]}}, None, "have main: a; rivals: b; rest: wide"),
-        ({"second": ROCK_PAPER_SCISSORS}, None, "no constant sum, which alpha_rank does not need"),
+        (
+            {"second": ROCK_PAPER_SCISSORS},
+            None,
+            "no constant sum, which nash needs; try alpha_rank",
+        ),
     ],
 )
 def test_games_that_tell_no_weights_are_refused(

@@ -75,7 +75,7 @@ def test_fixed_servers_have_no_state_no_gate_and_their_settings_complete():
 def test_what_fixed_servers_cannot_have():
     for fields, reason in (
         ({"groups": {"pack": ["adversary_*"]}}, "but RANDOM acts for each agent alone"),
-        ({"while_learning": "wait"}, "RANDOM does not learn, so nobody waits for it"),
+        ({"while_learning": "wait"}, "RANDOM does not learn, so simulations never wait"),
         ({"model": {"fcnet_hiddens": [8]}}, "RANDOM does not learn and makes no network"),
         ({"settings": {"lr": 0.1}}, "RANDOM has no setting 'lr'; it has none"),
     ):

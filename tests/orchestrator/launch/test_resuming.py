@@ -257,7 +257,7 @@ def test_it_falls_back_to_the_one_before_a_damaged_one(folder: RunDirectory) -> 
     place, manifest, damage = find_checkpoint(folder)
     assert (place.name, manifest.env_steps) == ("900", 900)
     assert "1100/manifest.json cannot be read" in damage[0]
-    assert "1000/qmix/deep/state.pkl is not what was written" in damage[1]
+    assert "1000/qmix/deep/state.pkl has changed since it was written" in damage[1]
 
 
 def test_without_a_checkpoint_it_says_how_to_get_one(folder: RunDirectory) -> None:

@@ -153,7 +153,7 @@ def test_a_draw_that_the_games_refuse_is_changed_on_going_on(
     """Nash weights are of constant sums alone, which the first round's games have not."""
     league = make(rounds=2, opponents={"draw": "nash"}, interchangeable=["left", "right"])
     place = folder(league, 1, lambda left, right: (1.0, float(left != right)))
-    with pytest.raises(ConfigError, match="no constant sum, which alpha_rank does not need"):
+    with pytest.raises(ConfigError, match="no constant sum, which nash needs; try alpha_rank"):
         resume_league(place.path)
     assert resume_league(place.path, ["opponents.draw=alpha_rank"]).num_rounds == 2
     assert done == ["ray", *SECOND]

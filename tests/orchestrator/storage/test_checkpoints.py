@@ -105,7 +105,9 @@ def test_policies_of_a_damaged_one_are_refused(
     if not is_refused:
         assert Checkpoint.open(last).path == place / "ppo"
         return
-    with pytest.raises(AlgorithmProblem, match=r"state\.pkl is not what was written: its SHA-256"):
+    with pytest.raises(
+        AlgorithmProblem, match=r"state\.pkl has changed since it was written: its SHA-256"
+    ):
         Checkpoint.open(last)
 
 
@@ -126,7 +128,7 @@ def test_a_server_goes_on_from_the_newest_one_in_which_its_own_files_are_whole(
     (newer / "ppo" / "deep" / "state.pkl").write_text("weighty")
     found, (problem,) = find_whole(folder, "ppo")
     assert found == (older, Manifest.read(older))
-    assert "state.pkl is not what was written" in problem
+    assert "state.pkl has changed since it was written" in problem
     # Its part of the newest one is undamaged.
     assert find_whole(folder, "random") == ((newer, Manifest.read(newer)), [])
     (older / MANIFEST_FILE).write_text("{")

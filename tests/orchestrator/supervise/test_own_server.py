@@ -90,7 +90,7 @@ NO_CHOICE = {
         ("finish", {"timeout_s": 1e308}, 400, "`float` <= 1000000000"),
         ("save", {"path": "/x", "timeout_s": -1}, 400, "`float` >= 0"),
         ("save", {"path": "/\0", "timeout_s": 1}, 422, "named absolutely"),
-        ("save", {"path": ".", "timeout_s": 1}, 422, "named absolutely, not '.'"),
+        ("save", {"path": ".", "timeout_s": 1}, 422, "absolute path, not '.'"),
     ],
 )
 def test_what_a_run_cannot_ask_is_said(
@@ -184,7 +184,7 @@ def test_a_checkpoint_replaces_nothing_but_a_checkpoint(serving: Serving, tmp_pa
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.tex").write_text("years")
-    with pytest.raises(RunFailed, match="is there, and is no checkpoint"):
+    with pytest.raises(RunFailed, match="exists and is not a checkpoint"):
         server.save(mine, PATIENCE_S)
     assert [path.name for path in mine.iterdir()] == ["thesis.tex"]
     server.save(tmp_path / "fine", PATIENCE_S)
@@ -194,7 +194,7 @@ def test_a_checkpoint_replaces_nothing_but_a_checkpoint(serving: Serving, tmp_pa
 def test_what_cannot_be_served_is_refused_by_its_sentence(serving: Serving) -> None:
     for fields, sentence in (
         ({"settings": {"rat": 0.5}}, "Counting has no setting 'rat'; did you mean 'rate'?"),
-        ({"resume_from": "/nowhere"}, "server 'scripted' cannot go on from '/nowhere'"),
+        ({"resume_from": "/nowhere"}, "server 'scripted' cannot resume from '/nowhere'"),
         ({"token": "some-other-token"}, "another one came"),
     ):
         with pytest.raises(RunFailed) as refusal:

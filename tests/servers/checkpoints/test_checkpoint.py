@@ -50,8 +50,11 @@ def test_a_checkpoint_is_as_of_one_moment_and_free_of_our_pickles(saved: Path) -
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"algorithm": "SAC", "settings": REPLAY}, "algorithm is DQN there and SAC here"),
-        ({"model": {"fcnet_hiddens": [9]}}, "model.fcnet_hiddens is [8] there and [9] here"),
+        (
+            {"algorithm": "SAC", "settings": REPLAY},
+            "algorithm is DQN in the checkpoint, SAC in the config",
+        ),
+        ({"model": {"fcnet_hiddens": [9]}}, "model.fcnet_hiddens is [8] in the checkpoint, [9] in"),
         ({"agents": {**make_plan("a").agents}}, 'agents.b is {"policy": "default"'),
         (
             {"agents": make_plan({"a": Box((2,)), "b": Box((2,), "float32", 0, 1)}).agents},
@@ -61,9 +64,9 @@ def test_a_checkpoint_is_as_of_one_moment_and_free_of_our_pickles(saved: Path) -
             {"settings": {**DQN, "replay_buffer_config": {"capacity": 40}}},
             "48 steps were kept, and the replay now holds 40 (its capacity)",
         ),
-        ({"normalize_observations": True}, "normalize_observations is false there and true here"),
-        ({"scale_observations": "images"}, "scale_observations is none there and images here"),
-        ({"frame_stack": 2}, "frame_stack is 1 there and 2 here"),
+        ({"normalize_observations": True}, "observations is false in the checkpoint, true in"),
+        ({"scale_observations": "images"}, "observations is none in the checkpoint, images in"),
+        ({"frame_stack": 2}, "frame_stack is 1 in the checkpoint, 2 in the config"),
         ({"settings": {**DQN, "num_atoms": 5}}, "the network of policy 'default' is another"),
         ({"resume_from": "/no/such/folder"}, "there is no checkpoint at '/no/such/folder'"),
     ],
@@ -72,7 +75,7 @@ def test_a_checkpoint_of_another_server_is_refused_by_what_differs(
     saved: Path, change: dict[str, Any], reason: str
 ) -> None:
     told = refusal(dataclasses.replace(plan_of("DQN", resume_from=str(saved)), **change))
-    assert told.startswith("server 'scripted' cannot go on from ")
+    assert told.startswith("server 'scripted' cannot resume from ")
     assert reason in told
 
 
@@ -142,7 +145,7 @@ def test_a_folder_of_something_else_is_not_replaced(rllib: None, tmp_path: Path)
     served = Served(plan_of("PPO"))
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "table.csv").write_text("1")
-    with pytest.raises(FileExistsError, match="no checkpoint that could be replaced"):
+    with pytest.raises(FileExistsError, match="is not a checkpoint, so it is not replaced"):
         served.policies.save(tmp_path / "results")
     served.end()
     assert (tmp_path / "results" / "table.csv").read_text() == "1"
@@ -152,7 +155,10 @@ def test_a_checkpoint_of_the_time_before_format_1_is_refused(saved: Path, tmp_pa
     old = shutil.copytree(saved, tmp_path / "old")
     (old / "learner_group").mkdir()
     told = refusal(plan_of("DQN", resume_from=str(old)))
-    assert "is of a muxrl that wrote RLlib's files, which this one does not read: train" in told
+    assert (
+        "was written by an older muxrl, as files of RLlib, which this one does not read: train"
+        in told
+    )
     (old / "learner_group").rmdir()
     note = json.loads((old / "muxrl.json").read_text())
     (old / "muxrl.json").write_text(json.dumps({**note, "format": 3}))
@@ -340,5 +346,5 @@ def test_serve_refuses_a_folder_that_another_process_writes_to(
     with (folder / "serving.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert serve_forever(plan_of("DQN"), tmp_path) == 2
-    assert f"is being served from '{folder}' already, by another process" in caplog.text
+    assert f"another process already serves 'scripted' from '{folder}'" in caplog.text
     assert "another --run-dir" in caplog.text

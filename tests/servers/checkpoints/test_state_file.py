@@ -57,7 +57,7 @@ def assert_alike(one: Any, other: Any) -> None:
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
-        ({1: 2}, "not all texts"),
+        ({1: 2}, "not all strings"),
         (np.array([None]), "dtype object"),
         ({"a": {3, 4}}, "a set cannot be saved"),
     ],

@@ -67,8 +67,8 @@ def test_a_number_far_outside_of_what_came_before_is_named(
     said = far_value_said(caplog, what, usual, odd)
     assert len(said) == is_said
     if is_said:
-        assert f"{what} of 'a' in episode e {verb} {odd:.3g}, and the largest" in said[0]
-        assert said[0].endswith(f"limits.max_abs_{what} refuses larger ones")
+        assert f"{what} of 'a' in episode e {verb} {odd:.3g}, but the largest" in said[0]
+        assert said[0].endswith(f"limits.max_abs_{what} can refuse such numbers")
 
 
 @pytest.mark.parametrize(

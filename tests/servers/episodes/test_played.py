@@ -61,7 +61,7 @@ def played(
 
 def test_one_in_which_nobody_observes_is_refused() -> None:
     store = PlayedStore()
-    with pytest.raises(ValueMismatch, match="t=0 was played, and no agent observes in it"):
+    with pytest.raises(ValueMismatch, match="no agent observes in step t=0"):
         store.play(PlayedSteps("e", 5, [Step("e", 0, {})]))
     assert store.play(played(0, 4)).num_steps == 4
 
@@ -211,7 +211,7 @@ def test_rows_that_cannot_be_recorded_are_not_read_one_by_one(
         ({"logits": [np.zeros((2, 2, 3))]}, ""),
         ({"logits": [np.full((2, 2, 3), np.nan, np.float32)]}, "logits of agent 'a': .*NaN"),
         ({"logits": [np.full((2, 2, 3), [0.0, 90.0, 0.0], np.float32)]}, "cannot have been drawn"),
-        ({"states": {"team": np.zeros((2, 3), np.float32)}}, "recurrent states .* have to come"),
+        ({"states": {"team": np.zeros((2, 3), np.float32)}}, "must come with the recurrent states"),
         ({"logged_log_probs": np.zeros((2, 2))}, "and no log-probabilities"),
     ],
 )

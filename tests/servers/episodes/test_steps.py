@@ -145,7 +145,7 @@ def test_what_no_action_learns_from_is_said_once(
         store.step(1, "a", episode_id=episode_id, terminations={"b": True})
         store.step(2, "a", episode_id=episode_id, **{how: {"b": at_step}})
         store.end(3, episode_id, **{how: {"b": at_end}})
-    assert caplog.text.count("'b' was paid after its end") == 1
+    assert caplog.text.count("'b' got a reward after its end") == 1
     assert "in episode late for the first time" in caplog.text
 
 

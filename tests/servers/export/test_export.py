@@ -201,7 +201,7 @@ def play_an_episode(plan: ServerPlan, checkpoint: Path, folder: Path) -> None:
                 assert not follows_masks or probabilities[only[0] - does.start] == 1.0
             elif t < 3:
                 with pytest.raises(
-                    AlgorithmProblem, match=r"gives its actions, .*, no probabilities"
+                    AlgorithmProblem, match=r"gives no probabilities of its actions"
                 ):
                     loaded[agent_id].probabilities(observation)  # type: ignore[union-attr]
             action = everybody[agent_id](observation)
@@ -323,26 +323,27 @@ UNLIKE_SEEN = [Box((2,)), Box((3,))]
         ),
         (
             team_of("VDN", UNLIKE_SEEN, Discrete(3), normalize_observations=True),
-            "its members are not alike, so that their file takes observations flattened and padded",
+            "its members differ in their spaces, so the file would take observations flattened and "
+            "padded",
         ),
         (
             team_of("VDN", UNLIKE_SEEN, Discrete(3), frame_stack=2),
-            "and these are 2 at once (frame_stack), padded as a whole",
+            "with frame_stack: 2 the server pads all stacked observations as a whole",
         ),
         (
             team_of("MASAC", Box((2,)), [Box((n,), "float32", 0.0, 1.0) for n in (1, 2)]),
-            "its members are not alike, and one file has one observation and one action",
+            "its members differ in their spaces, but a file has one observation and one action",
         ),
         (
             plan_of(
                 "PPO", [Box((2,), "float32", 0.0, high) for high in (1.0, 5.0)], Discrete(2),
                 scale_observations="bounded",
             ),
-            "it reads the observations of 'a' and 'b' by bounds of their own",
+            "it scales or normalises the observations of 'a' and 'b' differently",
         ),
         (
             team_of("QMIX", Box((2,)), Discrete(3, start=5)),
-            "none of the simulation's; set obs_last_action: false",
+            "the simulation's actions are Discrete(3, start=5); set obs_last_action: false",
         ),
     ],
     ids=[

@@ -209,7 +209,7 @@ def test_a_logged_action_is_used_and_the_policy_still_called() -> None:
 )
 def test_a_wrong_action_is_named(acts: Space, action: Any, reason: str) -> None:
     policies = make(scripted("make_constant", acts, action=action))
-    told = f"agent 'b' gave no action of its space at t=0: .*{reason}"
+    told = f"agent 'b' returned no action of its space at t=0: .*{reason}"
     with pytest.raises(PolicyFailed, match=told):
         play(policies, [{"b": SEEN}])
 
@@ -239,7 +239,7 @@ def test_an_exception_of_a_policy_names_agent_and_step() -> None:
         ("no_colon", "must look like"),
         ("no.such.package:make", "cannot be imported: ModuleNotFoundError"),
         (f"{__name__}:make_memry", "has no 'make_memry'; did you mean 'make_memory'"),
-        (f"{__name__}:NOT_CALLABLE", "is an object of int, nothing that can be called"),
+        (f"{__name__}:NOT_CALLABLE", "is an object of int, which cannot be called"),
     ],
 )
 def test_an_unimportable_path_is_refused(path: str, reason: str) -> None:
@@ -279,7 +279,7 @@ def test_unknown_settings_and_networks_are_refused(fixed: type[FixedAlgorithm]) 
     ("settings", "reason"),
     [
         ({"checkpoint": ""}, "needs the setting 'checkpoint'"),
-        ({"checkpoint": ["a", "b"]}, "is the folder of one checkpoint, not ['a', 'b']"),
+        ({"checkpoint": ["a", "b"]}, "must be the folder of one checkpoint, not ['a', 'b']"),
         ({"checkpoint": "x", "should_explore": "yes"}, "must be true or false, got the text 'yes'"),
         ({"checkpoint": "x", "policies": "default"}, "must be a mapping"),
         ({"checkpoint": "/no/such/folder"}, "no such folder"),
@@ -325,7 +325,7 @@ def test_a_fixed_policy_goes_on_with_the_actions_that_would_have_come(
 def test_a_fixed_policy_goes_on_with_its_own_checkpoint_only(tmp_path: Path) -> None:
     make(plan("RANDOM", Discrete(3))).save(tmp_path / "saved")
     with pytest.raises(
-        ServerProblem, match=r"cannot go on from .*action_space.* 3 there and 4 here"
+        ServerProblem, match=r"cannot resume from .*action_space.* 3 in the checkpoint, 4 in"
     ):
         make(resumed(plan("RANDOM", Discrete(4)), tmp_path / "saved"))
 

@@ -71,7 +71,7 @@ def test_of_general_sum_there_is_alpha_rank_alone() -> None:
         found = game.weights(ALPHA_RANK)
         assert found[0][1] == pytest.approx(1, abs=0.003)
         assert found[1][1] == pytest.approx(1, abs=0.003)
-        assert "have no constant sum, which alpha_rank does not" in game.weights(NASH)
+        assert "have no constant sum, which nash needs" in game.weights(NASH)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 3), (3, 1)])
@@ -84,7 +84,7 @@ def test_alpha_rank_of_a_single_policy(shape: tuple[int, int]) -> None:
 def test_too_many_pairs_and_a_missing_package_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     large = of_zero_sum(np.zeros((40, 40)))
     assert large.weights(ALPHA_RANK) == (
-        "more than 1,000 pairs would take too long; have fewer (of a league: opponents.last)"
+        "more than 1,000 pairs would take too long; use fewer (in a league: opponents.last)"
     )
     monkeypatch.setattr(meta_game, "find_spec", lambda name: None)
     assert "comes with: pip install 'muxrl[open_spiel]'" in large.weights(ALPHA_RANK)

@@ -221,7 +221,7 @@ def test_policies_that_do_not_change_may_be_called_as_snapshots_are() -> None:
 
 def test_no_episode_begins_without_a_member() -> None:
     policies, _ = pool_of(pool_plan(members={"now": {"live": "main"}}))
-    with pytest.raises(NotServing, match=r"'fixed' has no member to play yet: .* a run brings"):
+    with pytest.raises(NotServing, match=r"'fixed' has no member to play yet: .* a run provides"):
         policies.store.accept(StartEpisode("e"), 0.0)
 
 

@@ -157,7 +157,7 @@ def test_a_recurrent_central_critic_values_the_first_step_alone(tmp_path: Path) 
     policy = load(central("MAPPO", state_size=3, model=model), tmp_path)
     assert policy.value(SEEN, np.ones(3)) > 0
     policy(SEEN)
-    with pytest.raises(AlgorithmProblem, match="remembers the states of its episode"):
+    with pytest.raises(AlgorithmProblem, match="can value only the first step"):
         policy.value(SEEN, np.ones(3))
 
 
@@ -175,7 +175,7 @@ def test_a_recurrent_central_critic_values_the_first_step_alone(tmp_path: Path) 
 def test_where_nothing_values_what_an_agent_observes_it_is_said(
     tmp_path: Path, plan: ServerPlan
 ) -> None:
-    why = "no critic values what agent 'a' observes; those of A2C, .*MAPPO, PPO, SAC do, off-policy"
+    why = "no critic can value the observations of agent 'a'; critics of A2C, .*MAPPO, PPO, SAC can"
     with pytest.raises(AlgorithmProblem, match=why):
         load(plan, tmp_path).value(SEEN)
 

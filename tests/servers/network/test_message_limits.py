@@ -147,7 +147,7 @@ def test_items_are_counted(is_text: bool) -> None:
 def test_rows_count_as_the_items_that_they_are() -> None:
     rows = StepRows(episode_ids=["e"] * 193, t=np.zeros(193, np.int64), observations=[])
     takes = limits()
-    with pytest.raises(MalformedMessage, match="for servers whose spec takes_rows"):
+    with pytest.raises(MalformedMessage, match="this server takes none"):
         takes.read(encode(Batch([rows])))
     takes._takes_rows = True
     with pytest.raises(MessageTooLarge, match=r"193 items, over the limit of 192"):
@@ -162,7 +162,9 @@ def test_steps_that_were_played_elsewhere_have_a_number_of_their_own() -> None:
     rows: list[Any] = [PlayedRows(episode_ids=["e"] * 99, **played)] * 101
     assert len(takes.read(encode(Batch(rows)))) == 101  # 9,999
     rows.append(PlayedSteps("e", 0, [Step("e", 0, {}), Step("e", 1, {})]))
-    with pytest.raises(MessageTooLarge, match="10001 steps that were played, over the limit of 10"):
+    with pytest.raises(
+        MessageTooLarge, match="10001 steps that a client played, over the limit of 10"
+    ):
         takes.read(encode(Batch(rows)))
 
 

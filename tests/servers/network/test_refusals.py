@@ -25,9 +25,9 @@ def test_each_code_is_told_at_once_and_then_every_ten_seconds(
     assert refusals.by_code == {422: 121, 410: 1}
     assert caplog.messages == [
         "422: no action for a_0",
-        "422: no action for a_100 (99 more of this code since the last one here)",
+        "422: no action for a_100 (99 more refusals with this code since the last one logged)",
         "410: unknown episode",
-        "422: no action for b (19 more of this code since the last one here)",
+        "422: no action for b (19 more refusals with this code since the last one logged)",
     ]
     assert {record.levelname for record in caplog.records} == {"WARNING"}
 

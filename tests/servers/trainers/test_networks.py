@@ -108,7 +108,7 @@ def test_members_of_a_team_become_files_and_functions(make: Any, sees: Any, tmp_
         values, after = trainer.members(torch.from_numpy(SEEN[None]), last, {"h": h})
         h, last = after["h"], values.argmax(-1).float()
         assert one(seen) == int(last)
-    with pytest.raises(AlgorithmProblem, match="no critic values"):
+    with pytest.raises(AlgorithmProblem, match="no critic can value"):
         one.value(seen)
 
 

@@ -196,7 +196,9 @@ def test_a_loaded_one_tells_what_its_class_does(tmp_path: Path) -> None:
         AlgorithmProblem, match=r"no probabilities; .*with a method probabilities\("
     ):
         silent.probabilities(observed)
-    with pytest.raises(AlgorithmProblem, match=r"no critic values .* with a method value\(rows\)"):
+    with pytest.raises(
+        AlgorithmProblem, match=r"no critic can value .* with a method value\(rows\)"
+    ):
         silent.value(observed)
 
 
@@ -437,7 +439,7 @@ def test_a_team_is_a_row_with_its_members_and_who_is_present(
     policies.save(tmp_path / "saved")
     resumed = policies_of(team_plan(state_size=state_size, resume_from=str(tmp_path / "saved")))
     assert resumed.acting.get("state")["default"]["num_rows"] == 4
-    with pytest.raises(AlgorithmProblem, match="OfTeams acts for a team at once"):
+    with pytest.raises(AlgorithmProblem, match="OfTeams acts for a whole team at once"):
         load_checkpoint(tmp_path / "saved")  # which would ask each member alone
     settings = {"checkpoint": str(tmp_path / "saved"), "should_explore": False}
     frozen = dataclasses.replace(team_plan(settings=settings), algorithm="FROZEN")
