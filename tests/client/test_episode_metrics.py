@@ -1,4 +1,4 @@
-"""Metrics of an episode, against what can be worked out by hand."""
+"""Metrics of an episode, against values that are worked out by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def collected(reductions: dict[str, str], *steps: dict[str, Any]) -> Any:
 
 
 def collected_in_arrays(reduction: str, values: list[float | None]) -> Any:
-    """Returns what is found in the second of three copies, of which the others say otherwise."""
+    """Returns the metric of the second of three copies; the others have other values."""
     collector = MetricCollector({"x": reduction}, 3)
     for number, value in enumerate(values):
         nothing = {} if number % 2 else {"_x": np.array([True, value is not None, True])}
@@ -104,7 +104,7 @@ def test_an_info_that_is_no_dict_is_refused() -> None:
 
 
 class Telling(CountingSimulation):
-    """Says how often it was stepped, and joins two steps of its own in each."""
+    """A simulation each of whose steps joins two of its own, and whose infos count them."""
 
     infos: Iterator[Any]
 
