@@ -1,4 +1,4 @@
-"""Spaces survive the way through JSON and to Gymnasium and back."""
+"""Spaces are the same after the way through JSON, and through Gymnasium and back."""
 
 from __future__ import annotations
 
@@ -79,6 +79,6 @@ def test_from_gymnasium_and_back(space: gym.Space[Any]) -> None:
         gym.Dict({"inner": gym.Text(3)}),
     ],
 )
-def test_spaces_that_cannot_travel(space: gym.Space[Any]) -> None:
+def test_spaces_that_the_protocol_lacks_are_refused(space: gym.Space[Any]) -> None:
     with pytest.raises(TypeError, match=r"cannot travel: known are Box, Discrete.*; (make|count)"):
         from_gymnasium(space)
