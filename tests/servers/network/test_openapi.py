@@ -1,4 +1,4 @@
-"""The OpenAPI document: valid, committed as it is generated, and the same protocol as the page."""
+"""The OpenAPI document is valid, committed as generated, and describes the protocol of the page."""
 
 from __future__ import annotations
 
