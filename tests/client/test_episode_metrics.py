@@ -71,14 +71,14 @@ def test_agents_are_combined_as_asked_for(way: str, expected: float) -> None:
     assert overall(told) == 7.0, "what the simulation says of the episode counts"
 
 
-def test_what_is_no_number_yet_is_left_out() -> None:
+def test_a_metric_that_is_no_number_yet_is_left_out() -> None:
     values = [None, math.nan, math.inf, np.float32(2.0), np.array(4.0)]
     found = collected({"x": "mean"}, *({"a": {"x": value}} for value in values))
     assert found["x"] == {"a": 3.0}
 
 
 @pytest.mark.parametrize("value", ["won", "1.0", [1.0, 2.0], np.zeros(2), object()])
-def test_what_is_no_number_at_all_is_refused(value: Any) -> None:
+def test_a_metric_that_can_be_no_number_is_refused(value: Any) -> None:
     with pytest.raises(SimulationError, match=r"metric 'x' in the info of 'a' is .*expected a num"):
         collected({"x": "last"}, {"a": {"x": value}})
 

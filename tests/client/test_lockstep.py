@@ -149,7 +149,7 @@ class Uneven(CountingSimulation):
 
 
 @pytest.mark.parametrize("kind", [OfLists, Uneven])
-def test_what_fits_no_array_goes_one_by_one(kind: type[CountingSimulation]) -> None:
+def test_values_that_fit_no_array_are_sent_one_by_one(kind: type[CountingSimulation]) -> None:
     """Lists of numbers fit an array; states of varying length do not.
 
     The left server reads no state, so that it gets rows either way.

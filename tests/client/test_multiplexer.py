@@ -184,11 +184,11 @@ def test_a_client_of_one_server_takes_infos_as_rllib_s_did(log: Log) -> None:
 
 
 @pytest.mark.parametrize("acts_again", [False, True])
-def test_an_agent_s_first_end_counts_whoever_acts_after_it(
+def test_an_agent_s_first_end_counts_whether_or_not_its_server_acts_again(
     client: MultiplexingClient, left: Server, acts_again: bool
 ) -> None:
-    """Also if its server hears of the first end only with the episode's end, after the second
-    one."""
+    """Of two ends of one agent the servers get the first, in the next step or with the episode's
+    end."""
     episode_id = client.start_episode()
     client.get_action(episode_id, ALL)
     final = {"a": [2.0]}
@@ -296,7 +296,7 @@ def test_an_interrupted_step_is_closed_by_an_abort(
         (["7", "8"], [ALL, ALL], "a dict by episode id"),
     ],
 )
-def test_of_several_episodes_none_moves_if_one_cannot(
+def test_no_episode_of_a_message_advances_if_one_of_them_cannot(
     client: MultiplexingClient, ids: list[Any], observations: Any, sentence: str
 ) -> None:
     for episode_id in ("7", "8"):

@@ -395,7 +395,12 @@ def plain(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def received(world: World, place: int) -> list[Any]:
-    """Returns what both servers received of the episode that started as the given one in order."""
+    """Returns what both servers received of one episode.
+
+    Args:
+        world: the servers.
+        place: of the episode, in the order in which episodes started.
+    """
     found = []
     for server in (world.left, world.right):
         episode_id = server.of(StartEpisode)[place].episode_id

@@ -129,7 +129,7 @@ def test_a_token_may_end_with_the_newline_of_its_file() -> None:
         assert kind("127.0.0.1:9", token="secret\n")._headers == {"Authorization": "Bearer secret"}
 
 
-def test_what_is_no_address_is_refused_by_name() -> None:
+def test_a_text_that_is_no_address_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match=r"server 9900: expected its address, such as '127"):
         PolicyClient(9900)  # type: ignore[arg-type]
 

@@ -28,7 +28,7 @@ def in_order(assignment):
 
 @given(assignments())
 @example({})
-def test_what_is_written_is_read_back(assignment):
+def test_an_assignment_can_be_read_back_from_its_string(assignment):
     assert parse(canonical(assignment)) == in_order(assignment)
 
 

@@ -233,8 +233,8 @@ STEP = {"type": "step", "episode_id": "e", "t": 0, "observations": {}}
 def test_a_misspelt_field_is_refused_with_the_likely_one(
     message: dict[str, Any], story: str, form: str
 ) -> None:
-    """Otherwise a step with `reward` in place of `rewards` would teach nothing, without any
-    error."""
+    """A step with `reward` in place of `rewards` would teach nothing if unknown fields were
+    ignored."""
     frame = msgspec.json.encode(message).decode()
     with pytest.raises(MalformedMessage, match=f"not a batch of items: .*{re.escape(story)}$"):
         decode_batch(frame if form == "JSON" else msgspec.msgpack.encode(message))

@@ -39,7 +39,7 @@ def test_every_whole_number_of_a_box_is_drawn_as_often() -> None:
 
 
 @given(SPACES)
-def test_to_gymnasium_and_back(space: Space) -> None:
+def test_a_space_survives_the_way_to_gymnasium_and_back(space: Space) -> None:
     theirs = to_gymnasium(space)
     assert to_gymnasium(from_gymnasium(theirs)) == theirs
 
@@ -63,7 +63,7 @@ def test_bounds_have_the_shape_of_the_space(space: Box) -> None:
     ],
     ids=str,
 )
-def test_from_gymnasium_and_back(space: gym.Space[Any]) -> None:
+def test_a_space_of_gymnasium_survives_the_way_here_and_back(space: gym.Space[Any]) -> None:
     assert to_gymnasium(from_gymnasium(space)) == space
 
 

@@ -51,7 +51,7 @@ def test_callbacks_get_episodes_and_updates_and_their_metrics_are_recorded() -> 
 
 
 def test_simulations_continue_while_callbacks_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a callback that plays on its own server would wait for itself."""
+    """If simulations waited, a callback that plays on its own server would wait for itself."""
     ahead: list[int] = []
     monkeypatch.setattr(
         f"{HERE}.Diary.on_update", lambda self, update: ahead.append(policies.feed.num_ahead)

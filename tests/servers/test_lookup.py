@@ -210,7 +210,7 @@ def test_all_brought_settings_are_listed_each_with_its_place(
         assert place in problem
 
 
-def test_every_place_of_a_brought_setting_is_there() -> None:
+def test_every_suggested_place_of_a_brought_setting_exists() -> None:
     """A place that no algorithm has would be as wrong as the setting that it is suggested for."""
     settings = {name for entry in own_algorithms() for name in entry.settings()}
     model = {name for entry in own_algorithms() for name in entry.model_settings()}

@@ -59,7 +59,7 @@ def test_after_training_all_act_as_before_it(case: str, tmp_path: Path) -> None:
     assert_same(answers(served, "once more", []), learned)
 
 
-def test_one_agent_alone_is_untrained_and_the_other_as_learned() -> None:
+def test_one_agent_may_act_untrained_and_the_other_as_learned() -> None:
     served = Served(plan_of("PPO", keeps_untrained=True))
     before = answers(served, "before", [])
     served.play(0, 9)

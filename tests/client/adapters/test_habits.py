@@ -151,7 +151,9 @@ class ExitsInInit(TwoAgents):
         (gives(close=raises(SystemExit())), ["close() raised SystemExit (scripted_envs.py, line "]),
     ],
 )
-def test_it_is_taken_as_it_is_and_plays(env: type, notes: list[str], play: Play) -> None:
+def test_an_environment_is_taken_as_it_is_and_plays(
+    env: type, notes: list[str], play: Play
+) -> None:
     assert play(adapt(env())).results
     found = look(adapt(env())).notes
     assert len(found) == len(notes)

@@ -95,7 +95,7 @@ def test_chance_is_drawn_by_the_seed() -> None:
         ("coin_game", {}, "neither information states nor observations as tensors"),
     ],
 )
-def test_what_cannot_be_played_is_refused(game: str, kwargs: Any, message: str) -> None:
+def test_games_that_cannot_be_played_are_refused(game: str, kwargs: Any, message: str) -> None:
     with pytest.raises(SimulationError, match=message):
         make_simulation(f"open_spiel:{game}", kwargs)
 

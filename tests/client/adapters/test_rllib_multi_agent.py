@@ -288,7 +288,7 @@ def test_an_episode_under_ever_new_ids_remembers_the_newest() -> None:
 
 
 @pytest.mark.parametrize(("declared", "num_paid"), [(3, 0), (5, 19)])
-def test_who_does_not_act_is_paid_in_a_place_of_its_own(
+def test_an_agent_that_does_not_act_is_paid_in_a_place_of_its_own(
     declared: int, num_paid: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = {"declared": declared, "pays_others": True}

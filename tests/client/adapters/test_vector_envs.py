@@ -293,7 +293,7 @@ def test_another_number_of_copies_is_refused(env: str, says: str) -> None:
         make_vector_simulation(env, {}, 4)
 
 
-def test_what_is_no_vector_environment_is_refused_and_a_vector_environment_elsewhere() -> None:
+def test_vector_and_other_environments_are_refused_in_each_other_s_place() -> None:
     with pytest.raises(SimulationError, match=r"neither a Gymnasium VectorEnv nor"):
         adapt_vector(gymnasium.make("CartPole-v1"))
     for name in ("carts", "Vmas"):

@@ -39,8 +39,10 @@ def test_a_team_may_begin_when_all_missing_members_have_departed() -> None:
 
 
 def test_a_mask_is_read_by_its_own_members_choices() -> None:
-    """Both members observe alike; one has a single choice of five, the other one of two and one of
-    three."""
+    """The same mask of five is one choice of five to a, and a choice of two and one of three to b.
+
+    The team's mask of b has b's combinations.
+    """
     sees = DictSpace({"obs": Box((2,)), "action_mask": MultiBinary(5)})
     acts: dict[str, Space] = {"a": Discrete(5), "b": MultiDiscrete((2, 3))}
     plan = make_plan({"a": sees, "b": sees}, TEAM, acts=acts)

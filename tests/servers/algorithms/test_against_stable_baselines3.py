@@ -55,8 +55,8 @@ def assert_same(pairs: Pairs, *, has_gradient: bool = True) -> None:
 
 @pytest.mark.parametrize("kind", ["discrete", "box"])
 @pytest.mark.parametrize("name", ["PPO", "A2C"])
-def test_on_policy_algorithms_learn_as_theirs(name: str, kind: str) -> None:
-    """GAE is compared, and PPO's four passes over the whole batch, the later of which are clipped.
+def test_on_policy_algorithms_learn_as_stable_baselines3_s(name: str, kind: str) -> None:
+    """A batch with GAE is compared, in PPO for four epochs, the later of which are clipped.
 
     Off are the KL penalty, which Stable-Baselines3 lacks, and standardised advantages: muxrl
     divides by the deviation over N steps, Stable-Baselines3 by that over N - 1. A2C has Adam in
@@ -126,7 +126,7 @@ def train(theirs: Any, batch: ReplayBufferSamples) -> None:
     theirs._model.train(gradient_steps=1)
 
 
-def test_dqn_learns_as_theirs() -> None:
+def test_dqn_learns_as_stable_baselines3_s() -> None:
     """Makes two updates, after each of which the target network moves by 0.3.
 
     Stable-Baselines3 lacks double Q and dueling heads, and has Huber's loss.
@@ -180,9 +180,8 @@ class _OfBoth(nn.Module):
         return values.unsqueeze(-1)
 
 
-def test_sac_learns_as_theirs() -> None:
-    """In a Box; Stable-Baselines3's networks, which have other layers, are replaced by copies of
-    muxrl's.
+def test_sac_learns_as_stable_baselines3_s() -> None:
+    """Both learn the same in a Box, with copies of muxrl's networks in Stable-Baselines3's trainer.
 
     Half the squared error equals Huber's loss for errors below 1, and small values have such
     errors. Stable-Baselines3's actor learns from critics that have already learned from the batch,

@@ -71,7 +71,7 @@ def rows_of(obs: np.ndarray, masks: np.ndarray | None = None, **fields: Any) -> 
 @pytest.mark.parametrize("loss", ["mse", "huber"])
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("double_q", [False, True])
-def test_it_learns_towards_the_best_allowed_action(
+def test_dqn_learns_towards_the_best_allowed_action(
     double_q: bool, dueling: bool, loss: Any
 ) -> None:
     settings: dict[str, Any] = {"double_q": double_q, "dueling": dueling, "td_error_loss_fn": loss}
@@ -118,7 +118,7 @@ def test_dueling_is_a_value_and_centred_advantages() -> None:
 
 
 def test_atoms_are_projected_onto_those_around_them() -> None:
-    """Closed form for five atoms, from -2 to 2, moved by r = 0.25 and gamma = 0.5."""
+    """Five atoms, from -2 to 2 and moved by r = 0.25 and gamma = 0.5, equal the closed form."""
     atoms = torch.linspace(-2.0, 2.0, 5)
     probs = torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]])
     # The first row's atoms move to -0.75, -0.25, 0.25, 0.75, 1.25; the second row's beyond the

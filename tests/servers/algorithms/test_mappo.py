@@ -166,7 +166,8 @@ def test_targets_and_advantages_are_normalised(model: Any) -> None:
 
 
 def test_targets_beyond_reason_are_left_out() -> None:
-    """A Huber loss would not show such targets, and the statistics would keep them."""
+    """Absurd targets are left out, since a Huber loss would not show them, and statistics would
+    keep them."""
     actors = central_actors(MAPPO, **PAPERS)
     net, rng = trainer_of(actors).net, np.random.default_rng(0)
     learned(actors, *a_batch(actors, rng))
@@ -268,7 +269,7 @@ def test_a_value_is_of_the_state_and_in_units_of_rewards() -> None:
 
 
 @NETWORKS
-def test_what_acts_is_the_actor_alone(model: Any) -> None:
+def test_the_weights_that_act_are_the_actor_s_alone(model: Any) -> None:
     """The actor fits a team of another size, and to act without training it needs no state."""
     actors = central_actors(MAPPO, model=model)
     learned(actors, *a_batch(actors, np.random.default_rng(0)))

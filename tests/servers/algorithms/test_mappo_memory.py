@@ -97,7 +97,7 @@ def test_an_absent_agent_keeps_its_memory_and_its_critic_goes_on(is_there: int) 
         assert not torch.equal(after[critic], states[critic])
 
 
-def test_the_critic_s_memory_and_the_actor_s_are_apart() -> None:
+def test_the_critic_s_recurrent_state_and_the_actor_s_are_apart() -> None:
     net, parts, states, other = recurrent().net, sequences([[1, 1]]), states_of(1), states_of(1)
     for name, moves in (("actor", [True, False]), ("critic", [False, True])):
         mixed = {k: (other if k.startswith(name) else states)[k] for k in states}
@@ -107,10 +107,10 @@ def test_the_critic_s_memory_and_the_actor_s_are_apart() -> None:
 
 @pytest.mark.parametrize("lengths", [(5, 5, 7), (12, 4, 5)])
 def test_a_batch_equals_a_plain_loop_over_each_episode(lengths: Any) -> None:
-    """Pieces end where a batch happens to end, and are cut into sequences of four; weights stay the
-    same.
+    """A batch has the values, advantages and log-probabilities of a loop over each episode.
 
-    12 steps are whole sequences, behind which the last value follows.
+    Pieces end where a batch happens to end, and are cut into sequences of four; weights stay the
+    same. 12 steps are whole sequences, behind which the last value follows.
     """
     gamma, lambda_ = 0.9, 0.8
     spec = central_spec(has_masks=True)
@@ -177,7 +177,8 @@ def test_a_batch_equals_a_plain_loop_over_each_episode(lengths: Any) -> None:
 
 
 def test_a_copy_that_acts_for_a_learner_follows_its_critic_too() -> None:
-    """Otherwise the recorded states would be those of a critic that has never learned."""
+    """The acting copy has the learned critic, too, since it records the critic's recurrent
+    states."""
     actors = central_actors(MAPPO, model=LSTM, normalize_values=True)
     rng = np.random.default_rng(0)
     learned(actors, Life(actors, rng).play("aa-aaxa"))

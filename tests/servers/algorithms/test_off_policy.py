@@ -36,7 +36,7 @@ def learn(actors: Actors, num: int, rng: np.random.Generator, **how: Any) -> dic
 def test_training_intensity_is_steps_trained_for_each_played(
     cls: type[OffPolicy], pieces: tuple[int, ...], num: int, intensity: float | None, updates: float
 ) -> None:
-    """In batches of 8, every 4 env steps; RLlib would round 5.5 to 6.
+    """An update has a batch of 8, every 4 env steps; RLlib would round the intensity 5.5 to 6.
 
     The steps before the 32nd bring no updates, however many come at once, except for the fragment
     that ends with it.
@@ -69,7 +69,8 @@ def test_subclasses_and_callbacks_may_change_what_settings_say(cls: type[OffPoli
 
 
 def test_a_policy_that_is_absent_learns_from_what_it_has() -> None:
-    """A policy that joins late learns nothing for the time before it."""
+    """An absent policy learns from its replay; one that joins late learns nothing for the time
+    before."""
     actors = actors_of(DQN, **SMALL)
     trainer: Any = actors.learners["p"]
     actors.num_env_steps_sampled = 1_000

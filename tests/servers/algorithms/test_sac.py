@@ -50,7 +50,7 @@ def huber(error: float) -> float:
 
 
 @pytest.mark.parametrize("is_far", [False, True], ids=["near", "far"])
-def test_its_losses_are_sums_over_allowed_actions(is_far: bool) -> None:
+def test_losses_are_sums_over_allowed_actions(is_far: bool) -> None:
     """The losses are right also if logits and values of forbidden actions are far above the
     others."""
     trainer = made(has_masks=True, initial_alpha=ALPHA, target_entropy=0.7)
@@ -98,7 +98,7 @@ def test_its_losses_are_sums_over_allowed_actions(is_far: bool) -> None:
 
 @pytest.mark.parametrize("has_masks", [True, False])
 @pytest.mark.parametrize("twin_q", [True, False])
-def test_it_learns_where_a_probability_underflows(twin_q: bool, has_masks: bool) -> None:
+def test_sac_learns_even_if_a_probability_underflows(twin_q: bool, has_masks: bool) -> None:
     trainer = made(has_masks=has_masks, twin_q=twin_q)
     with torch.no_grad():
         trainer.net.pi[-1].bias[1] += 120.0
@@ -112,7 +112,9 @@ def test_it_learns_where_a_probability_underflows(twin_q: bool, has_masks: bool)
 
 
 @pytest.mark.parametrize("has_masks", [True, False])
-def test_its_auto_entropy_is_a_share_of_what_the_available_actions_allow(has_masks: bool) -> None:
+def test_the_automatic_target_entropy_is_a_share_of_the_available_actions_most(
+    has_masks: bool,
+) -> None:
     """The target entropy is 0.3 log n, in the mean over the batch, for n available actions; alpha
     follows it."""
     trainer = made(has_masks=has_masks, initial_alpha=ALPHA)
@@ -134,7 +136,7 @@ def test_its_auto_entropy_is_a_share_of_what_the_available_actions_allow(has_mas
 @pytest.mark.parametrize(
     ("space", "setting", "target"), [(ACTS, None, -1.0), (BOX, None, -2.0), (BOX, -5.0, -5.0)]
 )
-def test_its_target_entropy_may_be_a_number_or_rllibs_rule(
+def test_the_target_entropy_may_be_a_number_or_rllibs_rule(
     space: Any, setting: Any, target: float
 ) -> None:
     assert made(space, target_entropy=setting)._target_entropy(None) == target
@@ -173,7 +175,7 @@ class Given:
 
 
 @pytest.mark.parametrize("twin_q", [False, True])
-def test_its_losses_in_a_box_are_those_of_a_normal_through_tanh(twin_q: bool) -> None:
+def test_losses_in_a_box_are_those_of_a_normal_through_tanh(twin_q: bool) -> None:
     trainer, batch = made(BOX, initial_alpha=ALPHA, twin_q=twin_q), of_box()
     net, noise = trainer.net, torch.randn(2, ROWS, 2)
     trainer.rng = Given(noise.numpy())

@@ -58,8 +58,7 @@ def test_the_optimizer_steps_as_torchs_adam_also_after_its_state_was_loaded(
 
 
 def test_convolutions_of_images_step_as_by_torchs_adam() -> None:
-    """Images have their channels last, so that the gradients of weights have that memory layout,
-    too."""
+    """Images have their channels last, so that weights' gradients have another memory layout."""
     with seeded(0):
         ours = Encoder(ModelSettings(), (12, 9, 3))
     theirs, images = copy.deepcopy(ours), torch.rand(4, 12, 9, 3)

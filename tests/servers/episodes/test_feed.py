@@ -104,7 +104,7 @@ def test_a_batch_that_is_complete_before_the_last_update_ends_is_kept_for_the_ch
 
 
 @pytest.mark.parametrize("opens", ["finish_learning", "discard", "close"])
-def test_who_waits_at_the_gate_is_let_through(opens: str) -> None:
+def test_a_frame_that_waits_at_the_gate_is_let_through(opens: str) -> None:
     feed = Feed(max_ahead=0)
 
     async def wait() -> None:
@@ -121,7 +121,7 @@ def test_who_waits_at_the_gate_is_let_through(opens: str) -> None:
     asyncio.run(wait())
 
 
-def test_who_comes_first_is_let_through_first_and_only_while_the_gate_is_open() -> None:
+def test_waiting_frames_are_let_through_in_order_and_only_while_the_gate_is_open() -> None:
     feed = Feed(max_ahead=0)
     gone: list[str] = []
 
@@ -238,7 +238,7 @@ def test_progress_neither_opens_a_closed_gate_nor_closes_one_with_room(max_ahead
     assert feed.is_open == (max_ahead == 2)
 
 
-def test_progress_lets_through_who_waits() -> None:
+def test_progress_lets_waiting_frames_through() -> None:
     feed = learning(1)
 
     async def wait() -> None:

@@ -138,7 +138,8 @@ def first_of_two() -> tuple[PlayedStore, PlayedRows]:
 @pytest.mark.parametrize("batch", [5, 10**9])
 @pytest.mark.parametrize("version", [3, 5])
 def test_rows_are_recorded_as_the_steps_of_each_episode_are(batch: int, version: int) -> None:
-    """So are stale steps; a batch that is complete within a step takes some of its rows."""
+    """Rows are recorded like single steps, also stale ones, and if a batch is complete within a
+    step."""
     stores = [PlayedStore(batch), PlayedStore(batch)]
     for store in stores:
         store.start("f")
@@ -325,7 +326,8 @@ def test_impossible_played_steps_are_refused_by_name(item: PlayedSteps, words: s
 
 
 def test_an_action_too_unlikely_to_be_drawn_is_refused_in_its_step() -> None:
-    """Its log-probability would make ratios infinite, and a learner's weights NaN."""
+    """The tiny probability of such an action would make a learner's ratios infinite and its weights
+    NaN."""
     store = PlayedStore()
     refusal = store.refused(logits_of_b([0.0, 0.0, 0.0], [90.0, 0.0, 0.0]), ValueMismatch)
     assert (refusal.agent_id, refusal.expected, refusal.got) == ("b", "at least -80", "-90")

@@ -162,7 +162,7 @@ def test_a_servers_return_is_the_mean_over_the_agents_that_were_there(store: Scr
     assert store.store.counts.episode_return_mean == 2.0
 
 
-def test_what_happens_before_a_server_s_agents_first_act_is_counted(store: ScriptedStore) -> None:
+def test_rewards_before_a_server_s_agents_first_act_are_counted(store: ScriptedStore) -> None:
     store.step(0, "a", rewards={"a": 2.0, "b": 3.0}, terminations={"b": True})
     store.refused(Step("e", 1, {"b": seen("b", 1)}), ValueMismatch)
     store.step(1, "a", rewards={"a": 1.0})

@@ -241,7 +241,8 @@ def says(parameter: torch.Tensor) -> torch.Tensor:
 def test_a_file_that_acts_in_another_way_is_not_kept(
     name: str, offs: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any weight of any layer may be a little off; the file from before is removed, too."""
+    """A file with any weight of any layer a little off is removed, and so is the file from
+    before."""
     right: list[bytes] = []
     monkeypatch.setattr(door, "to_onnx", lambda *args: right.append(to_onnx(*args)) or right[0])
     # No unit is dead, and no gate is shut, so that every weight matters.
@@ -268,7 +269,8 @@ def test_a_file_that_acts_in_another_way_is_not_kept(
 
 
 def test_a_larger_tolerance_is_noted_in_the_file(tmp_path: Path) -> None:
-    """With inputs up to 255, float32 has fewer digits left."""
+    """With inputs up to 255, float32 has fewer digits left, so that a policy needs a larger
+    tolerance."""
     saved = save(plan_of("PPO", Box((8,), "uint8"), Box((2,))), tmp_path / "saved")
     with pytest.raises(Differs, match=r"more than [\d.]+e-07"):
         list(export_checkpoint(saved, tmp_path, tolerance=1e-7))

@@ -76,7 +76,7 @@ PLANS = {
 
 @pytest.mark.parametrize("name", at_night(PLANS, ["SB3_DQN", "SB3_TD3", "RLLIB_DQN"]))
 def test_a_trainers_network_acts_as_the_trainer_does(name: str, tmp_path: Path) -> None:
-    """The cases that run only at night are other ways to the same two kinds of answer."""
+    """At night, more cases run, with other ways to the same two kinds of answer."""
     plan = PLANS[name]
     saved = save(plan, tmp_path / "saved", None)
     (exported,) = export_checkpoint(saved, tmp_path / "out")

@@ -50,16 +50,16 @@ def test_equal_policies_weigh_the_same() -> None:
 
 
 def test_a_role_that_is_paid_more_does_not_change_the_weights() -> None:
-    """The first role is paid 1 more, whoever plays it, and the policies are equal apart from
-    that."""
+    """A role that is paid 1 more, whoever plays it, leaves equally good policies at equal
+    weights."""
     payoffs = np.array([ROCK_PAPER_SCISSORS + 1, -ROCK_PAPER_SCISSORS - 1])
     found = MetaGame(payoffs, is_symmetric=True).weights(NASH)
     np.testing.assert_allclose(found[0], [1 / 3] * 3, atol=1e-6)
 
 
 def test_a_dominated_policy_weighs_nothing() -> None:
-    """In alpha-rank its weight is the noise: the better one is left for it once in a thousand
-    times."""
+    """Alpha-rank weighs a dominated policy by its noise: once in a thousand times it replaces the
+    better one."""
     game = of_zero_sum([[0, 1], [-1, 0]], is_symmetric=True)
     np.testing.assert_array_equal(game.weights(NASH)[0], [1, 0])
     np.testing.assert_allclose(game.weights(ALPHA_RANK)[0], [0.999, 0.001])

@@ -350,7 +350,8 @@ SB3 = {"batch_env_steps": 8, "total_timesteps": 100}
 def test_weights_of_trainers_of_one_s_own_are_followed_and_frozen(
     algorithm: str, settings: dict[str, Any], rllib: None, tmp_path: Path
 ) -> None:
-    """They are followed as live weights and as snapshots, with the statistics of observations."""
+    """Weights are followed as live weights and as snapshots, with the statistics of
+    observations."""
     given = {"algorithm": algorithm, "settings": settings, "normalize_observations": True}
     own = make_plan(acts=FIVE, server_id="main", **given)
     learner: Any = make_policies(own, pytest.fail)

@@ -154,8 +154,8 @@ def test_rows_count_as_the_items_that_they_are() -> None:
         takes.read(encode(Batch([rows])))
 
 
-def test_steps_that_were_played_elsewhere_have_a_number_of_their_own() -> None:
-    """The limit is higher than that of items, since a client sends many played steps at once."""
+def test_played_steps_have_a_limit_of_their_own() -> None:
+    """The limit of played steps is higher than that of items, since a client sends many at once."""
     takes = limits()
     takes._takes_rows = True
     played = {"t": np.zeros(99, np.int64), "observations": [], "weights_seq_no": 0}

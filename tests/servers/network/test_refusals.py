@@ -116,7 +116,7 @@ def test_health_fails_while_acting_fails(
     assert len([record for record in caplog.records if record.exc_info]) == 1
 
 
-def test_what_fails_outside_of_any_item_is_answered() -> None:
+def test_a_request_that_raises_outside_of_any_item_is_answered() -> None:
     """A `StopIteration` is answered, too, although no future can hold one."""
     with running(make_plan("RANDOM", SEES, token=TOKEN)) as server:
         server.answer_run({"report": lambda asked: next(iter(())), "finish": lambda asked: 1 / 0})

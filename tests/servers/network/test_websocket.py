@@ -248,7 +248,8 @@ def test_a_message_in_fragments_with_a_ping_in_between() -> None:
 @pytest.mark.parametrize("whole", [0, 2], ids=["the first", "after whole ones"])
 @pytest.mark.parametrize("is_last", [True, False], ids=["half a frame", "half a message"])
 def test_half_a_message_is_given_up(alarms: Alarms, is_last: bool, whole: int) -> None:
-    """Half a message is given up as half a request is: it would hold its connection for ever."""
+    """A message that is not completed in time is given up, or it would hold its connection for
+    ever."""
     app = HoldingApp(holds=True)
     talk = Talk(app)
     for _ in range(whole):

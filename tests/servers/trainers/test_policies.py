@@ -143,7 +143,7 @@ def test_a_trainer_learns_from_what_was_played() -> None:
     assert (one.is_terminated, one.is_truncated, one.masks) == (True, False, None)
 
 
-def test_the_global_state_is_for_learning_alone(tmp_path: Path) -> None:
+def test_only_learning_gets_the_global_state(tmp_path: Path) -> None:
     """Every observation of a piece has its state; policies that only act get none, and need
     none."""
     policies = policies_of(plan_of("WithState", state_size=3))

@@ -186,7 +186,7 @@ CASES = [
 def test_a_trainer_that_loads_a_state_continues_to_the_bit(
     name: str, settings: dict[str, Any], model: dict[str, Any], acts: spaces.Space
 ) -> None:
-    """The state has the replay, its priorities, counters and schedules, also in mid-episode."""
+    """A trainer's state has its replay, priorities, counters and schedules, also in mid-episode."""
     trainer = made(name, settings, model, acts=acts)
     player = Player(trainer)
     for _ in range(3):
@@ -219,7 +219,8 @@ def test_a_schedule_that_has_changed_is_followed_at_once() -> None:
 
 
 def test_the_generators_of_the_process_stay_where_they_are() -> None:
-    """Other servers of the process may draw from the same generators."""
+    """Training leaves the global generators alone, since other servers of the process may use
+    them."""
 
     def drawn() -> tuple[Any, ...]:
         return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[2]
@@ -232,7 +233,9 @@ def test_the_generators_of_the_process_stay_where_they_are() -> None:
 
 @pytest.mark.parametrize("has_masks", [False, True])
 @pytest.mark.parametrize("model", [SMALL, LSTM])
-def test_what_is_learned_from_is_what_was_acted_on(model: dict[str, Any], has_masks: bool) -> None:
+def test_an_update_reads_observations_and_states_as_acting_did(
+    model: dict[str, Any], has_masks: bool
+) -> None:
     """If no weight has changed, an update finds no KL divergence.
 
     With an LSTM this holds only if each sequence begins with the state in which its first action
@@ -256,10 +259,11 @@ def test_pieces_of_one_life_in_a_batch_are_kept_apart() -> None:
 
 
 @pytest.mark.parametrize("num_steps", [6, 7, 14])
-def test_what_follows_a_piece_is_valued_with_the_state_after_its_last_step(
+def test_the_value_after_a_piece_is_computed_with_the_state_after_its_last_step(
     num_steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if the piece fills the sequences of 7 steps, so that another one begins there."""
+    """The value is right also if the piece fills the sequences of 7 steps, so that another one
+    begins."""
     trainer = made("RLLIB_PPO", {**PPO_SETTINGS, "num_epochs": 1, "minibatch_size": None}, LSTM)
     player = Player(trainer)
     player.play(3)

@@ -260,7 +260,8 @@ def piece(actors: Actors, number: int, **spoilt: float) -> Trajectory:
 def test_an_absurd_number_in_the_replay_of_stable_baselines3(
     name: str, gradient_steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The update is undone and the number removed; otherwise each update would draw it again."""
+    """The spoilt update is undone and its number removed; otherwise later updates would draw it
+    again."""
     monkeypatch.setattr(sound_state, "_SHARE", math.inf)
     actors = sb3(name, gradient_steps=gradient_steps)
     trainer: Any = actors.learners["default"]

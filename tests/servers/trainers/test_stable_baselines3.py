@@ -73,7 +73,7 @@ def test_on_policy_algorithms_refuse_logged_actions() -> None:
 
 
 def test_dqn_does_to_the_bit_what_it_does_alone() -> None:
-    """Through the start of learning, the whole exploration schedule, time limits and a full
+    """Weights agree through the start of learning, all of exploration, time limits and a full
     replay."""
     import stable_baselines3
     from stable_baselines3.common.logger import Logger

@@ -34,7 +34,8 @@ GAMMA, CLIP = 0.9, 0.3
     ("twin_critics", "noise"), [(True, 0.5), (True, 0.0), (False, 0.0)], ids=str
 )
 def test_targets_equal_a_naive_loop(seed: int, twin_critics: bool, noise: float) -> None:
-    """Targets agree also if members are absent after the step, or the episode terminated with it.
+    """Targets equal those of a loop, whichever members are absent after a step that may be the
+    last.
 
     A truncated step looks like one in mid-episode: there is an observation after it.
     """

@@ -61,7 +61,8 @@ def valued(
 
 @pytest.mark.parametrize("seed", range(5))
 def test_targets_equal_a_naive_loop(seed: int) -> None:
-    """Targets agree also if members are absent after the step, or the episode terminated with it.
+    """Targets equal those of a loop, whichever members are absent after a step that may be the
+    last.
 
     A truncated step looks like one in mid-episode: there is an observation after it.
     """
@@ -119,7 +120,7 @@ def test_members_differ_by_their_id_and_by_nothing_else(has_ids: bool) -> None:
     assert (first[0] != last[0]) == has_ids
 
 
-def test_log_densities_are_finite_and_exact_where_tanh_saturates() -> None:
+def test_log_densities_are_finite_and_exact_even_if_tanh_saturates() -> None:
     trainer = make_trainer(MASAC)
     with torch.no_grad():
         trainer.net.actor[4].bias[:3] = 30.0  # tanh(30) is 1 in float32

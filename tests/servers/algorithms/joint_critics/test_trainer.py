@@ -103,7 +103,7 @@ def test_actions_stay_in_the_dimensions_that_members_have(make: Any) -> None:
 def test_updates_follow_the_steps_from_when_there_are_enough(
     make: Any, updates_per_step: float, num: int
 ) -> None:
-    """The 20th step fills the replay, and counts as one that brings updates."""
+    """The 20th step fills the replay enough, and it brings updates itself."""
     trainer = make_trainer(
         make, num_steps_before_learning=20, batch_size_steps=4, updates_per_step=updates_per_step
     )
@@ -125,7 +125,8 @@ def test_a_take_of_many_rows_brings_no_updates_for_those_before_the_threshold() 
 
 
 def test_learning_goes_on_where_a_full_replay_holds_fewer_steps_than_it_began_with() -> None:
-    """The last observation of an episode takes a place in the replay, too."""
+    """Learning goes on, although the last observation of each episode takes a place in the full
+    replay."""
     trainer = make_trainer(
         MASAC, num_steps_before_learning=20, buffer_capacity_steps=20, batch_size_steps=4
     )
@@ -178,7 +179,8 @@ def unlike_plan(algorithm: str) -> ServerPlan:
 
 @pytest.mark.parametrize("algorithm", ["MADDPG", "MASAC"])
 def test_a_team_learns_whoever_is_missing(algorithm: str) -> None:
-    """Member b comes late and dies, c acts now and then; every third episode is truncated."""
+    """A team learns although b comes late and dies, c acts now and then, and some episodes are
+    truncated."""
     asked = ["ac", "abc", "ab", "abc", "a", "ac"]
     rng = np.random.default_rng(0)
     with playing(unlike_plan(algorithm)) as played:

@@ -145,7 +145,7 @@ def test_acting_follows_what_is_learned() -> None:
 
 
 def test_large_passes_are_the_same_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU is asked for large passes alone, by torch; their values are the same as numpy's."""
+    """torch computes large passes for a GPU, with the same values as numpy."""
 
     class Beside:
         is_old = False
@@ -187,7 +187,7 @@ def test_the_inputs_are_observation_last_action_and_id() -> None:
 
 
 def test_a_gru_is_called_to_train_where_it_learns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise cuDNN raises an error when the GRU's gradient is computed on a GPU."""
+    """cuDNN computes the gradient of a GRU on a GPU only if the GRU was called in training mode."""
     called: list[bool] = []
     cell = torch.gru
 

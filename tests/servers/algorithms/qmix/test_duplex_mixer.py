@@ -90,8 +90,8 @@ def test_the_best_joint_action_is_each_members_own_best(
     assert ((((q - greedy_q) * alive) < 0).any(-1) == ~is_greedy).all()
 
 
-def test_it_matches_the_papers_formulas() -> None:
-    """Section 3.2, computed head by head, with values and advantages apart, as in PyMARL."""
+def test_qplex_matches_the_papers_formulas() -> None:
+    """The mixer computes section 3.2 of the paper; here head by head, as in PyMARL."""
     n, k, num_states = 2, 3, 5
     mixer = make(n, k, 4, bound_state=False)
     q, best, state = drawn(num_states, n), drawn(num_states, n), drawn(num_states, 4)
