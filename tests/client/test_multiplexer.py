@@ -277,7 +277,7 @@ def test_an_interrupted_step_is_closed_by_an_abort(
     right.script = interrupt
     with pytest.raises(KeyboardInterrupt):
         client.get_action("e", ALL)
-    left.receive()  # stands for a real transport, which drops the connection
+    left.receive()  # takes the last answer; a real transport drops the connection instead
     with pytest.raises(EpisodeMisuse, match=r"awaiting action at t=1.*abort_episode\(\) closes it"):
         getattr(client, verb)("e", ALL)
     client.abort_episode("e")

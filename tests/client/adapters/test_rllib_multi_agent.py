@@ -86,7 +86,7 @@ def told(result: Any) -> tuple[Any, ...]:
         # observed.
         ([([0, 1], {}, [1], []), ([0], {1: 2.0}, [1], []), ([0], {}, ["__all__"], [])],
          [("0", {}, "1", "", "1"), ("0", {"1": 2.0}, "", "", ""), ("", {}, "0", "", "0")]),
-        # The same with `__all__` as a truncation.
+        # `__all__` as a truncation concerns the same agents.
         ([([0, 1], {}, [1], []), ([0], {}, [], ["__all__"])],
          [("0", {}, "1", "", "1"), ("", {}, "", "0", "0")]),
         # An agent's own flag comes before `__all__`.

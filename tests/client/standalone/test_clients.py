@@ -141,8 +141,8 @@ def play(command: Callable[[], Command]) -> Seen:
         assert link.num_swallowed == 1
         assert link.num_opened < 25, "connections are kept: there are 70 requests"
         counts = server.policies.store.counts
-        # Of the four episodes with recorded ends two are for training, besides "outlast" and "after
-        # it"; six steps each.
+        # Counted are the two of four played episodes that are for training, and "outlast", with six
+        # steps each, and "after it", with none.
         assert (counts.num_episodes, counts.num_env_steps) == (4, 18)
         assert server.status().num_open_episodes == 2, "those of ServerLost, ServerUnavailable"
         # Of the calls in `fail`, and one start while the server was stopping.

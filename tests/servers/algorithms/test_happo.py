@@ -79,7 +79,7 @@ def pi_of(actors: Actors, policy_id: str) -> torch.Tensor:
 
 
 class Order:
-    """In place of a generator: gives the same order every time."""
+    """Stands for a random generator, but gives the same order every time."""
 
     def __init__(self, *order: int) -> None:
         self._order = order
