@@ -195,7 +195,7 @@ class Served:
 
 
 def play_and_save(plan: ServerPlan, path: Path, num: int = 0) -> Served:
-    """Plays episodes 0 to `num`, and saves what was learned."""
+    """Plays the first `num` episodes, and saves what was learned."""
     served = Served(plan)
     served.play(0, num)
     served.policies.save(path)

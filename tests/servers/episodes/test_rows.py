@@ -125,7 +125,7 @@ def test_modes_share_a_message_and_evaluations_are_in_no_statistics() -> None:
 def test_a_long_episode_holds_no_block_for_every_step(num: int) -> None:
     player = Player(ScriptedStore(make_plan("ac"), seating=Seating()))
     names = EPISODES[:num]
-    # So that the episodes' records are put together at different times.
+    # Episodes begin at different turns, so that their records are put together at different times.
     for i, e in enumerate(names):
         player.tell([StartEpisode(e)])
         for t in range(50 * (num - 1 - i)):

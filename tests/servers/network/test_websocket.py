@@ -373,7 +373,7 @@ def test_an_app_that_raises_ends_the_connection(caplog: pytest.LogCaptureFixture
     talk.server.pause_writing()
     talk.tell("a")
     app.is_broken = True
-    # Not in a read, for whose errors the event loop would end the connection.
+    # Raises outside of a read: for an error in a read the event loop would end the connection.
     talk.server.resume_writing()
     check_that_it_broke_off(talk)
     assert "ArithmeticError: no such luck" in caplog.text

@@ -214,7 +214,7 @@ NOT_CALLABLE = 3
 
 
 class WithState(Counting):
-    """Learns with the global state, and returns the sum of it as a metric."""
+    """Learns with the global state, and returns the sum of its first numbers as a metric."""
 
     reads_state = True
 

@@ -37,9 +37,9 @@ class ToyModel(Settings):
     fcnet_hiddens: list[int] = [64, 64]
     """Units of each layer."""
     fcnet_activation: Literal["relu", "tanh"] = "tanh"
-    """Between them."""
+    """Activation between the layers."""
     num_heads: Count = 1
-    """Side by side."""
+    """Number of heads side by side."""
     use_lstm: bool = False
     """Whether it is recurrent."""
 
@@ -62,11 +62,11 @@ class ToySettings(Settings):
     lr: Schedule = 1e-3
     """Learning rate."""
     minibatch_size: Count | None = None
-    """Transitions in one."""
+    """Transitions in a minibatch."""
     mixer: Literal["qmix", "vdn"] = "qmix"
     """How values are mixed."""
     model: ToyModel = WithoutMemory(fcnet_activation="relu")
-    """Its networks."""
+    """The trainer's networks."""
     target_update_freq: Count = 200
     """Env steps between two copies."""
     train_batch_size_per_learner: Count = 8
@@ -93,7 +93,7 @@ class Toy(Counting):
 
 
 class Variant(Toy):
-    """A variant."""
+    """A variant of `Toy` with a fixed mixer."""
 
     preset: ClassVar[Mapping[str, Any]] = {"mixer": "vdn"}
 

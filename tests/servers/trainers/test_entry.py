@@ -45,7 +45,7 @@ def test_settings_are_the_class_s_arguments_after_the_first() -> None:
     assert entry.settings() == {"start": 0, "rate": 0.1}
     assert entry.learns_from == "newest"
     assert entry.find_while_learning("auto") == "wait"
-    assert entry.summary.startswith("Acts the number of updates")
+    assert entry.summary.startswith("Takes the number of its updates")
 
 
 @pytest.mark.parametrize("name", ["PPO", "DQN", "SAC", "QMIX", "MAPPO", "MASAC"])
