@@ -98,9 +98,9 @@ class Places:
             elif reward and not self._has_warned:
                 self._has_warned = True
                 logger.warning(
-                    "agent %r got the reward %s when it did not act and another agent had its "
-                    "place: the reward counts for no agent; further rewards of this kind are not "
-                    "logged",
+                    "agent %r got the reward %s in a step in which it did not act and had no id of "
+                    "possible_agents to itself: the reward counts for no agent; further rewards of "
+                    "this kind are not logged",
                     agent,
                     reward,
                 )

@@ -1,4 +1,4 @@
-"""An environment of two agents, of which a test changes what it is about."""
+"""Environments of two agents, of which each test changes the part that it is about."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BOX = Box(-99, 99, (3,), np.float32)
 
 
 class TwoAgents:
-    """A ParallelEnv of four steps; agents observe which one it is."""
+    """A ParallelEnv of four steps; each agent observes the number of the step."""
 
     possible_agents: Any = ("a", "b")
     metadata: dict[str, Any] = {}
@@ -56,9 +56,12 @@ class TwoAgents:
 
 
 def gives(step: Any = None, reset: Any = None, **methods: Any) -> type[TwoAgents]:
-    """Returns an environment whose step or reset gives what is made of the usual values.
+    """Returns an environment class with these changes.
 
-    Or whose other methods are these.
+    Args:
+        step: gets the five usual values of a step; `step()` returns what it returns.
+        reset: gets the two usual values of a reset; `reset()` returns what it returns.
+        **methods: replace methods and attributes of `TwoAgents`.
     """
     if step is not None:
         methods["step"] = lambda self, actions: step(*TwoAgents.step(self, actions))
@@ -75,7 +78,12 @@ def raises(error: BaseException) -> Any:
 
 
 class Counting:
-    """A batch whose two agents observe the step; its copies' episodes have these lengths."""
+    """A batch of copies whose two agents observe the number of the step.
+
+    Args:
+        *lengths: of each copy's episodes, in steps.
+        mode: how copies begin again, as Gymnasium's `autoreset_mode`.
+    """
 
     possible_agents = ("a", "b")
     observation_spaces = dict.fromkeys("ab", Box(-99, 99, (1,), np.float32))

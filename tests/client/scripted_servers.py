@@ -1,4 +1,4 @@
-"""Transports that answer by a script and write down every call, in the order of all servers."""
+"""Transports that answer by a script and log every call, in one order over all servers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def spec(
 
 
 class Server(Transport):
-    """A server in the same process: its actions are ``server_id:agent:t``.
+    """A server in the same process; its actions are the texts ``server_id:agent:t``.
 
     Args:
         log: shared by all servers of a test; every call is appended to it.
@@ -109,7 +109,7 @@ class Server(Transport):
         self.is_closed = True
 
     def of(self, kind: type[Any], episode_id: str | None = None) -> list[Any]:
-        """Returns the items of one kind that came."""
+        """Returns the received items of one kind, of one episode or of all."""
         return [
             item
             for item in self.items
@@ -143,7 +143,7 @@ class Server(Transport):
 
 
 def refusing(kind: type[Any], **fields: Any) -> Script:
-    """Returns a script that refuses the items of one kind with these fields, as a server would."""
+    """Returns a script that refuses items of one kind whose fields have these values."""
 
     def script(item: AnyItem) -> AnyReply | None:
         if isinstance(item, kind) and all(getattr(item, k) == v for k, v in fields.items()):
@@ -154,12 +154,12 @@ def refusing(kind: type[Any], **fields: Any) -> Script:
 
 
 class World:
-    """Two servers, of a and of b, and their client.
+    """Two servers, "left" of agent a and "right" of agent b, and their client.
 
     Args:
-        kind: of the servers.
-        script: of the left one.
-        right: the agents of the right one.
+        kind: the servers' class.
+        script: the left server's.
+        right: the right server's agents.
         space: what agents observe.
     """
 
@@ -183,7 +183,7 @@ class World:
         should_stop: Callable[[], bool] = lambda: False,
         **how: Any,
     ) -> EnvLoop:
-        """Plays with simulations, or one of copies; returns the loop."""
+        """Plays simulations, or a vector simulation; returns the loop."""
         drawn = None if seeds is None else iter(seeds)
         loop = EnvLoop(simulations, self.client, seeds=drawn, **how)
         loop.run(self.results.append, should_stop)
@@ -191,7 +191,7 @@ class World:
 
 
 class CountingSimulation:
-    """`num_steps` steps for all agents, each paid its own share of the seed; then terminated.
+    """Steps until all agents terminate after `num_steps`; each is paid its own share of the seed.
 
     Each step sleeps `pause_s`.
     """
@@ -249,7 +249,7 @@ class CountingSimulation:
 
 
 class TimeLimit(CountingSimulation):
-    """Truncates where the other terminates."""
+    """Truncates its agents at the end instead of terminating them."""
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         result = super().step(actions)

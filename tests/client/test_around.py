@@ -1,4 +1,5 @@
-"""Transports around a server's: a shadow beside it, random actions in its place, some replaced."""
+"""Transports around a server's: with a shadow, with a stand-in while it is lost, with random or
+untrained agents."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ class Losable(RowServer):
 
 
 class Shadows(World):
-    """Two servers, of which the right one has a shadow."""
+    """Two servers, of which the right one has a shadow: a server that learns from its actions."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class Both(CountingSimulation):
     is_vector=st.booleans(),
     data=st.data(),
 )
-def test_it_is_sent_every_step_with_its_actions(
+def test_a_shadow_is_sent_every_step_with_its_server_s_actions(
     respawn: Any, kind: type[NumberServer], is_vector: bool, data: Any
 ) -> None:
     scripts = data.draw(st.lists(episodes(respawn), min_size=1, max_size=3))
@@ -114,20 +115,21 @@ def test_it_is_sent_every_step_with_its_actions(
     assert world.shadow.of(Step)
 
 
-def test_it_is_asked_after_its_server_and_answers_during_the_next_step() -> None:
+def test_a_shadow_is_sent_to_after_its_server_and_answers_during_the_next_step() -> None:
     world = Shadows()
     world.play([Both(num_steps=2)], [0])
     calls = [(call, who) for call, who in world.log if who != "left"]
     turn = [("send", "right"), ("receive", "right"), ("receive", "shadow"), ("send", "shadow")]
     assert calls[:3] == [turn[0], turn[1], turn[3]]
     assert calls[3:7] == turn
-    world.shadowed.tell_played()  # whoever saves waits until it has heard of everything
+    # A server that saves waits until its shadow has heard of every step.
+    world.shadowed.tell_played()
     assert world.log[-1] == ("receive", "shadow")
 
 
 @pytest.mark.parametrize("kind", [NumberServer, RowServer])
 @pytest.mark.parametrize("sizes", [(1, None), (None, 1)])
-def test_who_reads_the_global_state_is_sent_it(
+def test_the_global_state_is_sent_to_the_servers_that_read_it(
     sizes: tuple[int | None, int | None], kind: type[NumberServer]
 ) -> None:
     world = Shadows(kind, sizes)
@@ -139,7 +141,10 @@ def test_who_reads_the_global_state_is_sent_it(
 
 
 class Giving(NumberServer):
-    """One that gives log-probabilities, of which one is a float32's sum and one next to nothing."""
+    """A server that gives log-probabilities: -3 for "c"; for "b" -100 first, then 1e-9.
+
+    The last is above 0, as a sum in float32 may be; the first is too small to learn from.
+    """
 
     def fetch_spec(self) -> ServerSpec:
         return replace(super().fetch_spec(), gives_log_probs=True)
@@ -164,7 +169,7 @@ class GivingRows(Giving):
 
 
 @pytest.mark.parametrize("kind", [Giving, GivingRows])
-def test_it_is_sent_the_log_probabilities_that_its_server_gives(kind: type[Giving]) -> None:
+def test_a_shadow_is_sent_the_log_probabilities_that_its_server_gives(kind: type[Giving]) -> None:
     world = Shadows(kind)
     world.play([Both(num_steps=3), Both(num_steps=3)], range(4))
     assert all(one.wants_log_probs for one in world.right.of(StartEpisode))
@@ -178,7 +183,7 @@ def test_it_is_sent_the_log_probabilities_that_its_server_gives(kind: type[Givin
     assert not world.right.of(StartEpisode)[-1].wants_log_probs
 
 
-def test_it_is_sent_nothing_of_episodes_that_are_measured() -> None:
+def test_a_shadow_is_sent_no_episode_of_an_evaluation() -> None:
     world = Shadows()
     world.play([Both()], [0], mode="eval")
     assert world.shadow.items == []
@@ -187,10 +192,10 @@ def test_it_is_sent_nothing_of_episodes_that_are_measured() -> None:
 
 @pytest.mark.parametrize("is_whole", [False, True])
 @pytest.mark.parametrize("kind", [NumberServer, RowServer])
-def test_what_it_refuses_ends_the_episode_on_all_servers(
+def test_a_step_that_a_shadow_refuses_ends_the_episode_on_all_servers(
     kind: type[NumberServer], is_whole: bool
 ) -> None:
-    """A step, or the whole frame with those of both episodes."""
+    """The shadow refuses one step, or a whole frame with the steps of both episodes."""
     world = Shadows(kind, script=refusing(Step, t=1) if not is_whole else lambda item: None)
 
     def receive(patience_s: float | None = None) -> list[AnyReply]:
@@ -207,7 +212,7 @@ def test_what_it_refuses_ends_the_episode_on_all_servers(
     assert {item.t for item in world.shadow.of(Step)} == {0, 1}
 
 
-def test_what_it_refuses_of_an_end_is_not_kept() -> None:
+def test_an_end_that_a_shadow_refuses_is_forgotten() -> None:
     world = Shadows(script=refusing(EndEpisode))
     world.play([Both()], range(3))
     world.shadowed.tell_played()
@@ -215,7 +220,7 @@ def test_what_it_refuses_of_an_end_is_not_kept() -> None:
     assert world.shadowed._refused == {}
 
 
-def test_episodes_begin_again_where_it_is_lost() -> None:
+def test_an_episode_begins_again_when_a_shadow_is_lost() -> None:
     world = Shadows()
 
     ticks = itertools.count()
@@ -234,7 +239,7 @@ def test_episodes_begin_again_where_it_is_lost() -> None:
     assert world.client.num_mismatches == 0
 
 
-def test_it_closes_with_its_server() -> None:
+def test_a_shadow_closes_with_its_server() -> None:
     world = Shadows()
     world.client.close()
     assert world.right.is_closed
@@ -242,7 +247,7 @@ def test_it_closes_with_its_server() -> None:
 
 
 class Away(Server):
-    """A scripted server that can be lost, as a `NetworkTransport` sees it."""
+    """A scripted server that can be lost, with the methods of a `NetworkTransport`."""
 
     def fetch_spec(self, patience_s: float = 0.0) -> ServerSpec:
         return super().fetch_spec()
@@ -251,7 +256,8 @@ class Away(Server):
         return not self.is_lost
 
     def send(self, items: Iterable[AnyItem]) -> None:
-        if not self.is_lost:  # what breaks is tried again when the answer is awaited
+        # A real transport sends again what was lost when its answer is awaited.
+        if not self.is_lost:
             super().send(list(items))
 
     def receive(self, patience_s: float | None = None) -> list[AnyReply]:
@@ -261,7 +267,7 @@ class Away(Server):
 
 
 class Beside(World):
-    """Of two servers the right one may be lost."""
+    """Two servers; while the right one is lost, its agents act at random."""
 
     def __init__(self) -> None:
         super().__init__(Away)
@@ -282,7 +288,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Beside:
 
 
 def test_several_episodes_in_one_message_may_be_of_both_kinds(world: Beside) -> None:
-    """Long and short episodes: some still run at random when the server has new ones again."""
+    """When the lost server returns, its new episodes run beside long ones that still act at
+    random."""
     ticks = itertools.count()
 
     def lose_and_return() -> bool:
@@ -344,13 +351,16 @@ def test_the_server_is_told_the_random_actions_of_one_side_only(left: Server, lo
         drawn.append([int(step.logged_actions["d"]) for step in steps])
     assert drawn[0] == drawn[1] != drawn[2]
     counts = np.bincount(drawn[0], minlength=9)
-    assert len(counts) == 9  # of Discrete(9)
+    assert len(counts) == 9  # the agent acts in Discrete(9)
     assert counts.min() > 0
     assert not any(step.logged_actions for step in left.of(Step))
 
 
 def test_random_actions_are_not_what_an_environment_draws_with_their_seed(log: Log) -> None:
-    """A game may ask for the number that it has drawn, and evaluations seed both alike."""
+    """Evaluations seed the game and the random agents alike, but the two must draw independently.
+
+    Otherwise a game whose solution is a drawn number would be solved by chance.
+    """
     right = Server("right", "d", log)
     client = MultiplexingClient([RandomAgents(right, ["d"], 7)])
     transport = RandomTransport(Server("right", "d", log).fetch_spec(), 7)
@@ -363,10 +373,10 @@ def test_random_actions_are_not_what_an_environment_draws_with_their_seed(log: L
     assert set(acted) == set(range(9))
     hidden = np.random.default_rng(7).integers(9, size=300)
     for drawn in (acted, [int(step.logged_actions["d"]) for step in right.of(Step)]):
-        assert sum(drawn == hidden) < 70  # 33 by chance
+        assert sum(drawn == hidden) < 70  # 33 are expected by chance
 
 
-def test_a_step_without_the_side_is_left_alone(left: Server, right: Server) -> None:
+def test_a_step_without_the_random_side_has_no_logged_actions(left: Server, right: Server) -> None:
     client = MultiplexingClient([RandomAgents(left, ["b"]), right])
     episode_id = client.start_episode()
     client.get_action(episode_id, {"a": [1.0], "c": [3.0]})

@@ -1,4 +1,4 @@
-"""Errors travel from a simulation's process to the launcher's, with all that they say."""
+"""Errors travel from a simulation's process to the launcher's with all their fields."""
 
 from __future__ import annotations
 

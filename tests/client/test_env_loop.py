@@ -1,4 +1,4 @@
-"""Simulations in lockstep: one message a server and tick, whatever their number."""
+"""Simulations in lockstep: one message for each server and tick, whatever their number."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def world() -> World:
 def test_one_message_a_server_and_tick(world: World, num_simulations: int) -> None:
     simulations = [CountingSimulation(num_steps=3) for _ in range(num_simulations)]
     loop = world.play(simulations, range(2 * num_simulations))
-    # Two episodes of three steps each, one after the other: six steps and a last end.
+    # Two episodes of three steps each, one after the other: six ticks with steps, one with the last
+    # ends.
     assert [len(frame) for frame in world.left.frames] == [
         2 * n for n in [num_simulations]
     ] + [num_simulations] * 2 + [3 * num_simulations] + [num_simulations] * 3  # fmt: skip
@@ -69,7 +70,7 @@ def test_state_and_last_observations_come_along(world: World, is_truncated: bool
     assert states == [0.0, 1.0]
     if is_truncated:
         assert float(end.state[0]) == 2.0
-    else:  # nothing is bootstrapped, and the simulation may have no state any more
+    else:  # no value is bootstrapped, and the simulation may have no state any more
         assert end.state is None
     assert (end.truncations if is_truncated else end.terminations) == {"b": True}
     assert end.is_truncated == is_truncated
@@ -120,7 +121,8 @@ def test_a_refusal_ends_the_loop_and_closes_everything(world: World, kind: type)
 def test_a_loop_begins_a_lost_episode_again_unless_it_was_over(
     world: World, tick: int, num_resets: int
 ) -> None:
-    """One server forgets one of two episodes: in the middle, or before it hears of the end."""
+    """A server forgets one of two episodes: in its middle, or before the server hears of its
+    end."""
     simulations = [CountingSimulation(num_steps=4), CountingSimulation(num_steps=4)]
     ticks = itertools.count()
 
@@ -153,7 +155,7 @@ def test_a_state_that_cannot_be_had_is_named_with_its_switch(world: World) -> No
 
 
 class HeldRun:
-    """A loop in a thread of its own, which asks to be held after its first step."""
+    """A loop in a thread of its own, which is asked to hold after its first step."""
 
     def __init__(self, world: World, lengths: list[int], seeds: Any, grace_s: float) -> None:
         self.world = world
@@ -182,7 +184,7 @@ class HeldRun:
 def test_held_where_episodes_end(world: World) -> None:
     run = HeldRun(world, [1, 3], iter(range(4)), grace_s=60.0)
     assert run.loop.wait_held(10.0)
-    # Both have played to the end, none has begun, and all servers know it.
+    # Both episodes are played to their ends, none has begun, and all servers have heard it.
     assert [(r.seed, r.num_steps) for r in world.results] == [(0, 1), (1, 3)]
     assert [s.seeds for s in run.simulations] == [[0], [1]]
     assert world.left.open == world.right.open == {}
@@ -194,7 +196,7 @@ def test_held_where_episodes_end(world: World) -> None:
     assert world.client.num_mismatches == 0
 
 
-def test_what_was_played_is_told_before_it_is_held(
+def test_servers_hear_of_all_steps_before_a_loop_is_held(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raised_by: list[int] = []
@@ -223,7 +225,7 @@ def test_a_hold_that_follows_a_release_at_once_ends_nothing(world: World) -> Non
     assert [r.seed for r in world.results] == [0, 1, 2]
 
 
-def test_what_does_not_play_is_held(world: World) -> None:
+def test_a_loop_that_does_not_play_counts_as_held(world: World) -> None:
     loop = EnvLoop([CountingSimulation(num_steps=1)], world.client, seeds=iter([0]))
     loop.hold(60.0)
     assert loop.wait_held(0.0)
@@ -233,20 +235,20 @@ def test_what_does_not_play_is_held(world: World) -> None:
     assert loop.num_episodes == 1
 
 
-def test_it_plays_what_it_is_allowed_and_no_step_more(world: World) -> None:
+def test_a_loop_plays_the_env_steps_it_is_allowed_and_no_more(world: World) -> None:
     simulations = [CountingSimulation(num_steps=4) for _ in range(3)]
     loop = EnvLoop(simulations, world.client, seeds=itertools.count())
     loop.limit(0)
     has_to_stop = threading.Event()
     thread = threading.Thread(target=loop.run, args=(world.results.append, has_to_stop.is_set))
     thread.start()
-    for allowed in (5, 1, 7):  # it pauses in the middle of episodes, at any step
+    for allowed in (5, 1, 7):  # it pauses at any step, also in the middle of episodes
         before = loop.num_env_steps
         loop.allow(allowed)
         loop.wait_used_up()
         assert loop.num_env_steps == before + allowed
     num_begun = sum(len(s.seeds) for s in simulations)
-    loop.hold(60.0)  # then open episodes are played to their ends, and none begins
+    loop.hold(60.0)  # open episodes are played to their ends, and none begins
     assert loop.wait_held(10.0)
     assert loop.num_env_steps == 4 * num_begun == 4 * len(world.results)
     loop.release()
@@ -257,7 +259,7 @@ def test_it_plays_what_it_is_allowed_and_no_step_more(world: World) -> None:
 
 
 def bad_at(*numbers: int, t: int = 1, kind: type = Step, is_unsound: bool = True) -> Any:
-    """Returns a script that refuses a value in these episodes, counted as they begin."""
+    """Returns a script that refuses a value in the episodes with these numbers, from 0."""
     begun = itertools.count()
     bad: set[str] = set()
     refuse = refusing(kind, **({"t": t} if kind is Step else {}))
@@ -274,7 +276,8 @@ def bad_at(*numbers: int, t: int = 1, kind: type = Step, is_unsound: bool = True
 @pytest.mark.parametrize(
     ("script", "num_bad", "says"),
     [
-        # A wrong shape or an unknown agent is a mistake in the code, and comes again.
+        # A wrong shape or an unknown agent is a mistake in the code, which the next episode
+        # repeats.
         (bad_at(1, is_unsound=False), 0, "no such luck; to play that episode again: seed 1$"),
         (
             bad_at(*range(100)),
@@ -284,7 +287,7 @@ def bad_at(*numbers: int, t: int = 1, kind: type = Step, is_unsound: bool = True
         (bad_at(*range(100), kind=EndEpisode), 20, "no such luck.*; the 20 episodes before .* 20$"),
     ],
 )
-def test_what_comes_again_is_no_accident(
+def test_a_bad_value_in_20_episodes_in_a_row_or_a_mistake_in_the_code_ends_the_loop(
     world: World, script: Any, num_bad: int, says: str
 ) -> None:
     world.left.script = script

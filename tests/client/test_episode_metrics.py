@@ -1,4 +1,4 @@
-"""Metrics of an episode, against what can be worked out by hand."""
+"""Metrics of an episode, against values that are worked out by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def collected(reductions: dict[str, str], *steps: dict[str, Any]) -> Any:
 
 
 def collected_in_arrays(reduction: str, values: list[float | None]) -> Any:
-    """Returns what is found in the second of three copies, of which the others say otherwise."""
+    """Returns the metric of the second of three copies; the others have other values."""
     collector = MetricCollector({"x": reduction}, 3)
     for number, value in enumerate(values):
         nothing = {} if number % 2 else {"_x": np.array([True, value is not None, True])}
@@ -71,14 +71,14 @@ def test_agents_are_combined_as_asked_for(way: str, expected: float) -> None:
     assert overall(told) == 7.0, "what the simulation says of the episode counts"
 
 
-def test_what_is_no_number_yet_is_left_out() -> None:
+def test_a_metric_that_is_no_number_yet_is_left_out() -> None:
     values = [None, math.nan, math.inf, np.float32(2.0), np.array(4.0)]
     found = collected({"x": "mean"}, *({"a": {"x": value}} for value in values))
     assert found["x"] == {"a": 3.0}
 
 
 @pytest.mark.parametrize("value", ["won", "1.0", [1.0, 2.0], np.zeros(2), object()])
-def test_what_is_no_number_at_all_is_refused(value: Any) -> None:
+def test_a_metric_that_can_be_no_number_is_refused(value: Any) -> None:
     with pytest.raises(SimulationError, match=r"metric 'x' in the info of 'a' is .*expected a num"):
         collected({"x": "last"}, {"a": {"x": value}})
 
@@ -104,7 +104,7 @@ def test_an_info_that_is_no_dict_is_refused() -> None:
 
 
 class Telling(CountingSimulation):
-    """Says how often it was stepped, and joins two steps of its own in each."""
+    """A simulation each of whose steps joins two of its own, and whose infos count them."""
 
     infos: Iterator[Any]
 

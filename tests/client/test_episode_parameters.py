@@ -1,4 +1,4 @@
-"""What is drawn for an episode, and how each kind of environment is told of it."""
+"""The parameters drawn for an episode, and how each kind of environment gets them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def test_draws_are_uniform_and_differ_between_episodes_and_names() -> None:
 
 
 class OneAgent(gymnasium.Env[Any, Any]):
-    """It sees the speed that its episode was given, and is paid it in each of two steps."""
+    """Its agent observes the speed that its episode was given, and is paid it in each of two
+    steps."""
 
     observation_space, action_space = BOX, spaces.Discrete(9)
 
@@ -100,7 +101,7 @@ def test_environments_are_told_by_the_options_of_their_reset(
     assert observations["agent"].tolist() == [0], "those were of an episode"
 
 
-def test_one_that_takes_no_options_is_refused() -> None:
+def test_an_environment_whose_reset_takes_no_options_is_refused() -> None:
     class Deaf(OneAgent):
         def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
             return super().reset(seed=seed)
@@ -111,7 +112,7 @@ def test_one_that_takes_no_options_is_refused() -> None:
 
 
 def players() -> NumberServer:
-    """A server of 'agent'."""
+    """Returns a server of the agent 'agent'."""
     return NumberServer("all", ["agent"], [])
 
 
@@ -128,7 +129,7 @@ def test_a_loop_gives_each_episode_its_own_and_records_them() -> None:
     def note(result: EpisodeResult) -> None:
         results.append(result)
         if len(results) == 3:
-            loop.parameters = {"speed": 7}  # of the episodes that begin from now on
+            loop.parameters = {"speed": 7}  # for the episodes that begin from now on
 
     loop.run(note)
     expected = [draw(how["parameters"], seed)["speed"] for seed in range(3)] + [7] * 3
@@ -136,7 +137,7 @@ def test_a_loop_gives_each_episode_its_own_and_records_them() -> None:
     assert [one.returns["agent"] / 2 for one in results] == expected
 
 
-def test_copies_are_told_one_by_one() -> None:
+def test_copies_get_their_parameters_one_by_one() -> None:
     results: list[EpisodeResult] = []
     vector = SyncVectorEnv([OneAgent] * 3, autoreset_mode=AutoresetMode.DISABLED)
     how: Any = {"seeds": iter(range(100)), "parameters": {"speed": SPEEDS["speed"]}}
@@ -153,7 +154,7 @@ def test_copies_that_reset_by_themselves_are_refused() -> None:
         OnlyCopy(vector).reset(1, {"speed": 3})
 
 
-def test_behind_a_gateway_a_loop_waits_for_what_it_is_told_before_it_resets() -> None:
+def test_behind_a_gateway_a_loop_waits_for_its_parameters_before_it_resets() -> None:
     server, results = players(), []
     server._spec = msgspec.structs.replace(server._spec, offers=[PARAMETERS])
     speeds = iter([3, 5])

@@ -1,4 +1,4 @@
-"""A look at an environment, of one step or a whole episode twice, in a process of its own."""
+"""Looking at an environment, for a step or for the same episode twice, in a process of its own."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ NESTED = gives(infos=lambda self: {"a": {"time": {"late": 1.0}, "said": "no"}})
         (Endless, ["no episode of random actions ended within 1,000 steps"]),
     ],
 )  # fmt: skip
-def test_a_whole_episode_says_what_one_step_does_not(env: type, found: list[str]) -> None:
+def test_a_whole_episode_shows_what_one_step_does_not(env: type, found: list[str]) -> None:
     notes = look(adapt(env()), is_whole=True).notes
     assert [part in note for note, part in zip(notes, found, strict=True)] == [True] * len(found)
     assert look(adapt(env())).notes == ()
@@ -144,7 +144,8 @@ def test_a_state_that_is_no_array_is_no_state(env: type, problem: str) -> None:
 
 
 class Leaves(TwoAgents):
-    """Changes the folder, opens a port, and starts what ends with nobody; cannot be closed."""
+    """Changes the working directory, opens a port, starts two programs that do not end, and cannot
+    be closed."""
 
     def __init__(self, port: int, note: str) -> None:
         os.chdir("/")
@@ -214,7 +215,9 @@ def test_nothing_of_an_environment_is_left(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_ends_or_excludes_a_process_is_said(call: Callable[[], Any], refusal: str) -> None:
+def test_an_environment_that_ends_its_process_or_needs_it_alone_is_refused(
+    call: Callable[[], Any], refusal: str
+) -> None:
     with pytest.raises(ConfigError, match=refusal):
         call()
 
@@ -243,7 +246,7 @@ class ResetsSome(Counting):
 
 
 class ResetsAll(ResetsSome):
-    """Whatever mask it is given."""
+    """Resets all copies, whatever mask it is given."""
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         return super().reset(seed)
@@ -258,7 +261,7 @@ def test_a_batch_that_ignores_the_mask_of_a_reset_is_refused() -> None:
         probe(batch)
 
 
-def test_what_is_no_error_of_the_environment_is_shown() -> None:
+def test_an_error_that_is_not_the_environment_s_is_raised_as_it_is() -> None:
     with (
         ProcessCall(look_at, "no subject", False) as looking,
         pytest.raises(RuntimeError, match="apart"),

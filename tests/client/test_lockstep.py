@@ -1,4 +1,4 @@
-"""Ordinary simulations in lockstep: in rows, the servers hear what they hear of each alone."""
+"""Plain simulations in lockstep: in rows, servers get what they get from each simulation alone."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from muxrl.protocol.messages import ActionRows, AnyItem, AnyReply, StartEpisode,
 from muxrl.protocol.rows import Layout, singles
 
 NUM = 20
-"""Simulations: two agents in each, on two servers, are enough for rows."""
+"""Number of simulations. With two agents in each, on two servers, that is enough for rows."""
 
 
 class Restless(CountingSimulation):
-    """Now and then agent b pauses, leaves for good, or gets no reward; the episode's end varies.
+    """An environment whose agent b pauses, leaves for good, or gets no reward, now and then.
 
-    It is paid after it has left, too.
+    It may be paid after it has left. The length of an episode varies.
     """
 
     def reset(
@@ -61,7 +61,7 @@ class Restless(CountingSimulation):
 
 
 def everything_heard(server: Server) -> list[list[Any]]:
-    """Returns what a server heard of each episode, in the order of their beginnings."""
+    """Returns the items that a server received, by episode in the order of their starts."""
     received = []
     for start in server.of(StartEpisode):
         items = [
@@ -76,7 +76,8 @@ def everything_heard(server: Server) -> list[list[Any]]:
 
 
 def play(kind: type[NumberServer], num: int = 3 * NUM, num_episodes: int = 200) -> World:
-    world = World(kind, right="bc")  # where c acts on while b pauses, and is paid
+    # The right server has c, too, which acts on while b pauses, and is paid.
+    world = World(kind, right="bc")
     simulations = [Restless("abc") for _ in range(num)]
     world.play(simulations, range(num_episodes))
     assert world.client.num_mismatches == 0
@@ -86,12 +87,12 @@ def play(kind: type[NumberServer], num: int = 3 * NUM, num_episodes: int = 200) 
 
 
 def rows_in(world: World) -> list[int]:
-    """Returns how many episodes each item in rows was of."""
+    """Returns the number of episodes in each item of rows."""
     items = [item for frame in world.left.frames for item in frame]
     return [len(item.episode_ids) for item in items if isinstance(item, StepRows)]
 
 
-def test_servers_hear_what_they_hear_of_each_alone() -> None:
+def test_servers_get_the_same_in_rows_as_from_each_simulation_alone() -> None:
     in_rows, alone = play(RowServer), play(NumberServer)
     assert len(in_rows.left.of(StartEpisode)) == 200
     assert everything_heard(in_rows.left) == everything_heard(alone.left)
@@ -112,13 +113,13 @@ def test_plain_steps_are_one_item_a_server() -> None:
         assert server.frames[2][0].state is None or server is world.right  # type: ignore[union-attr]
 
 
-def test_one_goes_alone() -> None:
+def test_steps_of_a_single_simulation_are_not_sent_in_rows() -> None:
     world = play(RowServer, num=1, num_episodes=6)
     assert not rows_in(world)
 
 
 class SingleServer(RowServer):
-    """One that reads rows one by one, and says so."""
+    """A server that reads rows one by one, and answers them so."""
 
     def _answer(self, item: AnyItem) -> AnyReply:
         if not isinstance(item, StepRows):
@@ -148,8 +149,11 @@ class Uneven(CountingSimulation):
 
 
 @pytest.mark.parametrize("kind", [OfLists, Uneven])
-def test_what_fits_no_array_goes_one_by_one(kind: type[CountingSimulation]) -> None:
-    """Lists of numbers do; states, of which the left server asks for none, may not either."""
+def test_values_that_fit_no_array_are_sent_one_by_one(kind: type[CountingSimulation]) -> None:
+    """Lists of numbers fit an array; states of varying length do not.
+
+    The left server reads no state, so that it gets rows either way.
+    """
     world = World(RowServer)
     world.play([kind() for _ in range(NUM)], range(NUM))
     assert rows_in(world) == [NUM] * 3

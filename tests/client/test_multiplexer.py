@@ -1,4 +1,5 @@
-"""One step split over the servers and merged again; what follows where one refuses, or is lost."""
+"""One step is split among servers, and their answers are merged; also when one refuses or is
+lost."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ from muxrl.protocol.messages import (
         ({"left": "a", "left ": "a"}, "two addresses lead to server 'left'"),
     ],
 )
-def test_servers_that_do_not_go_together(log: Log, servers: dict[str, str], says: str) -> None:
+def test_servers_with_a_common_agent_or_id_are_refused(
+    log: Log, servers: dict[str, str], says: str
+) -> None:
     made = [Server(name.strip(), agents, log) for name, agents in servers.items()]
     with pytest.raises(AssignmentError, match=says):
         MultiplexingClient(made)
@@ -75,7 +78,7 @@ def test_an_agent_without_a_server(client: MultiplexingClient, left: Server) -> 
     assert left.of(Step) == []
     with pytest.raises(AssignmentError, match="'x'"):
         client.log_returns(episode_id, {"x": 1.0})
-    client.get_action(episode_id, {"a": [1.0]})  # nothing of it was sent
+    client.get_action(episode_id, {"a": [1.0]})  # no part of the refused step was sent
     client.end_episode(episode_id)
     assert client.num_mismatches == 0
 
@@ -138,7 +141,7 @@ def test_many_episodes_in_one_message_a_server(
         one: {"a": "left:a:0", "b": "left:b:0", "c": "right:c:0"},
         two: {"a": "left:a:0"},
     }
-    # All are asked before any answer is awaited.
+    # All servers are asked before any answer is awaited.
     turn = [("send", "left"), ("send", "right"), ("receive", "left"), ("receive", "right")]
     assert log == turn
     assert [item.episode_id for item in left.frames[-1]] == [one, two]
@@ -167,7 +170,7 @@ def test_the_verbs_say_what_kind_of_episode_it_is(client: MultiplexingClient, le
 
 
 def test_a_client_of_one_server_takes_infos_as_rllib_s_did(log: Log) -> None:
-    """They go nowhere."""
+    """The infos are accepted and not sent."""
     server = Server("only", "a", log)
     with PolicyClient(server) as client:
         client.start_episode("e")
@@ -181,10 +184,11 @@ def test_a_client_of_one_server_takes_infos_as_rllib_s_did(log: Log) -> None:
 
 
 @pytest.mark.parametrize("acts_again", [False, True])
-def test_an_agent_s_first_end_counts_whoever_acts_after_it(
+def test_an_agent_s_first_end_counts_whether_or_not_its_server_acts_again(
     client: MultiplexingClient, left: Server, acts_again: bool
 ) -> None:
-    """A server that is asked in between hears the rest later, of an agent that is done."""
+    """Of two ends of one agent the servers get the first, in the next step or with the episode's
+    end."""
     episode_id = client.start_episode()
     client.get_action(episode_id, ALL)
     final = {"a": [2.0]}
@@ -200,7 +204,7 @@ def test_an_agent_s_first_end_counts_whoever_acts_after_it(
     assert told.final_observations == (final if acts_again else {**final, "b": [9.0]})
 
 
-def test_of_a_team_all_rewards_are_its_own(log: Log) -> None:
+def test_a_team_is_paid_rewards_of_its_members_that_have_ended(log: Log) -> None:
     server = Server("left", "ab", log)
     server._spec = replace(
         server._spec,
@@ -215,7 +219,7 @@ def test_of_a_team_all_rewards_are_its_own(log: Log) -> None:
     client.log_returns(episode_id, {"a": 5.0})
     client.get_action(episode_id, {"b": [1.0]})
     assert server.of(Step)[-1].rewards == {"a": 5.0}
-    # Until its last member has ended.
+    # A team's rewards are sent until its last member has ended.
     client.log_returns(episode_id, {"b": 1.0}, terminations={"b": True})
     client.get_action(episode_id, {"c": [1.0]})
     client.log_returns(episode_id, {"a": 7.0, "b": math.nan})
@@ -273,7 +277,7 @@ def test_an_interrupted_step_is_closed_by_an_abort(
     right.script = interrupt
     with pytest.raises(KeyboardInterrupt):
         client.get_action("e", ALL)
-    left.receive()  # a real transport drops the connection instead
+    left.receive()  # takes the last answer; a real transport drops the connection instead
     with pytest.raises(
         EpisodeMisuse, match=r"awaiting action at t=1.*abort_episode\(\) closes the episode"
     ):
@@ -294,7 +298,7 @@ def test_an_interrupted_step_is_closed_by_an_abort(
         (["7", "8"], [ALL, ALL], "a dict by episode id"),
     ],
 )
-def test_of_several_episodes_none_moves_if_one_cannot(
+def test_no_episode_of_a_message_advances_if_one_of_them_cannot(
     client: MultiplexingClient, ids: list[Any], observations: Any, sentence: str
 ) -> None:
     for episode_id in ("7", "8"):
@@ -306,7 +310,7 @@ def test_of_several_episodes_none_moves_if_one_cannot(
 
 
 @pytest.mark.parametrize("actions", [{}, {"a": 1}, {"a": 1, "b": 2, "c": 3, "d": 4}])
-def test_logged_actions_are_of_those_who_observe(
+def test_logged_actions_of_other_than_the_observing_agents_are_refused(
     client: MultiplexingClient, left: Server, actions: dict[str, int]
 ) -> None:
     client.start_episode("e")
@@ -315,7 +319,7 @@ def test_logged_actions_are_of_those_who_observe(
     assert left.of(Step) == []
 
 
-def test_a_transport_that_is_none(log: Log) -> None:
+def test_an_unknown_transport_is_refused(log: Log) -> None:
     with pytest.raises(ValueError, match="one of \\['websocket', 'http'\\], got 'grpc'"):
         MultiplexingClient(["127.0.0.1:9"], transport="grpc")  # type: ignore[arg-type]
 
@@ -345,7 +349,7 @@ def test_a_start_is_all_or_nothing(client: MultiplexingClient, left: Server, rig
         client.start_episode("e")
     assert (refusal.value.server_id, refusal.value.code) == ("right", 422)
     assert left.open == {}
-    # It may be another client's episode that is open there under this id.
+    # The episode that is open there under this id may be another client's.
     assert not any(isinstance(item, AbortEpisode) for item in right.items)
     with pytest.raises(EpisodeMisuse):
         client.get_action("e", ALL)

@@ -1,4 +1,4 @@
-"""What an exported policy's session is asked, without ONNX Runtime."""
+"""What an exported policy asks of its session, tested without ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that threads or processes share: never an action of another episode, in silence."""
+"""A client that threads or processes share raises; it never returns another episode's action."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def server() -> Iterator[PolicyServer]:
 
 
 def play(client: Any, number: int, num_episodes: int = 20) -> Counter[str]:
-    """Plays what is answered with `number`; returns how often it was, or an error came."""
+    """Plays episodes whose actions should be `number`; counts right and wrong actions, and
+    refusals."""
     seen: Counter[str] = Counter()
     for _ in range(num_episodes):
         try:
@@ -67,7 +68,7 @@ def test_threads_at_once_are_refused_and_never_get_anothers_action(
         assert play(client, 5)["right"] == 100, "one thread after the others is welcome"
 
 
-def test_who_waits_is_named(server: PolicyServer) -> None:
+def test_a_refusal_names_the_thread_that_waits(server: PolicyServer) -> None:
     with PolicyClient(server.address) as client, client._use:
         caught: list[BaseException] = []
 
@@ -88,7 +89,7 @@ def in_child(client: Any, pipe: Any) -> None:
     try:
         client.start_episode()
     except MISUSE as error:
-        client.close()  # which is its parent's, and stays
+        client.close()  # the connection is the parent's, and stays open
         pipe.send(str(error))
 
 
@@ -119,7 +120,7 @@ def test_a_fork_is_refused_and_leaves_its_parents_client_alone(
         (StartEpisode, Started("f")),
     ],
 )
-def test_an_answer_to_something_else_is_taken_for_none(kind: Any, reply: Any) -> None:
+def test_an_answer_to_another_message_closes_the_connection(kind: Any, reply: Any) -> None:
     server = Server("only", "a", [], lambda item: reply if isinstance(item, kind) else None)
     client = PolicyClient(server)
 

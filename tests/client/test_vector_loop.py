@@ -1,4 +1,5 @@
-"""Many copies in arrays, as one alone: what is sent of them, where they are lost, bad, or held."""
+"""Many copies in arrays play as one simulation alone does, also when episodes are lost, bad or
+held."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def number(agent_id: str, t: int) -> int:
 
 
 class NumberServer(Server):
-    """A scripted server whose actions are numbers, of each agent another one."""
+    """A scripted server whose actions are numbers that differ by agent."""
 
     def _answer(self, item: AnyItem) -> AnyReply:
         if isinstance(item, StepRows):
@@ -62,7 +63,7 @@ class NumberServer(Server):
 
 
 class RowServer(NumberServer):
-    """One that takes rows."""
+    """A server that takes rows."""
 
     takes_rows = True
 
@@ -96,7 +97,7 @@ def test_one_message_a_server_and_step_and_one_item_for_all_copies() -> None:
 
 
 def test_servers_that_take_it_are_told_an_episode_s_seed() -> None:
-    """That of the first is what all copies are reset with."""
+    """All copies are reset once, with the first episode's seed."""
     server, batch = NumberServer("left", "ab", [], takes_seed=True), Counting(2, 4)
     client = MultiplexingClient([server])
     EnvLoop(adapt_vector(batch), client, seeds=iter([10, 20, 30, 40])).run(
@@ -122,7 +123,8 @@ def test_a_lost_episode_begins_again_where_its_copy_stands(kind: type[NumberServ
         tick = next(ticks)
         if tick == 2:
             world.left.open.popitem()
-        return tick == 13  # asked once more, as it is asked alone
+        # One message more, in which the copy that lost its episode is asked alone.
+        return tick == 13
 
     loop = world.play(copies(6, 6), should_stop=forget, on_lost="restart")
     assert loop.num_lost_episodes == 1
@@ -135,7 +137,7 @@ def test_a_lost_episode_begins_again_where_its_copy_stands(kind: type[NumberServ
 
 
 def unsound(t: int) -> Script:
-    """Refuses one step of the episode that started first."""
+    """Returns a script that refuses one step of the episode that started first."""
     first: list[str] = []
 
     def script(item: AnyItem) -> AnyReply | None:
@@ -172,7 +174,7 @@ def test_copies_that_are_all_out_for_ever_end_the_loop(monkeypatch: pytest.Monke
 
 
 class Spoilt(Around):
-    """Copies of whose steps something is wrong; at the third they raise."""
+    """Copies with something wrong in their steps; they raise at the third."""
 
     def __init__(self, spoilt: dict[str, Any]) -> None:
         super().__init__(copies(2, 5))
@@ -198,7 +200,9 @@ class Spoilt(Around):
         ({}, "the physics"),
     ],
 )
-def test_what_is_wrong_is_named_and_closes_what_is_open(spoilt: dict[str, Any], says: str) -> None:
+def test_a_wrong_part_of_a_step_is_refused_by_name_and_all_episodes_are_closed(
+    spoilt: dict[str, Any], says: str
+) -> None:
     world = World(RowServer)
     with pytest.raises(SimulationFailed, match=says):
         world.play(Spoilt(spoilt), metrics={"score": "last"})
@@ -206,14 +210,14 @@ def test_what_is_wrong_is_named_and_closes_what_is_open(spoilt: dict[str, Any], 
     assert len(world.left.of(EndEpisode)) == len(world.results) == (not spoilt)
 
 
-def test_it_pauses_between_two_steps_when_held_or_used_up() -> None:
+def test_a_loop_pauses_between_two_steps_when_held_or_out_of_allowed_steps() -> None:
     world = World(RowServer)
     loop = EnvLoop(copies(*[100] * 4), world.client)
     loop.limit(0)
     has_to_stop = threading.Event()
     thread = threading.Thread(target=loop.run, args=(world.results.append, has_to_stop.is_set))
     thread.start()
-    for allowed, played in ((5, 8), (3, 8), (1, 12)):  # whole steps of four copies
+    for allowed, played in ((5, 8), (3, 8), (1, 12)):  # only whole steps of four copies are played
         loop.allow(allowed)
         loop.wait_used_up()
         assert loop.num_env_steps == played
@@ -226,7 +230,7 @@ def test_it_pauses_between_two_steps_when_held_or_used_up() -> None:
     assert world.left.open == {}
 
 
-def test_answers_that_are_none_close_the_episodes() -> None:
+def test_answers_without_actions_close_the_episodes() -> None:
     class Short(RowServer):
         def _answer(self, item: AnyItem) -> AnyReply:
             reply = super()._answer(item)
@@ -263,11 +267,12 @@ Ends = Mapping[str, Mapping[int, bool]]
 
 
 class Lives:
-    """A ParallelEnv of scripted ends; an agent observes the step, and what all have done in it.
+    """A ParallelEnv whose agents end by a script, and observe the step and all actions in it.
 
     Args:
-        ends: of its agents; in step `length` all that are there are truncated, if not terminated.
-        respawn: when agents are there again: "refuse", "same_id", "same_step".
+        ends: by agent, the steps in which it ends; in step `length` all agents that are left end.
+        length: of an episode, in steps.
+        respawn: when agents that have ended come back: "refuse", "same_id", "same_step".
     """
 
     possible_agents = AGENTS
@@ -313,12 +318,12 @@ class Lives:
 
 
 class Batch:
-    """Some of them in arrays; rows of those who are gone are NaN.
+    """Copies of `Lives` in arrays; the rows of agents that have ended are NaN.
 
     Args:
         envs: the copies.
-        mode: how they begin again.
-        keeps_flags: whether those who have ended stay so until their copy has begun again.
+        mode: how copies begin again, as Gymnasium's `autoreset_mode`.
+        keeps_flags: whether agents that have ended stay flagged until their copy begins again.
     """
 
     possible_agents = AGENTS
@@ -355,7 +360,7 @@ class Batch:
             if env.respawn == "refuse" and self.keeps_flags:
                 for a in set(AGENTS) - set(here):
                     ended[a][copy] = True
-            if not here:  # it was over
+            if not here:  # the episode was over
                 env.reset()
                 continue
             result = env.step({a: int(actions[a][copy]) for a in here})
@@ -383,20 +388,26 @@ def world_of(kind: type[NumberServer] = NumberServer) -> World:
 
 
 def plain(item: dict[str, Any]) -> dict[str, Any]:
-    for key in ("episode_id", "terminations", "truncations"):  # an end says it of all agents
+    # The end of an episode repeats these for all agents.
+    for key in ("episode_id", "terminations", "truncations"):
         item.pop(key, None)
     return {key: value for key, value in item.items() if value or value == 0}
 
 
 def received(world: World, place: int) -> list[Any]:
-    """What servers heard of the episode that began at that place; at its end all have ended."""
+    """Returns what both servers received of one episode.
+
+    Args:
+        world: the servers.
+        place: of the episode, in the order in which episodes started.
+    """
     found = []
     for server in (world.left, world.right):
         episode_id = server.of(StartEpisode)[place].episode_id
         for item in server.of(object, episode_id):
             if not isinstance(item, StepRows):
                 told = msgspec.to_builtins(item, enc_hook=lambda array: array.tolist())
-                # A row has a reward of every agent, 0 of one that comes back.
+                # A row has a reward of every agent, which is 0 for an agent that comes back.
                 told["rewards"] = {a: r for a, r in told.get("rewards", {}).items() if r}
                 flags = {k: told[k] for k in ("terminations", "truncations") if told.get(k)}
                 found.append(plain(told) | ({} if isinstance(item, EndEpisode) else flags))
@@ -409,9 +420,9 @@ def episodes(draw: Any, respawn: str = "refuse") -> tuple[Ends, int]:
     latest = length if respawn == "refuse" else length - 2
     dicts = st.dictionaries(st.integers(1, max(1, latest)), st.booleans(), max_size=2)
     ends: Any = {a: draw(dicts) if latest > 0 else {} for a in AGENTS}
-    if respawn == "refuse" and all(ends.values()):  # the episode ends with the last of them
+    if respawn == "refuse" and all(ends.values()):  # the episode ends with the last agent's end
         length = max(min(one) for one in ends.values())
-    if respawn != "refuse":  # in vectors all at once are the end of the episode
+    if respawn != "refuse":  # if all agents ended at once in a copy, its episode would be over
         ends["a"] = {}
     return ends, length
 

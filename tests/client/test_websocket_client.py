@@ -1,4 +1,4 @@
-"""The WebSocket client with a server that closes: what was lost is asked again, or told."""
+"""The WebSocket client when a server closes connections: it sends again once, then raises."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ Connect = Callable[..., WebSocketTransport]
 
 @pytest.fixture
 def closing_server() -> Iterator[Connect]:
-    """Connects to a server that closes this many connections at their first frame."""
+    """Gives a function that connects to a server, which closes so many connections at their first
+    frame."""
     servers = []
 
     def connect(num_closed: int, token: str = "key") -> WebSocketTransport:
@@ -79,13 +80,13 @@ def test_a_frame_whose_connection_is_closed_is_sent_again(closing_server: Connec
     assert ask(closing_server(1)) == Aborted("e")
 
 
-def test_a_server_that_closes_again_is_quoted(closing_server: Connect) -> None:
+def test_a_server_that_closes_the_second_connection_too_is_quoted(closing_server: Connect) -> None:
     with pytest.raises(ServerUnavailable, match=r"tried 2 times; .*1011 .*see its log"):
         ask(closing_server(2))
 
 
 def test_a_handshake_that_is_refused_says_why(closing_server: Connect) -> None:
-    """In one piece with its head."""
+    """The server sends the refusal's text together with its headers."""
     with pytest.raises(ServerUnavailable, match="it answered 401: none came"):
         ask(closing_server(0, token=""))
 
@@ -94,7 +95,7 @@ class HttpAlone(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
 
-def test_a_server_of_http_alone_is_told_what_asks_by_websocket() -> None:
+def test_a_server_that_speaks_only_http_is_named_in_the_websocket_client_s_error() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), HttpAlone) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         transport = WebSocketTransport(f"127.0.0.1:{server.server_port}", patience_s=0.0)
@@ -105,7 +106,7 @@ def test_a_server_of_http_alone_is_told_what_asks_by_websocket() -> None:
 
 @pytest.fixture
 def limited(closing_server: Connect, monkeypatch: pytest.MonkeyPatch) -> WebSocketTransport:
-    """To a server that takes short messages."""
+    """A transport to a server that takes messages of at most 100 bytes."""
     transport = closing_server(0)
     agents = {"a": AgentInfo("default", Discrete(2), Discrete(2))}
     spec = ServerSpec(1, "s", "PPO", agents, max_episodes=1, max_message_bytes=100)
@@ -128,7 +129,7 @@ def test_a_token_may_end_with_the_newline_of_its_file() -> None:
         assert kind("127.0.0.1:9", token="secret\n")._headers == {"Authorization": "Bearer secret"}
 
 
-def test_what_is_no_address_is_refused_by_name() -> None:
+def test_a_text_that_is_no_address_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match=r"server 9900: expected its address, such as '127"):
         PolicyClient(9900)  # type: ignore[arg-type]
 
@@ -141,11 +142,12 @@ def test_a_token_does_not_go_in_clear_text_where_tls_is_asked_for() -> None:
 
 
 def test_a_refusal_that_nobody_took_is_not_the_next_answer(limited: WebSocketTransport) -> None:
-    limited.send([AbortEpisode("long", "x" * 200)])  # then Ctrl-C, say
+    # Then the caller is interrupted, by Ctrl-C, say.
+    limited.send([AbortEpisode("long", "x" * 200)])
     assert ask(limited) == Aborted("e")
 
 
-def test_nor_is_an_answer_that_nobody_took(closing_server: Connect) -> None:
+def test_an_answer_that_nobody_took_is_not_the_next_answer(closing_server: Connect) -> None:
     transport = closing_server(0)
-    transport.send([AbortEpisode("early")])  # then Ctrl-C
+    transport.send([AbortEpisode("early")])  # then the caller is interrupted by Ctrl-C
     assert ask(transport) == Aborted("e")

@@ -1,4 +1,4 @@
-"""Spaces of every kind that the protocol carries, to draw examples from."""
+"""Hypothesis strategies for spaces of every kind that the protocol carries."""
 
 from __future__ import annotations
 

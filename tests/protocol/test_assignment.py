@@ -1,4 +1,5 @@
-"""An assignment, its string and its file name stand for each other, whatever the names."""
+"""An assignment can be read back from its string and has its own file name, whatever the names in
+it."""
 
 import re
 
@@ -27,7 +28,7 @@ def in_order(assignment):
 
 @given(assignments())
 @example({})
-def test_what_is_written_is_read_back(assignment):
+def test_an_assignment_can_be_read_back_from_its_string(assignment):
     assert parse(canonical(assignment)) == in_order(assignment)
 
 
@@ -38,7 +39,7 @@ def test_order_does_not_matter(assignment, random):
     assert canonical(dict(items)) == canonical(assignment)
 
 
-def test_the_form():
+def test_the_canonical_string_sorts_names_and_escapes_its_separators():
     assert canonical({"ppo": ["agent_0"], "qmix": ["adversary_1", "adversary_0"]}) == (
         "qmix:adversary_0,adversary_1|ppo:agent_0"
     )
@@ -48,13 +49,13 @@ def test_the_form():
 @pytest.mark.parametrize(
     "assignment", [{"a": []}, {"": ["x"]}, {"a": [""]}, {"a": ["x"], "b": ["x"]}, {"a": ["x", "x"]}]
 )
-def test_no_assignment(assignment):
+def test_assignments_with_empty_or_repeated_names_are_refused(assignment):
     with pytest.raises(ValueError, match="assign"):
         canonical(assignment)
 
 
 @pytest.mark.parametrize("text", ["a", "a:", ":x", "a:x|", "a:x|a:y", "a:x|b:x", "a:x:y", "a:x,"])
-def test_no_string_of_an_assignment(text):
+def test_other_strings_are_refused_as_assignments(text):
     with pytest.raises(ValueError, match="'"):
         parse(text)
 
@@ -74,7 +75,7 @@ def test_two_assignments_never_share_a_file_name(one, other):
 
 
 @given(assignments())
-def test_a_file_name_is_one_on_every_system(assignment):
+def test_an_assignment_s_file_name_is_valid_on_every_system(assignment):
     name = file_name(canonical(assignment))
     assert re.fullmatch("[a-z0-9][a-z0-9_-]*", name)
     assert len(name) <= 53
@@ -86,6 +87,6 @@ def test_a_file_name_can_be_read():
     assert file_name(canonical({})).startswith("assignment-")
 
 
-def test_only_what_is_canonical_names_a_file():
+def test_only_a_canonical_string_names_a_file():
     with pytest.raises(ValueError, match=r"that would be 'a:x\|b:y'"):
         file_name("b:y|a:x")

@@ -1,4 +1,4 @@
-"""What is written is read back, and what is not one of the messages is refused as such."""
+"""Encoded messages are decoded to the same, and anything that is no message is refused as such."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
 def travelled(value: Any) -> Any:
-    """Returns what an observation becomes on the way to a server."""
+    """Returns an observation as a server decodes it."""
     frame = encode(Batch([Step("e", 0, {"a": value})]))
     item = decode_batch(frame).items[0]
     assert isinstance(item, Step)
@@ -88,7 +88,7 @@ def test_arrays_inside_dicts_and_lists() -> None:
     [np.array(["text"]), np.array([object()]), np.array([1j]), np.array(1, "M8[s]"),
      np.zeros((1,) * 33), object(), {1, 2}.__iter__()],
 )  # fmt: skip
-def test_what_cannot_travel_is_refused_by_its_sender(value: Any) -> None:
+def test_a_value_that_cannot_be_encoded_is_refused_by_its_sender(value: Any) -> None:
     with pytest.raises(TypeError, match="cannot travel"):
         travelled(value)
 
@@ -124,7 +124,7 @@ def test_messages_are_the_same_in_both_forms(items: list[Any], replies: list[Any
     assert decode_batch_reply(encode_json(reply).decode()) == reply
 
 
-def test_what_is_left_out_takes_no_bytes() -> None:
+def test_fields_that_are_left_out_take_no_bytes() -> None:
     assert (
         encode_json(Step("e", 0, {})) == b'{"type":"step","episode_id":"e","t":0,"observations":{}}'
     )
@@ -137,7 +137,7 @@ AFTER = "]}}]}"
 
 
 def framed(extension: bytes, code: int = ARRAY_EXTENSION) -> bytes:
-    """Returns a batch whose one observation is an extension value with these bytes."""
+    """Returns a batch whose only observation is an extension value with these bytes."""
     step = {"type": "step", "episode_id": "e", "t": 0,
             "observations": {"a": msgspec.msgpack.Ext(code, extension)}}  # fmt: skip
     return msgspec.msgpack.encode({"items": [step]})
@@ -158,7 +158,8 @@ ITEMS = {
 
 @pytest.mark.parametrize(("kind", "name"), [(k, n) for k in ITEMS for n in k.__struct_fields__])
 def test_an_array_in_the_place_of_something_else_is_refused(kind: Any, name: str) -> None:
-    """`state` is declared as anything: a server checks it against the spec."""
+    """`state` is the exception: its field takes anything, and a server checks it against the
+    spec."""
     frame = encode_batch(Batch([kind(**{**ITEMS[kind], name: np.ones(2, np.float32)})]))
     if name == "state":
         assert decode_batch(frame).items[0].state.shape == (2,)
@@ -232,14 +233,15 @@ STEP = {"type": "step", "episode_id": "e", "t": 0, "observations": {}}
 def test_a_misspelt_field_is_refused_with_the_likely_one(
     message: dict[str, Any], story: str, form: str
 ) -> None:
-    """`reward` for `rewards` would otherwise teach nothing, in silence."""
+    """A step with `reward` in place of `rewards` would teach nothing if unknown fields were
+    ignored."""
     frame = msgspec.json.encode(message).decode()
     with pytest.raises(MalformedMessage, match=f"not a batch of items: .*{re.escape(story)}$"):
         decode_batch(frame if form == "JSON" else msgspec.msgpack.encode(message))
 
 
 @pytest.mark.parametrize("number", ["NaN", "-Infinity"])
-def test_what_json_has_no_number_for_is_named(number: str) -> None:
+def test_a_number_that_json_lacks_is_named(number: str) -> None:
     body = f'{{"t": 1, "rewards": {{"NaN": {number}}}}}'.encode()
     with pytest.raises(MalformedMessage, match=f"not an end: .*; JSON has no {number.strip('-')}$"):
         decode_json(body, EndEpisode)

@@ -1,4 +1,4 @@
-"""What networks read of an observation, at a client or a server, is what Gymnasium flattens."""
+"""Networks read an observation, at a client or a server, as Gymnasium flattens it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which step of an episode is the next one, which is a repeat, and which is refused."""
+"""Of the steps of an episode, the awaited one is taken, the one before is a repeat, others are
+refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of refusals is complete."""
+"""Every class of refusals has a code of its own and a place in the table of refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the declared spaces can need fits into what a message may have by default."""
+"""The default limit of messages has room for everything that the declared spaces can need."""
 
 from __future__ import annotations
 

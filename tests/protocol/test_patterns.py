@@ -1,4 +1,4 @@
-"""Properties of patterns: what they match, and in which order."""
+"""Patterns: which names they match, in which order, and which of them are refused."""
 
 import re
 
@@ -40,7 +40,7 @@ def test_every_name_matches_itself_alone_and_a_star_matches_all_in_order(names):
         ("bus", ["bus"]),
     ],
 )
-def test_braces_are_counted_out(pattern, names):
+def test_a_range_in_braces_stands_for_each_of_its_numbers(pattern, names):
     assert expand(pattern) == names
     assert match([pattern], ["other", *reversed(names)]) == (names, [])
 
@@ -73,7 +73,7 @@ def test_braces_without_end_match_whoever_is_there(pattern, names):
         ),
     ],
 )
-def test_braces_that_cannot_be_counted_out(pattern, problem):
+def test_braces_that_cannot_be_counted_out_are_refused(pattern, problem):
     with pytest.raises(ValueError, match=re.escape(problem)):
         expand(pattern)
     assert match([pattern], ["car_1"]) == ([], [pattern])
@@ -90,5 +90,5 @@ def test_rows_of_numbers_are_abridged():
 
 
 @given(st.lists(st.from_regex(r"(a|b_)?\d{0,2}", fullmatch=True), unique=True, max_size=12))
-def test_what_is_abridged_stands_for_the_same_names(names):
+def test_abridged_names_stand_for_the_same_names(names):
     assert [name for text in abridged(names) for name in expand(text)] == names

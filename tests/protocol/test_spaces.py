@@ -1,4 +1,4 @@
-"""Spaces survive the way through JSON and to Gymnasium and back."""
+"""Spaces are the same after the way through JSON, and through Gymnasium and back."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_whole_number_of_a_box_is_drawn_as_often() -> None:
 
 
 @given(SPACES)
-def test_to_gymnasium_and_back(space: Space) -> None:
+def test_a_space_survives_the_way_to_gymnasium_and_back(space: Space) -> None:
     theirs = to_gymnasium(space)
     assert to_gymnasium(from_gymnasium(theirs)) == theirs
 
@@ -63,7 +63,7 @@ def test_bounds_have_the_shape_of_the_space(space: Box) -> None:
     ],
     ids=str,
 )
-def test_from_gymnasium_and_back(space: gym.Space[Any]) -> None:
+def test_a_space_of_gymnasium_survives_the_way_here_and_back(space: gym.Space[Any]) -> None:
     assert to_gymnasium(from_gymnasium(space)) == space
 
 
@@ -79,6 +79,6 @@ def test_from_gymnasium_and_back(space: gym.Space[Any]) -> None:
         gym.Dict({"inner": gym.Text(3)}),
     ],
 )
-def test_spaces_that_cannot_travel(space: gym.Space[Any]) -> None:
+def test_spaces_that_the_protocol_lacks_are_refused(space: gym.Space[Any]) -> None:
     with pytest.raises(TypeError, match=r"cannot travel: known are Box, Discrete.*; (make|count)"):
         from_gymnasium(space)

@@ -1,4 +1,4 @@
-"""The one check of values from outside: what fits passes unchanged, a mismatch is explained."""
+"""Values from outside are checked once: those that fit pass unchanged, a mismatch is explained."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def assert_same(one: Any, other: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Returns a value as it is after JSON."""
+    """Returns a value as it is after a way through JSON."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tuple):
@@ -43,7 +43,9 @@ def plain(value: Any) -> Any:
 
 
 @given(SPACES, st.integers(0, 2**16))
-def test_a_sample_and_its_plain_form_conform_to_what_it_is(space: Space, seed: int) -> None:
+def test_a_sample_of_a_space_and_its_plain_form_conform_to_the_space(
+    space: Space, seed: int
+) -> None:
     value = sample(space, np.random.default_rng(seed))
     assert_same(conform(space, value), value)
     assert_same(conform(space, plain(value)), value)
@@ -71,7 +73,7 @@ def test_any_value_conforms_or_is_a_mismatch(space: Space, seed: int) -> None:
             conform(space, value)
 
 
-def test_no_copy_of_what_fits() -> None:
+def test_an_array_that_fits_is_not_copied() -> None:
     array = np.zeros(3, np.float32)
     assert conform(Box((3,)), array) is array
 
@@ -142,7 +144,7 @@ def test_a_mismatch_says_what_was_expected_and_what_came(
 
 
 class Tensor:
-    """As torch's and JAX's: no array, but it can be made one."""
+    """A stand-in for tensors of torch and JAX: no array, but numpy can make one of it."""
 
     def __init__(self, value: Any, problem: str = "") -> None:
         self._value, self._problem = value, problem
@@ -179,7 +181,9 @@ class Tensor:
         (DictSpace({"0": Discrete(2)}), {0: 1}, {"0": 1}),
     ],
 )
-def test_a_value_is_taken_for_what_it_means(space: Space, value: Any, meant: Any) -> None:
+def test_a_value_of_another_type_with_the_same_meaning_is_taken(
+    space: Space, value: Any, meant: Any
+) -> None:
     came = conform(space, value)
     assert plain(came) == meant
     if isinstance(space, Box):
@@ -192,13 +196,13 @@ def test_a_tensor_that_cannot_become_an_array_says_why() -> None:
 
 
 @pytest.mark.parametrize("value", [1, 1.0, True, np.bool_(True), np.array([1.0]), [[Tensor(1)]]])
-def test_a_number_is_one_in_any_brackets(value: Any) -> None:
+def test_a_number_within_arrays_or_lists_of_one_is_a_number(value: Any) -> None:
     assert (one := number(value)) == 1.0
     assert type(one) is float
 
 
 @pytest.mark.parametrize("value", [None, "1", math.nan, [1, 2], {}, 10**400, Tensor(1, "no")])
-def test_and_what_is_none_is_refused(value: Any) -> None:
+def test_a_value_that_is_no_number_is_refused(value: Any) -> None:
     with pytest.raises(Mismatch, match="expected a finite number, got"):
         number(value)
 
@@ -227,7 +231,7 @@ BIG = 2_000_000
         (DictSpace({"x": BOX}), dict.fromkeys(map(str, range(BIG // 10)), 0), "and 199980 more"),
     ],
 )
-def test_what_cannot_fit_is_not_made_an_array_of(space: Space, value: Any, got: str) -> None:
+def test_a_value_that_cannot_fit_is_not_made_an_array(space: Space, value: Any, got: str) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(Mismatch, match=got):

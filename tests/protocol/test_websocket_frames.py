@@ -1,4 +1,4 @@
-"""Frames that are cut out of a stream, against `websockets`' own parser and serializer."""
+"""Frames are cut out of a stream just as the parser and serializer of `websockets` do it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def cut_into(data: bytes, at: list[int]) -> list[bytes]:
 
 
 def read(pieces: list[bytes], *, is_masked: bool) -> list[bytes]:
-    """Reads a stream as both sides do: whole binary messages here, all else by `websockets`."""
+    """Reads a stream as both sides do: the cutter takes whole binary messages, `websockets` the
+    rest."""
     protocol = Protocol(SERVER if is_masked else CLIENT, state=State.OPEN, max_size=MAX_BYTES)
     cutter = FrameCutter(is_masked=is_masked, max_bytes=MAX_BYTES)
     messages: list[bytes] = []
@@ -87,7 +88,7 @@ def test_every_message_of_a_stream_is_read_wherever_it_is_cut(
 
 
 @given(st.binary(max_size=300), st.booleans())
-def test_a_message_is_written_as_websockets_reads_it(message: bytes, is_masked: bool) -> None:
+def test_websockets_reads_a_message_that_muxrl_writes(message: bytes, is_masked: bool) -> None:
     protocol = Protocol(SERVER if is_masked else CLIENT, state=State.OPEN)
     protocol.receive_data(binary_frame(message, is_masked=is_masked))
 
@@ -120,8 +121,8 @@ def test_a_frame_that_drips_in_takes_no_more_memory_than_it_has_bytes() -> None:
     [
         (Frame(Opcode.BINARY, bytes(MAX_BYTES + 1)).serialize(mask=True), "PayloadTooBig"),
         (Frame(Opcode.BINARY, b"unmasked").serialize(mask=False), "ProtocolError"),
-        (b"\x83\x80abcd", "ProtocolError"),  # a kind of frame that there is none of
-        (b"\xc2\x80abcd", "ProtocolError"),  # compressed, which was not agreed
+        (b"\x83\x80abcd", "ProtocolError"),  # an unknown kind of frame
+        (b"\xc2\x80abcd", "ProtocolError"),  # compressed, which the handshake did not agree on
         (
             Frame(Opcode.BINARY, b"a", fin=False).serialize(mask=True)
             + Frame(Opcode.BINARY, b"b").serialize(mask=True),
@@ -130,8 +131,9 @@ def test_a_frame_that_drips_in_takes_no_more_memory_than_it_has_bytes() -> None:
     ],
     ids=["too long", "not masked", "unknown kind", "compressed", "within another message"],
 )
-def test_what_websockets_refuses_is_left_to_it(wrong: bytes, refusal: str) -> None:
-    """And so is all that comes after it, whatever it looks like."""
+def test_a_frame_that_websockets_refuses_is_left_to_it(wrong: bytes, refusal: str) -> None:
+    """All that follows a frame that `websockets` refuses is left to it, too, whatever it looks
+    like."""
     for pieces in ([wrong], [wrong[:1], wrong[1:2], wrong[2:]]):
         protocol = Protocol(SERVER, state=State.OPEN, max_size=MAX_BYTES)
         cutter = FrameCutter(is_masked=True, max_bytes=MAX_BYTES)

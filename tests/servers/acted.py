@@ -1,4 +1,4 @@
-"""What waits is acted on at once, as the loop of a server does it."""
+"""Acts on waiting steps at once, as a server's event loop does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muxrl.servers.episodes.blocks import Awaited
 
 
 def act_on(acting: Acting, *awaited: Any) -> list[Any]:
-    """Acts on steps that a store has taken in, in one pass; returns what each is answered."""
+    """Acts in one pass on steps that a store has taken in; returns the answer to each."""
     assert all(isinstance(one, Awaited) for one in awaited)
     blocks = [block for one in awaited for block in one.blocks]
     for block, chosen in zip(blocks, acting.act(blocks), strict=True):
@@ -38,12 +38,12 @@ def played(
     """Plays an episode on scripted observations; returns its steps, which have been acted on.
 
     Args:
-        policies: with a store, and what acts.
-        episode_id: its id.
-        observations: by agent, of each step.
-        rewards: after each step.
-        logged: actions that were chosen elsewhere, in each step.
-        start: see `StartEpisode`.
+        policies: their `store` and `acting` are used.
+        episode_id: of the new episode.
+        observations: by agent, for each step.
+        rewards: by agent, the same after each step.
+        logged: by agent, for each step: actions that were chosen elsewhere.
+        start: fields of `StartEpisode`.
     """
     store = policies.store
     store.accept(StartEpisode(episode_id, **start), 0.0)

@@ -1,9 +1,10 @@
 """Conversations with servers of every kind, drawn from a seed.
 
-A conversation is a list of frames: episodes that begin, go on, end, are aborted or forgotten;
-agents that end, come late, pause or come back; steps alone and in rows, packed or not; repeats, and
-messages that have to be refused. `play` gives them to a server in this process, as a client's
-bytes, and returns its answers and what it recorded for its learner, which does not run.
+A conversation is a list of frames. Episodes begin, go on, end, are aborted or left open; agents
+end, come late, pause or come back; steps come alone and in rows, packed or not; some messages are
+repeated, and some have to be refused. `play` gives a conversation to a server in this process, as a
+client's bytes, and returns the server's answers and what it recorded for its learner, which does
+not run.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "MADDPG": _kind("MADDPG", action=LEVER, **TEAM),
     "RANDOM": _kind("RANDOM", ALL_MASKED),
 }
-"""By name, a config of one server; its training batches are small, so that episodes are cut."""
+"""By name: the config of one server. Its training batches are small, so that episodes are cut."""
 
 
 def plan_of(config: Mapping[str, Any]) -> ServerPlan:
@@ -110,10 +111,10 @@ class Talk:
     """Draws the frames of one conversation.
 
     Args:
-        plan: of the server that is spoken to.
+        plan: of the server.
         seed: of the draws.
-        num_frames: how many.
-        logs_actions: whether some agents act by themselves, and say what they did.
+        num_frames: how many frames to draw.
+        logs_actions: whether some agents act by themselves, and their actions are logged.
     """
 
     def __init__(self, plan: ServerPlan, seed: int, num_frames: int, *, logs_actions: bool) -> None:
@@ -123,7 +124,7 @@ class Talk:
         self.num_frames = num_frames
         self.t: dict[str, int] = {}
         self.here: dict[str, set[str]] = {}
-        """Of each open episode, the agents that have not ended."""
+        """By open episode: the agents that have not ended."""
         self.began = 0
         self.last: list[AnyItem] = []
 
@@ -131,7 +132,7 @@ class Talk:
         """Yields the items of each frame."""
         for _ in range(self.num_frames):
             if self.last and self.rng.random() < 0.05:
-                yield self.last  # once more: nothing was heard
+                yield self.last  # sent again, as if the answer had been lost
                 continue
             items = [*self._starts(), *self._steps()]
             if self.rng.random() < 0.1:
@@ -155,7 +156,7 @@ class Talk:
         for episode_id in list(self.t):
             chance = self.rng.random()
             if chance < 0.1:
-                continue  # it is slow
+                continue  # the episode is slow
             if self.t[episode_id] and chance < 0.16:
                 yield self._last_of(episode_id)
             elif is_packed and chance < 0.8 and self._acting(episode_id):
@@ -204,11 +205,11 @@ class Talk:
             if not self.plan.agents_return and self.rng.random() < 0.3:
                 rewards[gone] = 0.5
         elif self.plan.agents_return and self.rng.random() < 0.2:
-            here.update(self.plan.agents)  # all are back
+            here.update(self.plan.agents)  # all agents are back
         elif (not self.plan.groups or self.plan.late_members == "allow") and (
             len(acting) > 1 and self.rng.random() < 0.1
         ):
-            acting = acting[1:]  # one pauses
+            acting = acting[1:]  # one agent pauses
         acting = [a for a in self.plan.agents if a in here and (a in acting or a not in rewards)]
         logged: dict[str, Any] = {}
         if self.logs_actions and self.rng.random() < 0.3:
@@ -249,7 +250,7 @@ class Talk:
         return rows_of(self.plan.agents, steps)
 
     def _wrong(self) -> AnyItem:
-        """Returns what has to be refused."""
+        """Returns an item that the server has to refuse."""
         episode_id = next(iter(self.t), "nobody")
         agent_id = next(iter(self.plan.agents))
         t, space = self.t.get(episode_id, 0), self._sees(agent_id)
@@ -284,7 +285,7 @@ class Talk:
 
 
 def wrong_value(space: Space, value: Any) -> Any:
-    """Returns a value like this one that is none of the space, or has a mask of zeros."""
+    """Returns a value that is like `value` but not of its space, or whose mask is all zeros."""
     if isinstance(space, DictSpace):
         return {key: wrong_value(sub, value[key]) for key, sub in space.spaces.items()}
     if isinstance(space, TupleSpace):
@@ -295,17 +296,17 @@ def wrong_value(space: Space, value: Any) -> Any:
 
 
 def frames_of(name: str, plan: ServerPlan, seed: int, num_frames: int) -> list[bytes]:
-    """Returns a conversation with a kind of server as a client's bytes."""
+    """Returns a conversation with a server of this kind as a client's bytes."""
     talk = Talk(plan, seed, num_frames, logs_actions=name.endswith("logged actions"))
     return [encode_batch(Batch(items), as_json=False) for items in talk.frames()]
 
 
 def play(plan: ServerPlan, frames: list[bytes]) -> tuple[list[AnyReply], list[Chunk]]:
-    """Returns a server's answers to some frames, step by step, and what it recorded.
+    """Returns a server's answers to some frames, one for each step, and what it recorded.
 
     Args:
-        plan: the server; it neither listens nor learns.
-        frames: one after another, each alone on the connection.
+        plan: of the server, which neither listens nor learns.
+        frames: one after another, each the only one that waits.
     """
     server = PolicyServer(plan)
     replies: list[AnyReply] = []

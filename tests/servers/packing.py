@@ -1,4 +1,4 @@
-"""Steps as a client would send them in rows, and their answers as those of single steps."""
+"""Packs steps into rows as a client would, and unpacks rows and their answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muxrl.protocol.rows import answers_of as protocol_answers
 
 
 def is_plain(item: AnyItem) -> bool:
-    """Whether a client would send it in rows."""
+    """Returns whether a client would send an item in rows."""
     if not isinstance(item, Step) or not item.observations:
         return False
     if item.terminations or item.truncations or item.final_observations or item.late_rewards:
@@ -25,7 +25,7 @@ def is_plain(item: AnyItem) -> bool:
 
 
 def stacked(kinds: Sequence[Kind], values: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Returns values of several episodes, by agent, as rows of each kind."""
+    """Returns the values of several episodes, which are by agent, as rows of each kind."""
     return [
         stack(
             kind.space,
@@ -41,7 +41,7 @@ def rows_of(agents: Mapping[str, AgentSpaces], steps: Sequence[Step]) -> StepRow
 
     Args:
         agents: of the server.
-        steps: they are plain.
+        steps: plain ones, of several episodes.
     """
     layout = Layout(tuple(steps[0].observations), agents)
     return StepRows(
@@ -67,8 +67,11 @@ def rows_of(agents: Mapping[str, AgentSpaces], steps: Sequence[Step]) -> StepRow
 def packed(
     agents: Mapping[str, AgentSpaces], items: Sequence[AnyItem]
 ) -> tuple[list[AnyItem], list[AnyItem]]:
-    """Returns items with the plain steps among them in rows behind the others, and the items in
-    the order in which these are `unpacked`."""
+    """Packs the plain steps among items into rows, behind the other items.
+
+    Returns:
+        The new items, and the old ones in the order in which `unpacked` would return them.
+    """
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for item in items:
         if isinstance(item, Step) and is_plain(item):
@@ -80,7 +83,7 @@ def packed(
 
 
 def unpacked(agents: Mapping[str, AgentSpaces], items: Sequence[AnyItem]) -> list[AnyItem]:
-    """Returns items, each row as a step of its own."""
+    """Returns items, with each row as a single step."""
     found: list[AnyItem] = []
     for item in items:
         is_rows = isinstance(item, StepRows)
@@ -91,12 +94,12 @@ def unpacked(agents: Mapping[str, AgentSpaces], items: Sequence[AnyItem]) -> lis
 def answers_of(
     agents: Mapping[str, AgentSpaces], items: Sequence[AnyItem], replies: Sequence[AnyReply]
 ) -> list[AnyReply]:
-    """Returns the replies to items as those to `unpacked` ones."""
+    """Returns the replies to items as if these were `unpacked`."""
     found: list[AnyReply] = []
     for item, reply in zip(items, replies, strict=True):
         if not isinstance(item, StepRows):
             found.append(reply)
-        elif not isinstance(reply, ActionRows):  # it was refused as a whole
+        elif not isinstance(reply, ActionRows):  # the rows were refused as a whole
             found += [reply] * len(item.episode_ids)
         else:
             found += protocol_answers(_layout(agents, item), item, reply)

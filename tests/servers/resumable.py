@@ -1,4 +1,4 @@
-"""Policies that play, are saved and go on, in the process of a test."""
+"""Policies in the process of a test that play, are saved and are resumed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from muxrl.servers.trainers.policies import TrainerPolicies
 from muxrl.servers.training.policies import ServerProblem
 
 T = 8
-"""Steps of an episode. Batches of 4 or 32 steps end with one."""
+"""Steps of an episode. Batches of 4 or 32 steps end with an episode."""
 T_IN_TEAMS = 40
-"""Likewise: five such episodes make a batch."""
+"""Steps of an episode of a team. Five such episodes make a batch."""
 PATIENCE_S = 60.0
 
 _ON_POLICY = {"train_batch_size_per_learner": 32, "lr": 0.01}
@@ -122,7 +122,7 @@ def plan_of(case: str, **fields: Any) -> ServerPlan:
     groups = {"team": ("a", "b")} if algorithm in _IN_TEAMS else {}
     acts = Box((1,), "float32", -1.0, 2.0) if algorithm in _CONTINUOUS else ACTS
     plan = make_plan("ab", groups, acts=acts, **{**given, **FIELDS.get(case, {}), **fields})
-    if algorithm == "HAPPO":  # whose agents share no policy
+    if algorithm == "HAPPO":  # its agents share no policy
         for agent_id, agent in plan.agents.items():
             plan.agents[agent_id] = dataclasses.replace(agent, policy_id=agent_id)
     return plan
@@ -141,7 +141,10 @@ class Served:
     def play(self, first: int, last: int, who: Callable[[int], str] = lambda number: "ab") -> None:
         """Plays whole episodes; what happens in each depends on its number and its actions.
 
-        `who` says for each episode which agents play.
+        Args:
+            first: the number of the first episode.
+            last: the number after the last episode's.
+            who: returns the agents that play in an episode.
         """
         store = self.policies.store
         t_max = T_IN_TEAMS if store.plan.groups else T
@@ -170,7 +173,7 @@ class Served:
         return actions_of(self.policies.acting, pending)
 
     def wait(self) -> None:
-        """Waits at the gate, as frames do."""
+        """Waits until the gate between acting and learning is open, as frames do."""
         deadline = time.monotonic() + PATIENCE_S
         while not self.policies.feed.is_open:
             assert not self.problems
@@ -181,7 +184,7 @@ class Served:
         assert self.policies.finish(PATIENCE_S)
 
     def state(self) -> Any:
-        """All that makes two learners the same: weights, targets, optimizers, counts."""
+        """Returns all that makes two learners the same: weights, targets, optimizers, counts."""
         return {
             "trainers": self.policies.acting.get("state"),
             "counts": dataclasses.asdict(self.policies.store.counts),
@@ -192,7 +195,7 @@ class Served:
 
 
 def play_and_save(plan: ServerPlan, path: Path, num: int = 0) -> Served:
-    """Plays so many episodes, and saves what was learned."""
+    """Plays the first `num` episodes, and saves what was learned."""
     served = Served(plan)
     served.play(0, num)
     served.policies.save(path)
@@ -201,13 +204,13 @@ def play_and_save(plan: ServerPlan, path: Path, num: int = 0) -> Served:
 
 
 def _reward(action: Any, wanted: Any) -> float:
-    if np.ndim(action):  # a Box
+    if np.ndim(action):  # of a Box
         return -float(np.abs(action - wanted).mean())
     return float(action == wanted)
 
 
 def scramble() -> None:
-    """Leaves the generators of this process as a new process might have them."""
+    """Changes the random generators of this process, as if it were a new one."""
     torch.manual_seed(987)
     np.random.seed(987)
     random.seed(987)

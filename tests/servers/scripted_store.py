@@ -1,4 +1,4 @@
-"""An `EpisodeStore` without network and without an algorithm: actions are scripted."""
+"""An `EpisodeStore` without network and without an algorithm: its actions are scripted."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def make_plan(
     """Returns the plan of a server for these agents; members of groups share the group's policy.
 
     Args:
-        agents: their names, or what they observe.
-        groups: teams.
+        agents: their names, or their observation spaces by name.
+        groups: by name, the members of each.
         team_reward: see `ServerConfig`.
         state_size: of the global state.
-        acts: how all act, or some.
-        shares_policy: whether agents in no group have one policy.
+        acts: the action space of all agents, or by name those of some.
+        shares_policy: whether agents in no group share one policy.
         fields: others of the plan, or of its limits.
     """
     sees = agents if isinstance(agents, dict) else dict.fromkeys(agents, SEES)
@@ -101,7 +101,7 @@ class KeptFeed(Feed):
 
 
 class ScriptedStore:
-    """A store, its clock, and a fake algorithm that acts ``t % 3``."""
+    """A store, its clock, and a scripted algorithm that takes action ``t % 3``."""
 
     def __init__(
         self,
@@ -141,17 +141,17 @@ class ScriptedStore:
         return reply
 
     def step(self, t: int, agents: str = "ab", episode_id: str = "e", **kwargs: Any) -> Actions:
-        """Sends the observations of these agents, and acts."""
+        """Sends a step with the observations of these agents; returns the actions."""
         observations = {agent: seen(agent, t) for agent in agents}
         return self.send(Step(episode_id, t, **{"observations": observations, **kwargs}))
 
     def send(self, item: Step) -> Actions:
-        """Sends a step, and acts."""
+        """Sends a step; returns the actions."""
         outcome = self.store.accept(item, self.now)
         return self.act(outcome) if isinstance(outcome, Awaited) else answered(outcome)
 
     def act(self, awaited: Awaited) -> Actions:
-        """Does what inference does."""
+        """Chooses the actions that a step waits for, in place of a trainer; returns them."""
         if not awaited.is_ready:
             awaited.blocks[0].finish(self.choose(awaited.blocks[0]), self.weights_seq_no)
         return awaited.answer()
@@ -168,7 +168,7 @@ class ScriptedStore:
                 actions = np.broadcast_to(t[..., None], (*lead, len(seat.members)))
             if isinstance(seat.action_space, MultiDiscrete) and seat.seat_id in seat.members:
                 actions = np.repeat(actions[..., None] % 2, len(seat.action_space.nvec), axis=-1)
-            if isinstance(seat.action_space, Box):  # one-hot, as MADDPG's
+            if isinstance(seat.action_space, Box):  # one-hot, as MADDPG's actions
                 actions = np.eye(seat.action_space.shape[1], dtype=np.float32)[actions]
             chosen.append(Chosen(np.array(actions), {}))
         return chosen
@@ -192,14 +192,15 @@ class ScriptedStore:
         return refusal.value
 
     def flags(self) -> dict[str, tuple[bool, bool]]:
-        """Returns (terminated, truncated) of the one recorded episode, "", and of its agents."""
+        """Returns (terminated, truncated) of the only recorded episode, as "", and of its
+        agents."""
         (chunk,) = self.chunks
         ends = {one.key: (one.is_terminated, one.is_truncated) for one in chunk.trajectories}
         return {"": (chunk.is_terminated, chunk.is_truncated), **ends}
 
     @property
     def chunks(self) -> list[Chunk]:
-        """All that was delivered, then all that waits for its batch to be complete."""
+        """All delivered chunks, then those that wait until their batch is complete."""
         self.store._batches.keep_ended()
         return [chunk for batch in self.feed.batches for chunk in batch] + self.store.pending
 
@@ -226,26 +227,26 @@ class ScriptedStore:
 
 
 def open_store() -> ScriptedStore:
-    """Returns a store for two agents with the episode "e" begun."""
+    """Returns a store for two agents, with the episode "e" started."""
     store = ScriptedStore(make_plan())
     store.start()
     return store
 
 
 def seen(agent: str, t: int) -> np.ndarray:
-    """What an agent observes at `t`: its own number, and `t`."""
+    """Returns what an agent observes at `t`: a number of its own, and `t`."""
     return np.array([ord(agent[0]), t], np.float32)
 
 
 def count(observing: Observing, observations: Mapping[str, Any], state: Any = None) -> None:
-    """Has a training step counted in where observations are normalised."""
+    """Counts a training step in the statistics of observations."""
     kinds = Layout(tuple(observations), observing._agents).observed
     states = None if state is None else np.asarray(state)[None]
     observing.add(kinds, rows_of(kinds, observations), states)
 
 
 def each(rows: Any) -> list[Any]:
-    """Returns recorded rows one by one."""
+    """Returns recorded rows as a list."""
     if isinstance(rows, Mapping):
         columns = [each(part) for part in rows.values()]
         return [dict(zip(rows, row, strict=True)) for row in zip(*columns, strict=True)]

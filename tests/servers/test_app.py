@@ -1,4 +1,4 @@
-"""Who shares a forward pass, and what happens when one fails."""
+"""Which frames share a forward pass, and what happens when a pass fails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BlockToAct:
 
 
 class Counting:
-    """Acts, and keeps how many steps each pass had."""
+    """Acts, and keeps the number of steps in each pass."""
 
     def __init__(self) -> None:
         self.passes: list[int] = []
@@ -43,7 +43,7 @@ def steps(number: int) -> list[BlockToAct]:
 
 
 def submit(batcher: Batcher, pending: list[BlockToAct], done: list[Any], *, is_alone: bool) -> None:
-    """Submits a frame; `done` gets what it ends with."""
+    """Submits a frame; appends its outcome to `done`: an error, or None."""
     batcher.submit(cast(Any, pending), done.append, is_alone=is_alone)
 
 
@@ -67,7 +67,8 @@ def test_frames_of_one_turn_share_a_pass() -> None:
         shared = steps(1)
         submit(batcher, steps(2), done, is_alone=False)
         submit(batcher, shared, done, is_alone=False)
-        submit(batcher, shared, done, is_alone=False)  # its client has come back
+        # The client reconnected and sent its step again.
+        submit(batcher, shared, done, is_alone=False)
         assert done == []
         await asyncio.sleep(0)
         assert (acting.passes, done) == ([3], [None] * 3)
@@ -78,7 +79,7 @@ def test_frames_of_one_turn_share_a_pass() -> None:
     asyncio.run(serve())
 
 
-def test_one_that_is_alone_takes_along_who_waits() -> None:
+def test_a_frame_that_is_alone_is_acted_on_at_once_with_those_that_wait() -> None:
     acting = Counting()
     done: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""A server's callbacks: told in the learning thread, recorded, and named when they fail."""
+"""A server's callbacks run in the learning thread, are recorded, and are named when they fail."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def wait_until(is_there: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_episodes_and_updates_are_told_and_recorded() -> None:
+def test_callbacks_get_episodes_and_updates_and_their_metrics_are_recorded() -> None:
     policies = policies_of(plan_of(callbacks=f"{HERE}:Diary"))
     policies.start()
     play(policies, "first")
@@ -51,7 +51,7 @@ def test_episodes_and_updates_are_told_and_recorded() -> None:
 
 
 def test_simulations_continue_while_callbacks_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else one that plays on its own server would wait for itself."""
+    """If simulations waited, a callback that plays on its own server would wait for itself."""
     ahead: list[int] = []
     monkeypatch.setattr(
         f"{HERE}.Diary.on_update", lambda self, update: ahead.append(policies.feed.num_ahead)
@@ -72,7 +72,8 @@ def test_rewards_are_shaped_for_the_learner_alone() -> None:
     (record,) = policies.drain_records()
     assert policies.finish(PATIENCE_S)
     trainer: Any = policies.acting.learners["default"]
-    # No final observation was sent, so that the last one stands for it, and adds nothing.
+    # No final observation was sent: the last observation stands for it, so that its potential adds
+    # 0.
     assert [one.rewards.tolist() for one in trainer.seen] == [[2.0, 3.0, 4.0, 9.0]] * 2
     assert record["episode_return_mean"] in (None, 1.0 + 2.0 + 3.0 + 9.0), "as played"
 
@@ -103,7 +104,7 @@ def test_schedules_that_are_set_count_from_then_on(case: str) -> None:
 
 
 def test_built_in_algorithms_learn_what_the_callbacks_pay() -> None:
-    """Both would choose 0, for a return of 2; what they learn from is paid the other way round."""
+    """Both agents would choose 0, for a return of 2; the callbacks pay them the other way round."""
     few = {"lr": 0.01, "train_batch_size_per_learner": 32}
     replay = {"num_steps_sampled_before_learning_starts": 64, "training_intensity": 32.0}
     config = load_config({
@@ -133,7 +134,7 @@ def test_built_in_algorithms_learn_what_the_callbacks_pay() -> None:
         ("NoReward", f"NoReward.shape_rewards: expected {REWARDS}, got {NANS}"),
     ],
 )
-def test_one_that_fails_ends_training_with_its_sentence(name: str, story: str) -> None:
+def test_a_callback_that_fails_ends_training_with_its_error(name: str, story: str) -> None:
     failures: list[str] = []
     policies = policies_of(plan_of(callbacks=f"{HERE}:{name}"), failures)
     policies.start()
@@ -145,7 +146,7 @@ def test_one_that_fails_ends_training_with_its_sentence(name: str, story: str) -
     assert failures == [f"training failed: CallbackFailed: callbacks {HERE}:{story}"]
 
 
-def test_what_cannot_be_callbacks_is_found_when_a_server_starts() -> None:
+def test_wrong_callbacks_are_refused_when_a_server_starts() -> None:
     with pytest.raises(ServerProblem, match=r"server 'scripted': callbacks: .* has none of"):
         policies_of(plan_of(callbacks=f"{HERE}:Neither"))
 

@@ -1,4 +1,4 @@
-"""What holds in any conversation, with servers of every kind; see `conversations`."""
+"""What must hold in any conversation with a server of any kind; see `conversations`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muxrl.protocol.messages import Refused
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_item_is_answered_once_and_alike(name: str) -> None:
+def test_every_item_is_answered_once_and_a_conversation_can_be_repeated(name: str) -> None:
     plan = plan_of(KINDS[name])
     frames = frames_of(name, plan, seed=5, num_frames=80)
     answers, recorded = play(plan, frames)
@@ -23,7 +23,7 @@ def test_every_item_is_answered_once_and_alike(name: str) -> None:
         now = [next(left) for _ in unpacked(plan.agents, items)]
         assert {one.code for one in now if isinstance(one, Refused)} <= {409, 410, 422}
         for old, new in zip(was, now, strict=True) if frame == before else ():
-            # What began in a frame and has gone on since cannot begin again.
+            # An episode that started in the first frame and has gone on since cannot start again.
             assert isinstance(new, Refused) or plain_replies([old]) == plain_replies([new])
         before, was = frame, now
     assert next(left, None) is None

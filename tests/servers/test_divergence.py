@@ -1,4 +1,4 @@
-"""A learner that has diverged says so, instead of acting on with weights that are NaN."""
+"""A learner that has diverged ends training with an error, instead of acting with NaN weights."""
 
 from __future__ import annotations
 
@@ -40,9 +40,11 @@ def wild(algorithm: str, lr: float) -> ExperimentConfig:
     )
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of weights that are NaN
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's warning about NaN weights
 @pytest.mark.parametrize("algorithm", ["PPO", "A2C"])
-def test_a_learner_that_diverges_ends_with_a_sentence(algorithm: str, tmp_path: Path) -> None:
+def test_a_learner_that_diverges_ends_training_with_a_clear_error(
+    algorithm: str, tmp_path: Path
+) -> None:
     with serve(wild(algorithm, lr=1e38)) as served, served.client() as client:
         server = served.servers["wild"]
         loop = EnvLoop([served.simulation()], client, seeds=iter(range(10**6)))

@@ -1,4 +1,4 @@
-"""Users' code by name, and the name of users' code."""
+"""Importing users' code by its name, and finding the name of users' code."""
 
 import functools
 import sys
@@ -21,11 +21,11 @@ def decorated():
 
 
 @pytest.mark.parametrize("value", [Outer.Inner, decorated, name_of, OrderedDict])
-def test_a_name_leads_back(value):
+def test_the_name_of_an_object_imports_the_same_object(value):
     assert import_by_name(name_of(value), "a:b") is value
 
 
-def test_what_no_other_process_can_import_is_refused_with_the_way(monkeypatch):
+def test_an_object_that_no_other_process_can_import_is_refused_with_the_reason(monkeypatch):
     def inner():
         pass
 

@@ -1,4 +1,5 @@
-"""Actions of a Box in the policy's scale, and of MultiBinary as a MultiDiscrete of twos."""
+"""Box actions are recorded in the policy's scale, and MultiBinary ones as a MultiDiscrete of
+twos."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def test_the_log_probability_is_that_of_the_recorded_action(name: str) -> None:
     who = seat()
     chosen = act(name, who, 400)
     actions = chosen.actions
-    assert (np.abs(actions) > 1.0).any()  # so that clipping what was recorded would be seen
+    assert (np.abs(actions) > 1.0).any()  # otherwise a clipped record would not be noticed
     mean, log_std = np.split(chosen.outputs[DISTRIBUTION], 2, axis=1)
     z = (actions - mean) / np.exp(log_std)
     expected = (-0.5 * z**2 - log_std - 0.5 * np.log(2 * np.pi)).sum(axis=1)
@@ -40,18 +41,18 @@ def test_the_log_probability_is_that_of_the_recorded_action(name: str) -> None:
     np.testing.assert_allclose(levers, np.clip(scaled, LOW, HIGH), rtol=1e-6)
 
 
-def test_sac_acts_inside_its_scale_and_all_over_it() -> None:
+def test_sac_acts_within_its_scale_and_covers_it() -> None:
     who = seat()
     chosen = act("SAC", who, 400)
     assert np.abs(chosen.actions).max() < 1.0
     assert chosen.actions.min() < -0.8
     assert chosen.actions.max() > 0.8
-    assert not chosen.outputs  # nobody reads them from a replay
+    assert not chosen.outputs  # with a replay nobody reads outputs
     assert all(map(to_gymnasium(who.action_space).contains, sent(who, chosen)))
 
 
 @pytest.mark.parametrize("name", ["PPO", "SAC"])
-def test_the_likeliest_action_is_one_and_the_same(name: str) -> None:
+def test_the_greedy_action_is_the_same_for_equal_observations(name: str) -> None:
     actions = act(name, seat(), 5, should_explore=False).actions
     np.testing.assert_allclose(actions, np.tile(actions[0], (5, 1)))
 

@@ -60,7 +60,13 @@ def policies_of(
 
 
 def play(policies: TrainerPolicies, logged: Any, log_probs: Any = None) -> None:
-    """Plays one batch; `logged` and `log_probs` are functions of t, of agents to what is sent."""
+    """Plays one batch.
+
+    Args:
+        policies: that act and record.
+        logged: returns the logged actions at t, by agent.
+        log_probs: returns their log-probabilities at t, by agent; None: none is sent.
+    """
     store = policies.store
     store.accept(StartEpisode("e"), 0.0)
     for t in range(NUM_STEPS):
@@ -108,12 +114,12 @@ def half_logged(action: int) -> Any:
 
 
 @pytest.mark.parametrize(("name", "model"), ON_POLICY)
-def test_actions_of_others_teach_values_but_not_the_policy(
+def test_logged_actions_teach_on_policy_algorithms_values_and_not_the_policy(
     name: str, model: dict[str, Any]
 ) -> None:
-    if name != "MAPPO":  # whose networks are always two
+    if name != "MAPPO":  # MAPPO's networks are always two
         model = {**model, "vf_share_layers": False}
-    # Neither entropy nor KL divergence depend on the action; Adam would enlarge rounding errors.
+    # Entropy and KL divergence do not depend on the action, and Adam would enlarge rounding errors.
     others = {"entropy_coeff": 0.0, **({"use_kl_loss": False} if name == "PPO" else {})}
     before, after = updated(name, model, all_logged(1), **others)
     names = changed(before, after)
@@ -122,7 +128,9 @@ def test_actions_of_others_teach_values_but_not_the_policy(
 
 
 @pytest.mark.parametrize(("name", "model"), OFF_POLICY_CORRECTED)
-def test_to_v_trace_actions_of_others_teach_nothing(name: str, model: dict[str, Any]) -> None:
+def test_logged_actions_without_probabilities_teach_nothing_with_v_trace(
+    name: str, model: dict[str, Any]
+) -> None:
     assert not changed(*updated(name, model, all_logged(1), entropy_coeff=0.0))
 
 
@@ -155,13 +163,14 @@ def test_the_given_log_probability_is_recorded(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["PPO", "A2C", "MAPPO", "IMPALA", "APPO", "DQN", "QMIX"])
-def test_who_wants_them_is_answered_the_log_probabilities_that_are_recorded(name: str) -> None:
+def test_a_client_that_wants_log_probabilities_gets_the_recorded_ones(name: str) -> None:
     wants, others = ("e", "f"), ("g",)
     with policies_of(name) as policies:
         agents, answered = policies.store.plan.agents, []
         for one in (*wants, *others):
             policies.store.accept(StartEpisode(one, wants_log_probs=one in wants), 0.0)
-        for t in range(NUM_STEPS // 2):  # in rows, of one episode and of all, and by itself
+        # In turn: in rows of all episodes, in rows of one, as single steps.
+        for t in range(NUM_STEPS // 2):
             seen_now = {a: seen(a, t % 3) / 100 for a in "ab"}
             steps = [Step(one, t, seen_now, {"a": 1.0} if t else {}) for one in (*wants, *others)]
             items: list[AnyItem] = [rows_of(agents, steps)]
@@ -199,7 +208,7 @@ def test_who_wants_them_is_answered_the_log_probabilities_that_are_recorded(name
 
 
 @pytest.mark.parametrize("name", ["DQN", "SAC", "QMIX", "VDN", "QPLEX", "IQL"])
-def test_to_a_replay_logged_actions_are_ordinary_data(name: str) -> None:
+def test_a_replay_learns_from_logged_actions_as_from_its_own(name: str) -> None:
     with policies_of(name) as policies:
         play(policies, lambda t: {"a": t % 3, "b": 2}, lambda t: {"a": -1.0})
         chunks = policies.store.pending or policies.feed.take()
@@ -220,7 +229,7 @@ def test_to_a_replay_logged_actions_are_ordinary_data(name: str) -> None:
 def test_a_density_is_recorded_in_the_policys_scale() -> None:
     plan = make_plan("a").agents["a"]
     box = seat_of(replace(plan, action_space=Box((2,), "float32", 2.0, 10.0)))
-    # Uniform on an 8 by 8 square: 1/64, and 1/4 on the policy's 2 by 2.
+    # Uniform on an 8 by 8 square has the density 1/64, or 1/4 on the policy's 2 by 2.
     action = {"a": np.full(2, 3.0, np.float32)}
     assert read_logged(box, action, a=-np.log(64.0)).log_probs == pytest.approx(-np.log(4.0))
     unbounded = seat_of(replace(plan, action_space=Box((2,))))
@@ -237,7 +246,7 @@ TUPLE = TupleSpace((Discrete(2, start=4),))
     ("name", "space"),
     [("MASAC", FROM_5), *((n, s) for n in ("PPO", "DQN") for s in (FROM_5, INTEGERS, TUPLE))],
 )
-def test_who_has_none_logged_does_not_need_one_to_be_0(name: str, space: Space) -> None:
+def test_agents_without_logged_actions_may_act_in_spaces_without_0(name: str, space: Space) -> None:
     plan = make_plan("ab", {"team": ("a", "b")} if name == "MASAC" else None, acts=space)
     for seat in find(name).seating.make_seats(plan).values():
         logged = read_logged(seat, {})

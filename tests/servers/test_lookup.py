@@ -1,4 +1,5 @@
-"""What a name in a config stands for, and what the algorithms that have one take and refuse."""
+"""What an algorithm's name in a config stands for, and which settings and spaces algorithms
+take."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ PRIORITIZED = "MultiAgentPrioritizedEpisodeReplayBuffer"
 
 
 def made(name: str, settings: Any = (), model: Any = ()) -> Any:
-    """Returns an algorithm's settings with what a user gave."""
+    """Returns an algorithm's settings with the values that a user gave."""
     algorithm: Any = find(name)
     return algorithm.make_settings(ServerConfig(name, settings=dict(settings), model=dict(model)))
 
@@ -49,7 +50,8 @@ def test_every_algorithm_makes_valid_settings_of_its_defaults(entry: Any) -> Non
 
 
 def test_own_algorithms_are_registered_as_other_packages_are() -> None:
-    """By a name of the checkout's, also where its metadata is older than it."""
+    """Algorithms are found under the names in the checkout, also if its installed metadata is
+    older."""
     tested = {algorithm for algorithm, *_ in CASES.values()}
     assert {entry.name for entry in own_algorithms()} == tested, "tests/servers/resumable.py"
     assert {"PPO", "QMIX", "SB3_DQN"} < set(registered())
@@ -66,7 +68,9 @@ def test_own_algorithms_are_registered_as_other_packages_are() -> None:
         ("MASAC", "continuous", ""),
     ],
 )
-def test_what_an_algorithm_takes_is_said_in_a_word(name: str, actions: str, memory: str) -> None:
+def test_an_algorithm_s_actions_and_memory_are_said_in_a_word(
+    name: str, actions: str, memory: str
+) -> None:
     entry = find(name)
     assert (entry.takes_actions(), entry.memory()) == (actions, memory)
 
@@ -210,8 +214,8 @@ def test_all_brought_settings_are_listed_each_with_its_place(
         assert place in problem
 
 
-def test_every_place_of_a_brought_setting_is_there() -> None:
-    """A place that no algorithm has would be as false as the sentence that it stands in for."""
+def test_every_suggested_place_of_a_brought_setting_exists() -> None:
+    """A place that no algorithm has would be as wrong as the setting that it is suggested for."""
     settings = {name for entry in own_algorithms() for name in entry.settings()}
     model = {name for entry in own_algorithms() for name in entry.model_settings()}
     experiment = ExperimentConfig(servers={"server": ServerConfig()})
@@ -243,7 +247,7 @@ def test_replay_buffer_settings_are_completed_with_defaults() -> None:
     assert completed(given) == {**given, "capacity": 50_000, "alpha": 0.6}
 
 
-def test_which_draw_their_actions_from_a_distribution() -> None:
+def test_algorithms_with_action_values_do_not_draw_from_a_distribution() -> None:
     of_values = {entry.name for entry in own_algorithms() if not entry.samples_actions}
     assert of_values == {"DQN", "QMIX", "VDN", "QPLEX", "IQL", "MADDPG"}
 
@@ -310,12 +314,14 @@ def test_a_module_s_algorithm_is_there() -> None:
         ),
     ],
 )
-def test_spaces_that_do_not_fit(name: str, sees: Space, acts: Space, message: str) -> None:
+def test_spaces_that_do_not_fit_are_refused(
+    name: str, sees: Space, acts: Space, message: str
+) -> None:
     with pytest.raises(AlgorithmProblem, match=message):
         find(name).check_agent("a", AgentPlan("x", sees, acts))
 
 
-def test_who_has_a_space_that_does_not_fit_is_named() -> None:
+def test_the_agent_whose_space_does_not_fit_is_named() -> None:
     with pytest.raises(AlgorithmProblem) as caught:
         find("QMIX").check_agent("red_1", AgentPlan("x", BOX, BOX))
     assert str(caught.value) == (

@@ -1,4 +1,4 @@
-"""Actions of masked policies and of MAPPO's, as the event loop asks for them."""
+"""Actions of policies with masks and of MAPPO, as a server's event loop asks for them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def make(kind: str) -> tuple[Seat, Actors]:
-    """Returns the agent's seat, and an untrained policy."""
+    """Returns the seat of an agent that observes masks, and an untrained policy."""
     settings = SETTINGS.get(kind, {})
     plan = replace(PLAN, settings=settings, model={"fcnet_hiddens": [8]})
     seats = find(kind).seating.make_seats(plan)
@@ -41,7 +41,7 @@ def make(kind: str) -> tuple[Seat, Actors]:
 
 
 def act(seat: Seat, actors: Actors, masks: np.ndarray, should_explore: bool = True) -> Acted:
-    """Acts for an agent that observes the same, and these masks."""
+    """Acts for an agent that observes the same each time, with these masks."""
     value = np.array([1.0, -2.0], np.float32)
     looks = [
         Alone(PLAN.agents, {"a": seat}).look(
@@ -74,7 +74,7 @@ def test_an_unavailable_action_is_never_taken(
 
 
 @pytest.mark.parametrize("logged", [{"a": 0}, {"b": 1}, {"a": 2, "b": 0}], ids=str)
-def test_a_member_s_logged_action_leaves_the_others_theirs(logged: dict[str, int]) -> None:
+def test_a_member_s_logged_action_leaves_the_others_actions_alone(logged: dict[str, int]) -> None:
     store = ScriptedStore(make_plan(dict.fromkeys("abc", MASKED), {"team": ("a", "b", "c")}))
     actors = actors_of("QMIX", TEAMS.make_seats(store.plan), store.plan)
     values = np.float32([1.0, -2.0])
@@ -95,10 +95,10 @@ def test_a_member_s_logged_action_leaves_the_others_theirs(logged: dict[str, int
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_recorded_is_the_masked_distribution(kind: str) -> None:
+def test_the_recorded_distribution_is_masked(kind: str) -> None:
     seat, actors = make(kind)
     masks = np.tile([1, 0, 1], (2000, 1))
-    # In parts that are small enough for numpy.
+    # The parts are small enough for numpy.
     chosen = [act(seat, actors, part) for part in np.array_split(masks, 40)]
     actions = np.concatenate([one.actions for one in chosen])
     logits = np.concatenate([one.outputs[DISTRIBUTION] for one in chosen])

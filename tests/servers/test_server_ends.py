@@ -1,4 +1,4 @@
-"""Servers end, whatever happens on the way."""
+"""Servers end in every case, and save what they have learned if they can."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print("serving", server.address, flush=True)
 
 def test_a_process_ends_with_its_main_thread_if_nobody_stops_its_server() -> None:
     plan = make_plan(algorithm="RANDOM")
-    # It raises `TimeoutExpired`, and kills it, if it serves on.
+    # A server that goes on serving is killed after 80 s, and `TimeoutExpired` is raised.
     ended = subprocess.run(
         [sys.executable, "-c", _SERVE], input=pickle.dumps(plan), capture_output=True, timeout=80
     )
@@ -63,11 +63,11 @@ def test_a_checkpoint_that_cannot_be_written_does_not_keep_it_serving(
     assert "server" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_a_network_that_breaks_down_is_told_and_what_was_learned_is_saved(
+def test_a_server_whose_network_fails_reports_it_and_saves_what_it_learned(
     server: PolicyServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def fail(counter: int) -> bool:
-        for listening in server._network._uvicorn.servers:  # else uvloop warns of them
+        for listening in server._network._uvicorn.servers:  # otherwise uvloop warns of open sockets
             listening.close()
         raise RuntimeError("out of descriptors")
 
@@ -144,7 +144,7 @@ def test_records_that_nobody_reads_do_not_fill_the_memory() -> None:
     assert trainer.drain_records() == []
 
 
-def test_an_update_that_goes_on_is_said_where_learning_was_to_be_over(
+def test_an_update_that_does_not_end_is_reported_when_learning_should_be_over(
     server: PolicyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server.policies, "finish", lambda timeout_s: False)

@@ -1,4 +1,4 @@
-"""Every setting of whatever learns is judged by its type, before anything learns with it."""
+"""Every setting of every algorithm is checked by its type before anything learns with it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Brought = Optional[Union[float, list[list[Union[int, float]]], Callable[[float],
         (0.5, kind_of("", 32), 0.5),
     ],
 )
-def test_a_value_is_read_as_its_type_has_it(value: Any, kind: Any, read: Any) -> None:
+def test_a_value_is_converted_to_its_type(value: Any, kind: Any, read: Any) -> None:
     def types_in(one: Any) -> Any:
         return [types_in(item) for item in one] if isinstance(one, list | tuple) else type(one)
 
@@ -91,7 +91,7 @@ def test_a_value_is_read_as_its_type_has_it(value: Any, kind: Any, read: Any) ->
         ("adm", Literal["adam", "sgd"], "one of 'adam', 'sgd', got the text 'adm'; did you mean"),
     ],
 )
-def test_what_is_of_another_type_is_refused_with_what_to_write(
+def test_a_value_of_another_type_is_refused_with_what_to_write(
     value: Any, kind: Any, sentence: str
 ) -> None:
     with pytest.raises(AlgorithmProblem) as refused:
@@ -103,9 +103,9 @@ def test_what_is_of_another_type_is_refused_with_what_to_write(
     ("annotation", "default", "kind"),
     [
         (int, 3, int),
-        (float, 10, float),  # as Stable-Baselines3 has it
+        (float, 10, float),  # as Stable-Baselines3 declares it
         (float, None, Optional[float]),  # noqa: UP045
-        (int, 0.5, float),  # of a library, and wrong
+        (int, 0.5, float),  # a library's annotation that is wrong
         ("TypeOfAnotherModule", 3, int | float),
         ("", True, bool),
         ("", None, Any),
@@ -119,13 +119,13 @@ def test_the_type_is_the_annotation_or_that_of_the_default(
 
 
 def some_mapping_or_text(kind: Any) -> Any:
-    """Returns what is surely not of a type."""
+    """Returns a value that is certainly not of a type."""
     kind = kind.__origin__ if get_origin(kind) is Annotated else kind
     return "fast" if (get_origin(kind) or kind) is dict else {"of": 5}
 
 
 @pytest.mark.parametrize("entry", own_algorithms(), ids=lambda entry: entry.name)
-def test_every_setting_of_every_algorithm_is_judged(entry: Any) -> None:
+def test_every_setting_of_every_algorithm_is_checked_by_type(entry: Any) -> None:
     declared = entry.kinds()
     for name, default in entry.settings().items():
         assert read_as(name, default, declared[name]) == default
@@ -146,7 +146,7 @@ ODD = ("500", "0.5", -1, 0, 1.5, True, None, float("nan"), [], [[0]], [[0, 1], [
 
 
 @pytest.mark.parametrize("entry", own_algorithms(), ids=lambda entry: entry.name)
-def test_no_value_of_a_setting_is_a_traceback(entry: Any) -> None:
+def test_no_value_of_a_setting_raises_anything_but_a_refusal(entry: Any) -> None:
     for name in entry.settings():
         for value in ODD:
             plan = make_plan("ab", settings={name: value})
@@ -154,7 +154,7 @@ def test_no_value_of_a_setting_is_a_traceback(entry: Any) -> None:
                 assert len(problem.splitlines()) == 1, problem
 
 
-def test_what_is_within_a_setting_is_whole_too() -> None:
+def test_numbers_within_a_setting_are_converted_too() -> None:
     config = set_in("DQN", {"replay_buffer_config": {"capacity": 5e3}}, {"fcnet_hiddens": [3.2e1]})
     assert type(config.replay_buffer_config["capacity"]) is int
     assert type(config.model.fcnet_hiddens[0]) is int
@@ -171,7 +171,7 @@ def test_what_is_within_a_setting_is_whole_too() -> None:
 
 
 class Typed(Counting):
-    """Its annotations are text, as this file's."""
+    """A trainer whose annotations are text, as in any file with postponed annotations."""
 
     def __init__(
         self, policy: Any, width: int, rates: list[float] | None = None, share: Any = 1, old=0.5
@@ -213,7 +213,7 @@ def test_settings_of_a_brought_config_are_judged_as_it_says() -> None:
     name = f"{__name__}:Penalised"
     config = made(name, **{
         "minibatch_size": 5e1, "num": 4.0, "penalty": 1, "lr": [[0, 1e-3], [1e3, 1e-4]],
-        "entropy_coeff": [[0, 0.1], [5e2, 0.0]],  # which RLlib takes, and does not declare
+        "entropy_coeff": [[0, 0.1], [5e2, 0.0]],  # RLlib takes such a list without declaring it
     })._algorithm.config  # fmt: skip
     assert [type(config[one]) for one in ("minibatch_size", "num")] == [int, int]
     for wrong in (

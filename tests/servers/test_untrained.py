@@ -1,4 +1,5 @@
-"""Agents that act with the weights their server began with, beside the learned ones."""
+"""Agents that act with the weights that their server began with, beside agents that act as
+learned."""
 
 from __future__ import annotations
 
@@ -25,8 +26,11 @@ T_PLAYED = 3
 
 
 def answers(served: Served, episode_id: str, untrained: list[str], explore: bool = False) -> Any:
-    """Plays an episode for evaluation on scripted observations; returns all that is chosen for each
-    part in each step."""
+    """Plays an episode for evaluation on scripted observations; returns what is chosen for each
+    part.
+
+    The result has an entry for each step.
+    """
     rng = np.random.default_rng(0)
     seen = [{agent: rng.random(2, np.float32) for agent in AGENTS} for _ in range(T_PLAYED)]
     how = {"mode": "eval", "should_explore": explore, "untrained": untrained}
@@ -45,24 +49,24 @@ def test_after_training_all_act_as_before_it(case: str, tmp_path: Path) -> None:
     served.end()
     assert served.policies.acting.weights_seq_no > 0
     assert_same(served.policies.acting.untrained, weights)
-    if "normalised" not in case:  # where it is, what both read has changed
+    if "normalised" not in case:  # otherwise the statistics that both read have changed
         assert_same(answers(served, "untrained", AGENTS), before)
     learned = answers(served, "learned", [])
     with pytest.raises(AssertionError):
         assert_same(served.policies.acting.get("weights"), weights)
-    # Untrained steps in between change nothing of the others.
+    # Untrained steps in between do not change the others.
     answers(served, "again", AGENTS)
     assert_same(answers(served, "once more", []), learned)
 
 
-def test_one_agent_alone_is_untrained_and_the_other_as_learned() -> None:
+def test_one_agent_may_act_untrained_and_the_other_as_learned() -> None:
     served = Served(plan_of("PPO", keeps_untrained=True))
     before = answers(served, "before", [])
     served.play(0, 9)
     served.end()
     learned, mixed = answers(served, "learned", []), answers(served, "mixed", ["b"])
     for then, now, both in zip(before, learned, mixed, strict=True):
-        # Each is one row of another pass, whose last bits may differ.
+        # Each is one row of another pass, so that its last bits may differ.
         (first,), (second,) = ([one[1][DISTRIBUTION][0] for one in of] for of in (now, then))
         for expected, (_, outputs, _) in zip((first[0], second[1]), both, strict=True):
             np.testing.assert_allclose(outputs[DISTRIBUTION][0, 0], expected, rtol=1e-5)
@@ -101,7 +105,7 @@ def test_initialized_weights_are_those_that_it_began_with_after_a_restart_too(
     assert_same(answers(second, "began", AGENTS), taught)
 
 
-def test_the_copy_is_made_when_it_is_wanted_and_draws_no_random_numbers() -> None:
+def test_the_untrained_copy_is_made_when_it_is_wanted_and_draws_no_random_numbers() -> None:
     plan = make_plan("a")
     seats = Seating().make_seats(plan)
     served = actors_of("PPO", seats, plan)
@@ -132,7 +136,7 @@ def refusal(store: ScriptedStore, mode: Any, untrained: list[str]) -> str:
     return str(refused.value)
 
 
-def test_what_cannot_be_untrained_is_refused() -> None:
+def test_agents_that_cannot_act_untrained_are_refused() -> None:
     store = ScriptedStore(make_plan("ab"), seating=Seating())
     assert "has not kept the weights" in refusal(store, "eval", ["a"])
     store = ScriptedStore(make_plan("ab", keeps_untrained=True), seating=Seating())

@@ -1,4 +1,4 @@
-"""Callbacks of tests: right ones, and what can be wrong with some."""
+"""Callbacks for tests: right ones, and some in which one thing is wrong."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ReturnsText:
 
 
 class Potential:
-    """Adds by how much an observation's second number grows."""
+    """Adds to a reward the growth of the second number of the observation."""
 
     def shape_rewards(self, trajectory: Any) -> Any:
         potentials = trajectory.observations[:, 1]

@@ -21,13 +21,13 @@ from muxrl.servers.trainers.acting import Actors
 
 
 def asked(seat: Seat, agents: Mapping[str, AgentPlan], rows: Any, **how: Any) -> Asked:
-    """Returns what a seat's policy is asked about rows ``[B, ...]`` that nobody's episode shows.
+    """Returns what a seat's policy is asked for rows ``[B, ...]`` that belong to no real episode.
 
     Args:
         seat: one seat.
         agents: of its server.
-        rows: an array, or a dict of arrays.
-        how: see `Asked`; ``logged``, the policy's action in all.
+        rows: observations, as an array or a dict of arrays.
+        how: see `Asked`; ``logged`` is the policy's action in all rows.
     """
     logged = how.pop("logged", None)
     num = len(next(iter(rows.values())) if isinstance(rows, dict) else rows)
@@ -35,14 +35,15 @@ def asked(seat: Seat, agents: Mapping[str, AgentPlan], rows: Any, **how: Any) ->
     if logged is not None:
         how["logged"] = [(0, Logged(np.array([logged] * num), np.ones(num, bool), None))]
     slots, t = list(range(num)), [0] * num
-    seen = each_array(lambda one: one[:, None], rows)  # of one seat in each of so many episodes
+    seen = each_array(lambda one: one[:, None], rows)  # one seat in each of several episodes
     mode, ids = Mode(seats), [""] * num
     block = Block(None, mode, seats.everybody, ids, slots, slice(0, num), t, [seen])
     return Asked(seat.policy_id, [block], [0], **how)
 
 
 def read_logged(seat: Seat, given: Mapping[str, Any], **log_probs: float) -> Logged:
-    """Returns actions of a seat's agents that were chosen elsewhere, as its policy chooses them."""
+    """Returns the logged actions of a seat's agents, in the form in which its policy chooses
+    them."""
     agents = {
         one.agent_id: AgentPlan(seat.policy_id, Box((1,)), one.form.kind) for one in seat.agents
     }
@@ -67,8 +68,8 @@ def act(
         name: of the algorithm.
         who: the agent's seat; its observation space is a Box of three numbers.
         num: of actions.
-        should_explore: whether they are drawn.
-        logged: the action, where it was chosen elsewhere.
+        should_explore: whether the actions are drawn.
+        logged: the logged action in all rows; None: there is none.
     """
     agents = {"a": AgentPlan(who.policy_id, who.observation_space, who.agents[0].form.kind)}
     actors = actors_of(name, {"a": who}, replace(make_plan("a"), agents=agents))
@@ -78,5 +79,5 @@ def act(
 
 
 def sent(who: Seat, answer: Acted) -> Any:
-    """Returns rows of what the simulation gets, ``[B, ...]``."""
+    """Returns the actions that the simulation gets, ``[B, ...]``."""
     return who.agents[0].form.write_rows(answer.actions[:, None])[:, 0]

@@ -1,4 +1,4 @@
-"""Plays an episode of any simulation and holds it to the contract at every step."""
+"""Plays an episode of any simulation and checks the contract of `Simulation` at every step."""
 
 from __future__ import annotations
 

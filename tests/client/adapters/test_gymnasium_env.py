@@ -1,4 +1,4 @@
-"""Gymnasium environments: of one agent, or of several, with Tuples of a part for each."""
+"""Gymnasium environments of one agent, or of several agents with one part of a Tuple space each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def test_continuous_actions_and_a_class_as_factory(play: Play) -> None:
 
 
 class Both(gymnasium.Env):
-    """Says terminated and truncated at once, and counts in numpy integers."""
+    """An environment that is terminated and truncated at once, and whose numbers are numpy
+    integers."""
 
     observation_space = spaces.Discrete(3)
     action_space = spaces.Dict({"a": spaces.MultiDiscrete([2, 2], dtype=np.int32)})
@@ -60,8 +61,8 @@ class Warehouse(gymnasium.Env):
     """Two or more agents with rware's API: tuples of observations, lists of rewards.
 
     Args:
-        rows: what the steps return: rewards, terminated, truncated, info.
-        num_agents: how many observe and act.
+        rows: the rewards, terminated, truncated and info of each step.
+        num_agents: how many agents observe and act.
         observe: how many observations a step returns.
     """
 
@@ -102,7 +103,9 @@ def test_one_agent_for_each_part_of_the_tuples(play: Play) -> None:
 
 
 @pytest.mark.parametrize("flags", [True, np.True_, [True, True], np.ones(2, bool), (1, 1)])
-def test_flags_are_of_all_or_of_each(play: Play, flags: Any) -> None:
+def test_terminated_and_truncated_are_one_flag_for_all_or_one_for_each_agent(
+    play: Play, flags: Any
+) -> None:
     played = play(adapt(Warehouse([([1, 1], [False, False], flags, {})])))
     assert played.truncated == ["agent_0", "agent_1"]
     assert played.terminated == []
@@ -110,12 +113,14 @@ def test_flags_are_of_all_or_of_each(play: Play, flags: Any) -> None:
 
 
 @pytest.mark.parametrize("reward", [2.0, np.float32(2.0), 2, np.array(2.0)])
-def test_one_reward_is_paid_to_each(play: Play, reward: Any) -> None:
+def test_a_single_reward_is_paid_to_each_agent(play: Play, reward: Any) -> None:
     played = play(adapt(Warehouse([(reward, True, False, {})])))
     assert played.returns == {"agent_0": 2.0, "agent_1": 2.0}
 
 
-def test_one_that_is_done_early_acts_no_more_and_keeps_its_place_in_the_tuple(play: Play) -> None:
+def test_an_agent_that_is_done_early_acts_no_more_and_keeps_its_place_in_the_tuple(
+    play: Play,
+) -> None:
     env = Warehouse(
         [
             (np.array([1.0, 1.0]), [True, False], [True, False], {}),
@@ -166,7 +171,7 @@ def test_lists_of_spaces_are_taken_too(play: Play) -> None:
     assert play(adapt(env)).terminated == ["agent_0", "agent_1"]
 
 
-def test_tuples_of_other_lengths_are_of_one_agent() -> None:
+def test_tuple_spaces_of_unequal_length_belong_to_one_agent() -> None:
     env = Warehouse([])
     env.observation_space = spaces.Tuple([SEES] * 3)
     assert adapt(env).possible_agents == ("agent",)
@@ -183,7 +188,7 @@ def test_tuples_of_other_lengths_are_of_one_agent() -> None:
         ((0.0, False, False, None), 2, r"its infos as a NoneType"),
     ],
 )
-def test_what_is_not_of_each_agent_is_refused(
+def test_tuples_with_other_than_one_part_for_each_agent_are_refused(
     row: tuple[Any, ...], observe: int, message: str
 ) -> None:
     simulation = adapt(Warehouse([row], observe=observe))

@@ -1,4 +1,5 @@
-"""Environments as people have them: what is taken for what it is, and what is refused at once."""
+"""Environments with their authors' habits: those that are taken as they are and play, and those
+that are refused at once."""
 
 from __future__ import annotations
 
@@ -150,7 +151,9 @@ class ExitsInInit(TwoAgents):
         (gives(close=raises(SystemExit())), ["close() raised SystemExit (scripted_envs.py, line "]),
     ],
 )
-def test_it_is_taken_as_it_is_and_plays(env: type, notes: list[str], play: Play) -> None:
+def test_an_environment_is_taken_as_it_is_and_plays(
+    env: type, notes: list[str], play: Play
+) -> None:
     assert play(adapt(env())).results
     found = look(adapt(env())).notes
     assert len(found) == len(notes)
@@ -193,18 +196,20 @@ def pays(reward: Any) -> type[TwoAgents]:
         (pays(np.zeros(2)), r"the reward of agent 'a' .* the shape \(2,\); it must be one number"),
     ],
 )  # fmt: skip
-def test_what_cannot_run_is_said_before_it_does(env: type[TwoAgents], refusal: str) -> None:
+def test_an_environment_that_cannot_run_is_refused_before_it_does(
+    env: type[TwoAgents], refusal: str
+) -> None:
     with pytest.raises(SimulationError, match=refusal), naming("mine:Env", "a look"):
         look(adapt(env()))
 
 
-def test_nor_can_what_exits_as_it_is_made() -> None:
+def test_an_environment_that_exits_while_it_is_made_is_refused() -> None:
     with pytest.raises(SimulationError, match=r"SystemExit: no licence \(test_habits.py, line "):
         make_simulation(f"{__name__}:ExitsInInit", {})
 
 
 class NothingAllowed(TwoAgents):
-    """From the first step on."""
+    """After the first step its action masks allow no action."""
 
     def observation_space(self, agent: str) -> Any:
         return Dict({"observation": BOX, "action_mask": Box(0, 1, (3,), np.int8)})
@@ -219,14 +224,14 @@ def test_a_mask_that_allows_nothing_is_found_in_the_first_step() -> None:
         look(adapt(NothingAllowed()))
 
 
-def test_what_takes_long_is_said(caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_that_takes_long_is_logged(caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_look, "_SLOW_S", 0.01)
     look(adapt(gives(close=lambda self: time.sleep(0.05))()))
     (record,) = caplog.records
     assert record.message.startswith("the environment's close() has taken 0.01 s so far")
 
 
-def test_agents_of_two_dicts_are_the_keys() -> None:
+def test_equal_keys_of_observation_and_action_dicts_are_the_agents() -> None:
     assert adapt(DictsByAgent()).possible_agents == ("a", "b")
     one = DictsByAgent()
     one.action_space = Dict({"up": Discrete(2), "left": Discrete(2)})

@@ -1,4 +1,4 @@
-"""Action masks that an environment puts into its infos, read by every adapter."""
+"""Every adapter reads action masks that an environment puts into its infos."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ MASKED = DictSpace({"observation": Box((1,), "float32", 0.0, 10.0),
 
 
 class Steps:
-    """At step t only action t modulo 3 is allowed, and another one is an error.
+    """An environment in which at step t only action t modulo 3 is allowed, and any other is an
+    error.
 
     Args:
-        masks: how a mask is written, None for none.
-        silent: steps whose infos hold none; every action is allowed there.
+        masks: the type of a mask; None: there are no masks.
+        silent: steps whose infos have no mask; every action is allowed in them.
     """
 
     def __init__(self, masks: Any = np.int8, silent: tuple[int, ...] = ()) -> None:
@@ -45,7 +46,7 @@ class Steps:
     def info(self) -> dict[str, Any]:
         if self.masks is None or self.t in self.silent:
             return {}
-        if self.t == LENGTH:  # nobody acts any more
+        if self.t == LENGTH:  # after the last step nobody acts
             return {"action_mask": np.zeros(3, np.int8)}
         mask = [0, 0, 0]
         mask[self.t % 3] = 1
@@ -70,7 +71,7 @@ class InGymnasium(Steps, gymnasium.Env):
 
 
 class InParallel(Steps, TwoAgents):
-    """A writes down its mask; "b", who acts in a Box, has none."""
+    """Agent "a" puts its mask into its info; agent "b", which acts in a Box, has none."""
 
     sees = SEES
 
@@ -124,7 +125,7 @@ def simulation_of(kind: Any, **kwargs: Any) -> Simulation:
 
 
 def masked(played: Any) -> list[Any]:
-    """Returns what the one agent with a mask observed after each of its steps."""
+    """Returns what the only agent with a mask observed after each of its steps."""
     told = [r.observations | r.final_observations for r in played.results]
     found = [value for seen in told for value in seen.values() if isinstance(value, dict)]
     assert len(found) == LENGTH
@@ -181,7 +182,7 @@ def test_a_dict_gets_the_mask_beside_its_parts(play: Play) -> None:
 
 
 class WithItsOwn(InGymnasium):
-    """Its observations have a mask already, so that its infos need not be looked at."""
+    """Its observations already have a mask, so that its infos need not be searched for one."""
 
     observation_space = spaces.Dict({"observation": SEES, "action_mask": spaces.MultiBinary(3)})
 

@@ -16,10 +16,11 @@ GAMES = [
     "kuhn_poker",
     "kuhn_poker(players=3)",
     "leduc_poker",
-    "tic_tac_toe",  # observations only
-    "pig(winscore=15)",  # chance between turns
-    "goofspiel(num_cards=4,imp_info=True)",  # at once, chance between steps
-    "oshi_zumo(coins=6)",  # rewards on the way
+    "tic_tac_toe",  # has observation tensors, but no information state tensors
+    "pig(winscore=15)",  # has chance nodes between turns
+    # Players act at the same time, with chance nodes between steps.
+    "goofspiel(num_cards=4,imp_info=True)",
+    "oshi_zumo(coins=6)",  # pays rewards before the end
     "matrix_rps",
 ]
 
@@ -94,7 +95,7 @@ def test_chance_is_drawn_by_the_seed() -> None:
         ("coin_game", {}, "neither information states nor observations as tensors"),
     ],
 )
-def test_what_cannot_be_played_is_refused(game: str, kwargs: Any, message: str) -> None:
+def test_games_that_cannot_be_played_are_refused(game: str, kwargs: Any, message: str) -> None:
     with pytest.raises(SimulationError, match=message):
         make_simulation(f"open_spiel:{game}", kwargs)
 

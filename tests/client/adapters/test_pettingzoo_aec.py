@@ -19,11 +19,11 @@ Play = Callable[..., Any]
 
 
 class LastCoin(AECEnv):
-    """Agents take one to three coins in turn; who may take is shown by the mask.
+    """Agents take one to three coins in turn; an action mask shows how many an agent may take.
 
-    A coin is worth 1 to its taker and costs each other live agent 0.5. Who has taken
-    `limit` coins leaves, truncated; whoever takes the last coin ends the game for all and
-    is paid 5, which the others lose. Every reward that is given is also written down.
+    A coin is worth 1 to the agent that takes it and costs each other live agent 0.5. An agent that
+    has taken `limit` coins leaves, truncated. The agent that takes the last coin ends the game for
+    all and is paid 5, which the others lose. Every reward that is given is also written down.
     """
 
     def __init__(self, num_agents: int = 3, num_coins: int = 12, limit: int = 6) -> None:
@@ -37,7 +37,7 @@ class LastCoin(AECEnv):
         self.observation_spaces = {a: spaces.Dict(observation) for a in self.possible_agents}
         self.action_spaces = {a: spaces.Discrete(3) for a in self.possible_agents}
         self.ends_abruptly = False
-        self.buffer = np.zeros(2, np.float32)  # of whoever observed last
+        self.buffer = np.zeros(2, np.float32)  # what the agent that observed last has seen
 
     def observe(self, agent: str) -> dict[str, Any]:
         mask = (np.arange(3) < max(self.coins, 1)).astype(np.int8)
@@ -141,7 +141,8 @@ def test_one_agent_at_a_time_is_paid_for_all_since_it_last_acted() -> None:
     assert result.final_observations.keys() == set(simulation.possible_agents)
     assert result.rewards == {
         "player_0": 2.0 - 4.0,
-        "player_1": 8.0,  # what player_2 and player_0 cost it came with its turn
+        # The costs of player_2's and player_0's moves were paid when its turn came.
+        "player_1": 8.0,
         "player_2": 1.0 - 1.0 - 4.0,
     }
 

@@ -20,14 +20,14 @@ BOX = spaces.Box(-1e6, 1e6, (2,), np.float32)
 
 @dataclass
 class Life:
-    """An agent's rewards, one a step, and how its life ends with the last."""
+    """An agent's rewards, one for each step, and how its life ends with the last of them."""
 
     rewards: list[float]
     ending: str
 
 
 class Scripted(TwoAgents):
-    """Agents that live, are paid and end as written down."""
+    """A ParallelEnv whose agents live, are paid and end by a script."""
 
     sees, does = BOX, spaces.Discrete(2)
 
@@ -36,7 +36,7 @@ class Scripted(TwoAgents):
         self.possible_agents = list(self.lives)
         self.keeps_agents = keeps_agents
         self.agents: list[str] = []
-        self.buffer = np.zeros(2)  # float64, and the same array every step
+        self.buffer = np.zeros(2)  # float64; the same array is returned at every step
         self.actions: list[dict[str, Any]] = []
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
@@ -73,7 +73,7 @@ FLAGS = ["terminated", "truncated", "both"]
 def test_every_reward_is_routed_once_and_every_agent_is_done_once(
     play: Play, keeps_agents: bool, data: Any
 ) -> None:
-    """By its flags alone where an environment never drops its agents."""
+    """If an environment never drops agents from `agents`, only its flags end them."""
     endings = FLAGS if keeps_agents else [*FLAGS, "dropped without a flag"]
     env = Scripted(data.draw(lives(endings)), keeps_agents)
     played = play(PettingZooParallel(env))
@@ -124,7 +124,7 @@ def test_live_agents_whom_nobody_observes_are_an_error() -> None:
 
 
 @pytest.mark.parametrize("flag", [{"a0": False}, {"a0": True}, {}])
-def test_who_comes_back_is_refused_by_name_and_who_is_done_once_more_is_not(
+def test_an_agent_that_comes_back_is_refused_by_name_and_one_that_is_done_twice_is_not(
     flag: dict[str, bool],
 ) -> None:
     env = Scripted([Life([1.0], "terminated"), Life([1.0] * 3, "terminated")])
@@ -144,7 +144,7 @@ def test_who_comes_back_is_refused_by_name_and_who_is_done_once_more_is_not(
 
 
 class Shown(TwoAgents):
-    """Shows and pays all possible agents in every step; who acts, `agents` alone says."""
+    """Shows and pays all possible agents in every step; only `agents` says which of them act."""
 
     possible_agents = ["a", "b", "c"]
     acting = [["a"], ["a", "b"], ["c", "b"], []]
@@ -174,7 +174,9 @@ class Shown(TwoAgents):
 
 
 @pytest.mark.parametrize("respawn", ["refuse", "same_id"])
-def test_agents_say_who_acts_and_that_it_is_over(respawn: Any, play: Play) -> None:
+def test_only_the_attribute_agents_says_who_acts_and_when_the_episode_is_over(
+    respawn: Any, play: Play
+) -> None:
     simulation = make_simulation(f"{__name__}:Shown", {}, respawn=respawn)
     assert simulation.state_size == 4, "found out by looking, for no state_space is declared"
     played = play(simulation)

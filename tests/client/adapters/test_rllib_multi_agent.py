@@ -20,9 +20,9 @@ BOX = spaces.Box(-1, 1, (1,), np.float32)
 
 
 class Scripted(MultiAgentEnv):
-    """Agents 0, 1, 2; each row of the script is what one step returns.
+    """An RLlib environment of agents 0, 1 and 2; each row of the script is what one step returns.
 
-    A row is (observed ids, rewards, terminateds, truncateds), its flags lists of ids.
+    A row is (observed ids, rewards, terminateds, truncateds), where the flags are lists of ids.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -72,7 +72,8 @@ def test_integer_ids_become_strings_and_go_back(play: Play) -> None:
 
 
 def told(result: Any) -> tuple[Any, ...]:
-    """Returns who is observed, paid, terminated, truncated, and observed for the last time."""
+    """Returns which agents are observed, paid, terminated, truncated, and observed for the last
+    time."""
     ended = "".join(result.terminations), "".join(result.truncations)
     return "".join(result.observations), result.rewards, *ended, "".join(result.final_observations)
 
@@ -80,34 +81,37 @@ def told(result: Any) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        # Agent 1 is done, with an observation; then paid and flagged once more. `__all__` is of the
-        # agents still in the episode: 1 was done before, 2 was never there.
+        # Agent 1 is done, with a last observation; a step later it is paid and flagged as done
+        # again. `__all__` concerns the agents still in the episode: 1 was done before, 2 was never
+        # observed.
         ([([0, 1], {}, [1], []), ([0], {1: 2.0}, [1], []), ([0], {}, ["__all__"], [])],
          [("0", {}, "1", "", "1"), ("0", {"1": 2.0}, "", "", ""), ("", {}, "0", "", "0")]),
-        # So it is truncated.
+        # `__all__` as a truncation concerns the same agents.
         ([([0, 1], {}, [1], []), ([0], {}, [], ["__all__"])],
          [("0", {}, "1", "", "1"), ("", {}, "", "0", "0")]),
         # An agent's own flag comes before `__all__`.
         ([([0, 1], {}, [0], ["__all__"])], [("", {}, "0", "1", "01")]),
-        # Only the observed act.
+        # Only the agents that are observed act.
         ([([1], {}, [], []), ([0], {}, [], []), ([], {}, ["__all__"], [])],
          [("1", {}, "", "", ""), ("0", {}, "", "", ""), ("", {}, "01", "", "")]),
-        # Steps in which nobody acts are not seen.
+        # A step in which nobody acts is joined to the one after it.
         ([([], {0: 1.0}, [], []), ([], {0: 2.0, 1: 4.0}, [1], []), ([0], {0: 3.0}, [], []),
           ([], {}, [], ["__all__"])],
          [("0", {"0": 6.0, "1": 4.0}, "1", "", ""), ("", {}, "", "0", "")]),
-        # It is over when all possible agents are done.
+        # The episode is over when all possible agents are done.
         ([([0], {}, [0, 1], [2])], [("", {}, "01", "2", "0")]),
     ],
 )  # fmt: skip
-def test_what_the_steps_of_an_episode_say(play: Play, script: Any, expected: Any) -> None:
+def test_observations_rewards_and_flags_of_an_episode_s_steps_are_read_as_rllib_means_them(
+    play: Play, script: Any, expected: Any
+) -> None:
     results = play(simulation_of(*script)).results
     assert [told(result) for result in results] == expected
     infos = [i["__common__"]["steps"] for r in results for i in (*r.earlier_infos, r.infos)]
     assert infos == list(range(1, len(script) + 1)), "those of all steps, apart"
 
 
-def test_who_comes_back_is_refused_by_name() -> None:
+def test_an_agent_that_comes_back_is_refused_by_name() -> None:
     simulation = simulation_of(([0], {}, [1], []), ([0, 1], {}, [], []))
     simulation.reset()
     simulation.step({"0": 0, "1": 0})
@@ -152,7 +156,7 @@ def test_an_observation_of_none_is_none(play: Play) -> None:
     assert played.results[1].terminations == {"1": True}
 
 
-def test_who_is_cut_off_between_two_steps_has_the_observation_before(
+def test_an_agent_truncated_while_it_does_not_act_ends_with_its_observation_before(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     simulation = simulation_of(*[([0], {}, [], [])] * 2, ([0], {}, [], ["__all__"]))
@@ -165,13 +169,14 @@ def test_who_is_cut_off_between_two_steps_has_the_observation_before(
     assert [r.args for r in caplog.records] == [(1,)]
 
 
-def test_who_acted_and_is_cut_off_owes_an_observation() -> None:
-    simulation = simulation_of(([0], {}, [], [1]))  # the server refuses that, by name
+def test_an_agent_that_acted_and_is_truncated_unobserved_has_no_final_observation() -> None:
+    # The server refuses this truncation without a last observation, by the agent's name.
+    simulation = simulation_of(([0], {}, [], [1]))
     simulation.reset()
     assert simulation.step({"0": 0, "1": 0}).final_observations == {}
 
 
-def test_one_comes_back_in_a_later_step() -> None:
+def test_an_agent_comes_back_in_a_later_step() -> None:
     script = [([0, 1], {1: 5.0}, [1], []), ([0, 1], {}, [], []), ([0, 1], {1: 7.0}, [1], [])]
     simulation = make_simulation(f"{__name__}:Scripted", {"script": script}, respawn="same_id")
     simulation.reset()
@@ -184,7 +189,7 @@ def test_one_comes_back_in_a_later_step() -> None:
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
-def test_one_comes_back_in_the_step_of_its_end(is_cut: bool) -> None:
+def test_an_agent_comes_back_in_the_step_of_its_end(is_cut: bool) -> None:
     flags: tuple[Any, ...] = ([], [1]) if is_cut else ([1], [])
     script = [([0, 1], {1: 5.0}, *flags), ([0, 1], {}, ["__all__"], [])]
     simulation = make_simulation(f"{__name__}:Scripted", {"script": script}, respawn="same_step")
@@ -192,7 +197,7 @@ def test_one_comes_back_in_the_step_of_its_end(is_cut: bool) -> None:
     result = simulation.step({"0": 0, "1": 0})
     assert result.observations.keys() == {"0", "1"}
     assert (result.truncations if is_cut else result.terminations) == {"1": True}
-    # Its value is bootstrapped from what it observed last in that life.
+    # The value of a truncated life is bootstrapped from its last observation.
     assert result.final_observations.keys() == ({"1"} if is_cut else set())
     over = simulation.step({"0": 0, "1": 0})
     assert over.is_over
@@ -200,7 +205,7 @@ def test_one_comes_back_in_the_step_of_its_end(is_cut: bool) -> None:
 
 
 class Traffic(MultiAgentEnv):
-    """Three cars at a time; in each step the oldest is gone, and another one comes."""
+    """Three cars at a time; in each step the oldest one leaves and a new one arrives."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.agents = self.possible_agents = [f"car_{i}" for i in range(config["declared"])]
@@ -225,7 +230,8 @@ class Traffic(MultiAgentEnv):
         self.live, self.t = [*self.live[1:], new], self.t + 1
         shown = [*self.live, gone] if self.shows_last else self.live
         rewards = {agent: float(agent.partition("_")[2]) for agent in action_dict}
-        if self.pays_others:  # for coming, and a step after the end
+        # Pays the new car for its arrival, and a car in the step after its end.
+        if self.pays_others:
             rewards |= {f"car_{new}": 5.0, f"car_{gone - 1}": 100.0}
         ends = {f"car_{gone}": True, "__all__": self.t == 20}
         infos = {} if self.infos == "dicts" else None
@@ -233,7 +239,8 @@ class Traffic(MultiAgentEnv):
 
 
 def episode_of(simulation: Any) -> Iterator[tuple[Any, Any]]:
-    """Yields what those observe who are there, and what follows, in an episode of actions 0."""
+    """Plays an episode of actions 0; yields what the agents observe before each step, and its
+    result."""
     seen, _ = simulation.reset()
     while seen:
         result = simulation.step(dict.fromkeys(seen, 0))
@@ -260,7 +267,7 @@ def test_new_ids_without_bound_take_places(declared: int, shows_last: bool, info
 
 
 class Endless(Traffic):
-    """One car at a time, each paid once more in the step after its end."""
+    """One car at a time, which is paid once more in the step after its end."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
         self.t = 0
@@ -281,18 +288,18 @@ def test_an_episode_under_ever_new_ids_remembers_the_newest() -> None:
 
 
 @pytest.mark.parametrize(("declared", "num_paid"), [(3, 0), (5, 19)])
-def test_who_does_not_act_is_paid_in_a_place_of_its_own(
+def test_an_agent_that_does_not_act_is_paid_in_a_place_of_its_own(
     declared: int, num_paid: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = {"declared": declared, "pays_others": True}
     simulation = make_simulation(f"{__name__}:Traffic", config, respawn="new_ids")
     total = 0.0
     for seen, result in episode_of(simulation):
-        # Whoever acts is not paid for others.
+        # A car that acts is never paid another car's reward.
         assert all(reward < 100.0 for a, reward in result.rewards.items() if a in seen)
         total += sum(result.rewards.values())
     assert total == sum(3 * t + 3 for t in range(20)) + 105.0 * num_paid
-    (warning,) = caplog.messages  # the first time: car_-1 had no place
+    (warning,) = caplog.messages  # from the first step, in which car_-1 had no place
     assert "got the reward" in warning
 
 
@@ -307,7 +314,7 @@ rows = st.lists(st.tuples(ids, rewards, ids, ids), max_size=6)
 
 
 def without_returns(script: list[Any]) -> list[Any]:
-    """Nobody is observed who was done before; RLlib forbids it."""
+    """Removes observations of agents that were done before, which RLlib forbids."""
     done: set[int] = set()
     kept = []
     for observed, paid, terminated, truncated in script:
@@ -323,7 +330,7 @@ def test_every_reward_is_routed_once_and_every_agent_is_done_once(
     ends = ["__all__"] * is_terminated, ["__all__"] * (is_truncated or not is_terminated)
     simulation = RLlibMultiAgent(Scripted({"script": [*script, ([], {}, *ends)]}))
     played = play(simulation)
-    num_steps = len(simulation._env.actions)  # it may be over before the script is
+    num_steps = len(simulation._env.actions)  # the episode may be over before the script is
     given: dict[str, float] = {}
     for _, paid, _, _ in [*script, ([], {}, [], [])][:num_steps]:
         for agent, reward in paid.items():
@@ -337,8 +344,8 @@ def test_the_config_may_be_named_as_the_class_names_it() -> None:
     assert named.possible_agents == ("car_0", "car_1", "car_2")
 
 
-def test_rllibs_own_made_of_single_agents(play: Play) -> None:
-    """By a plain function, which gets the config, too."""
+def test_rllibs_multi_agent_environment_of_single_agents_plays(play: Play) -> None:
+    """A plain function makes the environment, and gets the config as its argument."""
     played = play(make_simulation(f"{__name__}:two_poles", {"num_agents": 2}))
     assert set(played.terminated) == {"0", "1"}
 

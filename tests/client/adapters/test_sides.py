@@ -1,4 +1,4 @@
-"""Sides that swap: who sits where, and what is refused."""
+"""Sides that swap: which agent plays which, and which sides are refused."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_teams_swap_in_half_of_the_episodes_which_record_it() -> None:
 
 
 class Parts(Counting):
-    """Agents observe who they are, in a Dict and in a Tuple."""
+    """Agents observe their own index, in a Dict and in a Tuple."""
 
     space = spaces.Box(0, 9, (1,), np.float32)
     both = spaces.Tuple([space, spaces.Discrete(9)])

@@ -1,4 +1,4 @@
-"""Environments of many copies: Gymnasium's, those with dicts by agent, and VMAS-like ones."""
+"""Vector environments: Gymnasium's, those with dicts by agent, and those like VMAS."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def test_a_copy_of_gymnasium_is_the_environment_by_itself(mode: str, copies: boo
     while open_copies:
         actions = rng.integers(2, size=3)
         step = vector.step({"agent": actions})
-        for copy in next_begins:  # the observation after an end is the next episode's first
+        # The observation after an end is the first one of the next episode.
+        for copy in next_begins:
             assert np.abs(step.observations["agent"][copy]).max() <= 0.05
             assert step.present[copy].all()
             assert not step.terminated[copy].any()
@@ -127,7 +128,7 @@ def test_masks_in_infos_are_part_of_what_each_copy_observes(mode: str) -> None:
         assert (last["observation"], last["action_mask"].tolist()) == (
             one["observation"], one["action_mask"].tolist()
         )  # fmt: skip
-    if mode != "NextStep":  # the next episode's
+    if mode != "NextStep":  # the rows are already those of the next episode
         env = gymnasium.make("Taxi-v3").unwrapped
         for state, mask in zip(rows["observation"], rows["action_mask"], strict=True):
             assert mask.tolist() == env.action_mask(int(state)).tolist()  # type: ignore[attr-defined]
@@ -151,7 +152,7 @@ def test_the_last_state_is_in_the_infos_of_an_env_that_has_reset() -> None:
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
-def test_a_metric_has_nothing_of_a_reset(mode: str) -> None:
+def test_metrics_leave_out_the_infos_of_a_reset(mode: str) -> None:
     class Counts(gymnasium.Wrapper[Any, Any, Any, Any]):
         def reset(self, **kwargs: Any) -> Any:
             return super().reset(**kwargs)[0], {"n": 100.0}
@@ -202,7 +203,7 @@ def test_an_only_copy_with_dicts_by_agent_is_the_simulation() -> None:
 
 
 class Batched(Counting):
-    """One that resets by itself, in whose step something is wrong."""
+    """A batch that resets by itself, and a part of whose steps is replaced by something wrong."""
 
     def __init__(self, num_envs: int, **spoilt: Any) -> None:
         super().__init__(*[9] * num_envs, mode="SameStep")
@@ -225,7 +226,9 @@ class Batched(Counting):
          r"have an 'action_mask' now.* of reset\(\), too"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(spoilt: dict[str, Any], says: str) -> None:
+def test_a_wrong_part_of_a_step_of_copies_is_refused_by_name(
+    spoilt: dict[str, Any], says: str
+) -> None:
     vector = adapt_vector(Batched(2, **spoilt))
     vector.reset()
     with pytest.raises(SimulationError, match=says):
@@ -233,7 +236,8 @@ def test_what_is_wrong_is_named(spoilt: dict[str, Any], says: str) -> None:
 
 
 class InBuffers(Counting):
-    """Writes all that it returns into the same arrays, a reset too; draws what it shows first."""
+    """Writes all that it returns into the same arrays, also at a reset; draws its first
+    observations."""
 
     def __init__(self, num_envs: int) -> None:
         super().__init__(*[9] * num_envs)
@@ -259,7 +263,8 @@ def test_a_reset_into_the_same_arrays_changes_no_step() -> None:
     vector = adapt_vector(InBuffers(2))
     vector.ask_options(lambda copy: {"x": copy})
     first = vector.reset(seed=3)["a"]
-    assert first[0].tolist() != first[1].tolist()  # one seed, and not the same episode
+    # The copies share a seed and play different episodes.
+    assert first[0].tolist() != first[1].tolist()
     step = vector.step({a: np.zeros(2, np.int64) for a in "ab"})
     assert [one.tolist() for one in step.final_observations[0].values()] == [[0.5]] * 2
     assert [one.tolist() for one in step.rewards.values()] == [[1.0, 1.0]] * 2
@@ -288,7 +293,7 @@ def test_another_number_of_copies_is_refused(env: str, says: str) -> None:
         make_vector_simulation(env, {}, 4)
 
 
-def test_what_is_no_vector_environment_is_refused_and_a_vector_environment_elsewhere() -> None:
+def test_vector_and_other_environments_are_refused_in_each_other_s_place() -> None:
     with pytest.raises(SimulationError, match=r"neither a Gymnasium VectorEnv nor"):
         adapt_vector(gymnasium.make("CartPole-v1"))
     for name in ("carts", "Vmas"):
@@ -303,7 +308,7 @@ def of_rllib(num_envs: int = 2) -> Any:
     return type("SyncVectorMultiAgentEnv", (VectorMultiAgentEnv,), {})()
 
 
-def test_how_copies_begin_again_has_to_be_said() -> None:
+def test_an_unknown_autoreset_mode_is_refused() -> None:
     env = carts(2)
     env.metadata["autoreset_mode"] = "later"
     with pytest.raises(SimulationError, match=r"'autoreset_mode'.*'later'.*SameStep"):

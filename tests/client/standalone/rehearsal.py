@@ -1,4 +1,4 @@
-"""A server whose actions tell what it was sent, behind a link that fails on cue."""
+"""A server whose actions show what it was sent, behind a link that fails on cue."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ SEES: dict[str, Space] = {
 DOES: dict[str, Space] = {"a": Discrete(4), "b": Box((2,)), "c": MultiDiscrete((2, 3))}
 HELD_S = 3.9
 OUTAGE_S = 3.9
-"""Both are longer than the clients' patience, 2.4 s, by what a busy machine may be late."""
+"""Both exceed the clients' patience of 2.4 s by the delays that a busy machine may add."""
 
 _CUES: dict[tuple[int, int], Callable[[], None]] = {}
-"""By rehearsal and what "b" observes."""
+"""By rehearsal and the first number that "b" observes: what fails then."""
 _IDS = itertools.count()
 
 
 def act(agent_id: str, observation: Any, num_calls: int) -> Any:
-    """Returns an action that depends on all of an observation, and on how many came before."""
+    """Returns an action that depends on all of an observation, and on the number of calls
+    before."""
     if agent_id == "a":
         allowed = np.flatnonzero(observation["action_mask"])
         index = int(np.sum(observation["observation"]) * 8) + num_calls
@@ -47,7 +48,8 @@ def act(agent_id: str, observation: Any, num_calls: int) -> Any:
 def make_policy(
     agent_id: str, observation_space: Any, action_space: Any, seed: int, *, rehearsal_id: int
 ) -> Callable[[Any], Any]:
-    """What SCRIPTED asks for. The first number that "b" observes may be a cue."""
+    """Returns the policy of SCRIPTED for one agent. The first number that "b" observes may be a
+    cue."""
     calls = itertools.count()
 
     def policy(observation: Any) -> Any:
@@ -60,7 +62,7 @@ def make_policy(
 
 @contextlib.contextmanager
 def rehearsal() -> Iterator[tuple[PolicyServer, Link]]:
-    """Yields a running server, which needs no Ray, and the link that clients use; ends both."""
+    """Yields a running server, without Ray, and the link that its clients use; ends both."""
     agents = {agent: AgentPlan(agent, space, DOES[agent]) for agent, space in SEES.items()}
     me = next(_IDS)
     plan = make_plan(
@@ -93,7 +95,7 @@ def _be_down(link: Link, time_s: float) -> None:
 
 
 def _be_down_and_stopping(link: Link, server: PolicyServer) -> None:
-    """Is out of reach, then refuses to start an episode once, as a server does that stops."""
+    """Is out of reach, then refuses one start of an episode, as a server does while it stops."""
     store, num_refused = server.policies.store, server.status().num_refused
     loop = asyncio.get_running_loop()
 
@@ -107,12 +109,12 @@ def _be_down_and_stopping(link: Link, server: PolicyServer) -> None:
 
 
 def _hold_next_steps(server: PolicyServer) -> None:
-    """Closes the gate for a while, as it is closed while a server learns."""
+    """Closes the gate between acting and learning for a while, as during an update."""
     feed, max_ahead = server.policies.feed, server.policies.feed.max_ahead
 
     def open_gate() -> None:
         feed.max_ahead = max_ahead
         feed._let_through()
 
-    feed.max_ahead = -2  # what never learns counts as -1 ahead
+    feed.max_ahead = -2  # a server that never learns counts as -1 batches ahead
     asyncio.get_running_loop().call_later(HELD_S, open_gate)

@@ -1,7 +1,7 @@
-"""What each client does in `test_clients.py`; it prints what it saw, one JSON object a line.
+"""Plays what each client does in `test_clients.py`; prints what it saw, one JSON object a line.
 
-``ScriptedEpisodes.java`` and ``scripted_episodes.cpp`` do the same. A simulation's interpreter runs
-it beside a copy of ``muxrl_client.py``: there is no muxrl and no NumPy.
+``ScriptedEpisodes.java`` and ``scripted_episodes.cpp`` do the same. The interpreter of a simulation
+runs this program beside a copy of ``muxrl_client.py``, without muxrl and NumPy.
 
 Arguments: address, token.
 """
@@ -51,7 +51,7 @@ def play(client, episode):
 
 
 def show_error(verb):
-    """Shows the error of something that fails."""
+    """Prints the error that a call raises, or that it raised none."""
     try:
         verb()
     except ClientError as error:
@@ -65,10 +65,10 @@ def show_error(verb):
 
 
 def fail(client, address, token):
-    """Does what is refused, one thing after the other."""
+    """Makes one refused or wrong call after another."""
     episode_id = client.start_episode("refused")
     show_error(lambda: client.get_action(episode_id, {"b": [1, 2, 3]}))
-    show_error(lambda: client.get_action(episode_id, {}))  # it is over
+    show_error(lambda: client.get_action(episode_id, {}))  # the refusal has closed the episode
     client.start_episode("refused-at-its-end")
     show_error(lambda: client.end_episode("refused-at-its-end", {"nobody": 1}))
     client.start_episode("misused")
@@ -76,11 +76,13 @@ def fail(client, address, token):
     show_error(lambda: client.log_action("misused", observe(0, 0), {"a": 2}))
     client.start_episode("nan")
     show_error(lambda: client.get_action("nan", {"b": [[float("nan"), 0], [0, 0]]}))
-    show_error(lambda: client.get_action("misused", {"c": [1] * 300000}))  # over the limit
+    # More bytes than the server's limit.
+    show_error(lambda: client.get_action("misused", {"c": [1] * 300000}))
     show_error(lambda: client.start_episode("a/b"))
     client.start_episode("lost")
     other = PolicyClient(address, token)
-    other.start_episode("lost")  # repeats the first client's start
+    # The same id as the first client's episode: the server takes it for a repeat.
+    other.start_episode("lost")
     other.abort_episode("lost")
     show_error(lambda: client.get_action("lost", observe(0, 0)))
     show_error(lambda: PolicyClient(address, "wrong"))
@@ -91,7 +93,7 @@ def fail(client, address, token):
 
 
 def outlast(client, impatient):
-    """Plays on while the server's side does what the first number of "b" stands for."""
+    """Plays on through the troubles that the first number observed by "b" stands for."""
     client.start_episode("outlast")
     for t, trouble in enumerate(["half", "cut", "swallow", "outage", "none", "hold"]):
         seen = {"b": [[100 + t, 0], [0, 0]]}
@@ -102,11 +104,11 @@ def outlast(client, impatient):
         client.log_returns("outlast", {"b": 1.0})
     last = [[1.0, 2.0], [3.0, 4.0]]
     client.log_returns("outlast", {}, truncations={"b": True}, final_observations={"b": last})
-    last[0][0] = float("nan")  # it is refused if the client has kept no copy
+    last[0][0] = float("nan")  # the server refuses the NaN if the client has not kept a copy
     show(**client.end_episode("outlast"))
     client.start_episode("long outage")
     show_error(lambda: client.get_action("long outage", {"b": [[106, 0], [0, 0]]}))
-    client.start_episode("after it")  # waits
+    client.start_episode("after it")  # the client waits until the server accepts it
     show(**client.end_episode("after it"))
 
 

@@ -1,7 +1,7 @@
-"""Each standalone client plays the same episodes against a real server, and sees the same.
+"""Every standalone client plays the same episodes against a real server, and sees the same.
 
-Its program (`scripted_episodes.py` and its translations) runs in a process of its own. On the way
-are cut connections, swallowed answers, outages, and a server that learns.
+Its program (`scripted_episodes.py` or a translation of it) runs in a process of its own. On the way
+connections are cut, answers are lost, the server is out of reach, and the server learns.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LOOPS = {
     "Mornings.java": (MORNINGS / "Mornings.java").read_text(),
     "mornings.cpp": (MORNINGS / "mornings.cpp").read_text(),
 }
-"""The page's loops, by the names of their files."""
+"""By file name: the loops that the page shows."""
 LANGUAGES = ["python", "java", "cpp"]
 
 Seen = list[dict[str, Any]]
@@ -51,14 +51,14 @@ Command = tuple[str | Path, ...]
 
 
 def run(*command: str | Path) -> str:
-    """Returns what a command prints; fails with its errors."""
+    """Runs a command; returns what it prints, or fails with its errors."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
 def compiler(name: str) -> str:
-    """Returns a compiler's path; skips where there is none."""
+    """Returns a compiler's path; skips the test if it is not installed."""
     path = shutil.which(name)
     if path is None:
         pytest.skip(f"there is no {name} here")
@@ -66,14 +66,15 @@ def compiler(name: str) -> str:
 
 
 def python(folder: Path, program: str) -> Command:
-    """Copies the client beside the program; returns the command, without site-packages."""
+    """Copies the client beside the program; returns the command that runs it without
+    site-packages."""
     for source in (CLIENTS / "muxrl_client.py", HERE / "scripted_episodes.py"):
         shutil.copy(source, folder)
     return sys.executable, "-S", "-E", folder / program
 
 
 def java(folder: Path) -> Callable[[str], Command]:
-    """Compiles the client and all programs; returns what gives the command that runs one."""
+    """Compiles the client and all programs; returns a function from a program to its command."""
     sources = [*CLIENTS.glob("*.java"), *HERE.glob("*.java"), folder / "Mornings.java"]
     flags = ["--release", "11", "-encoding", "UTF-8", "-Xlint:all", "-Werror"]
     run(compiler("javac"), *flags, "-d", folder, *sources)
@@ -89,7 +90,7 @@ def cpp(folder: Path, program: Path) -> Command:
 
 @pytest.fixture(scope="module")
 def door() -> Iterator[Link]:
-    """Where the page's loops look for a server."""
+    """A link at the address where the page's loops look for a server."""
     with Link("127.0.0.1:9") as link:
         yield link
 
@@ -107,7 +108,10 @@ Commands = dict[tuple[str, str], Callable[[], Command]]
 def commands(
     pool: ThreadPoolExecutor, door: Link, tmp_path_factory: pytest.TempPathFactory
 ) -> Commands:
-    """By language and program; the loops ask `door`. To call one skips without its compiler."""
+    """By language and program: a function that returns the command, or skips without its compiler.
+
+    The page's loops connect to `door`.
+    """
     folder = tmp_path_factory.mktemp("programs")
     for name, code in LOOPS.items():
         assert code.count("127.0.0.1:9900") == 1
@@ -115,7 +119,8 @@ def commands(
     in_java = pool.submit(java, folder)
     episodes = pool.submit(cpp, folder, HERE / "scripted_episodes.cpp")
     loop = pool.submit(cpp, folder, folder / "mornings.cpp")
-    wait([in_java, episodes, loop])  # what is played has its time, and needs the cores
+    # Compile first: the episodes are played against time limits, and need the cores.
+    wait([in_java, episodes, loop])
     return {
         ("python", "episodes"): lambda: python(folder, "scripted_episodes.py"),
         ("python", "loop"): lambda: python(folder, "loop.py"),
@@ -129,24 +134,25 @@ def commands(
 
 
 def play(command: Callable[[], Command]) -> Seen:
-    """Returns what a client's program saw; checks what the server counted."""
+    """Runs a client's program; returns what it printed, and checks the server's counts."""
     built = command()
     with rehearsal() as (server, link):
         output = run(*built, link.address, TOKEN)
         assert link.num_swallowed == 1
         assert link.num_opened < 25, "connections are kept: there are 70 requests"
         counts = server.policies.store.counts
-        # Two of four episodes are for training, then "outlast" and "after it"; six steps each.
+        # Counted are the two of four played episodes that are for training, and "outlast", with six
+        # steps each, and "after it", with none.
         assert (counts.num_episodes, counts.num_env_steps) == (4, 18)
         assert server.status().num_open_episodes == 2, "those of ServerLost, ServerUnavailable"
-        # Of what `fail` does, and one start while the server was stopping.
+        # Of the calls in `fail`, and one start while the server was stopping.
         assert server.status().num_refused == 6 + 1
     return [json.loads(line) for line in output.splitlines()]
 
 
 @pytest.fixture(scope="module")
 def plays(pool: ThreadPoolExecutor, commands: Commands) -> dict[str, Future[Seen]]:
-    """What each client saw. All play at the same time, since they mostly wait."""
+    """By language: what the client saw. All play at the same time, since they mostly wait."""
     return {one: pool.submit(play, commands[one, "episodes"]) for one in LANGUAGES}
 
 
@@ -207,16 +213,16 @@ def test_errors_have_names_that_say_what_to_do(seen_by_python: Seen) -> None:
     errors = [seen for seen in seen_by_python if "error" in seen]
     assert [(error["error"], error.get("code")) for error in errors] == [
         ("RefusedByServer", 422),
-        ("EpisodeMisuse", None),  # that episode is over
+        ("EpisodeMisuse", None),  # the episode is over
         ("RefusedByServer", 422),
-        ("EpisodeMisuse", None),  # open already
-        ("EpisodeMisuse", None),  # a logged action is missing
+        ("EpisodeMisuse", None),  # the episode is already open
+        ("EpisodeMisuse", None),  # one agent's logged action is missing
         ("RefusedByServer", 422),  # NaN
         ("RefusedByServer", 413),
         ("RefusedByServer", 400),
         ("EpisodeLost", None),
         ("ServerUnavailable", None),  # a wrong token
-        ("ServerUnavailable", None),  # an update that takes too long
+        ("ServerUnavailable", None),  # an update that takes longer than the client waits
         ("ServerLost", None),
     ]
     assert all(error["has_message"] for error in errors)
@@ -227,7 +233,7 @@ def test_errors_have_names_that_say_what_to_do(seen_by_python: Seen) -> None:
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "ftp://localhost:1", "localhost:x"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_a_text_that_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match=r"HOST:PORT|[Pp]ort"):
         PolicyClient(address)
 
@@ -239,7 +245,7 @@ def test_what_is_no_address_is_refused(address: str) -> None:
         (b'{"protocol_version": 2}', "speaks protocol version 2, this client 1"),
     ],
 )
-def test_what_is_no_such_server_is_named(
+def test_an_address_of_something_else_than_a_muxrl_server_is_named(
     slow_once: str, body: bytes, story: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SlowOnce, "spec", body)
@@ -278,7 +284,8 @@ def test_the_loops_run_as_they_stand_and_keep_all_rules(
         output = run(*command)
         episodes = gateway.gateway.episodes
         assert episodes.counts.num_episodes >= 10
-        # Two drivers on three roads: alone, 1; together, 2.
+        # Of two drivers on three roads each is paid -1 a morning alone on its road, -2 with the
+        # other.
         returns = [sum(episode.returns.values()) / 2 for episode in episodes.ended]
         assert all(-40 <= each <= -20 for each in returns)
     assert len(output.splitlines()) == episodes.counts.num_episodes
@@ -295,7 +302,7 @@ def test_the_loops_run_as_they_stand_and_keep_all_rules(
 
 
 class SlowOnce(BaseHTTPRequestHandler):
-    """A server that takes its time to start the first episodes."""
+    """A server that answers the first starts of episodes late."""
 
     protocol_version = "HTTP/1.1"
     spec = b'{"protocol_version": 1}'
@@ -319,7 +326,7 @@ class SlowOnce(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 @pytest.fixture
@@ -335,7 +342,7 @@ def test_a_second_thread_and_a_fork_are_refused(
     slow_once: str, commands: Commands, language: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = commands[language, "shared"]()
-    # While the program's other thread, which begins half a second later, waits for an answer.
+    # Refused while the program's other thread, which starts 0.5 s later, waits for an answer.
     monkeypatch.setattr(SlowOnce, "delays_s", [1.5], raising=False)
     said = run(*command, slow_once).splitlines()
     if language == "java":

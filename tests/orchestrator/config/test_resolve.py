@@ -88,8 +88,7 @@ def test_what_fixed_servers_cannot_have():
 def test_iterations_of_nobody_end_no_run():
     nobody = {"it": {"algorithm": "RANDOM", "agents": ["*"]}}
     assert problems_of(nobody, stop={"iterations": 3}) == [
-        "stop.iterations: is given, but no server learns, so that there are no iterations; "
-        "leave it out"
+        "stop.iterations: is given, but no server learns, so there are no iterations; leave it out"
     ]
 
 
@@ -203,7 +202,7 @@ REFUSED = {
     "policies 'q' and 'r'; it can have one only",
     "ppo.policies={p: ['adversary_*'], q: [agent_0]}": "agent 'agent_1' has no policy; add it to "
     "one of p, q, or leave out 'policies'",
-    "ppo.policies={p: ['adversary_*'], q: ['agent_*'], r: []}": "policy 'r' is given to nobody",
+    "ppo.policies={p: ['adversary_*'], q: ['agent_*'], r: []}": "policy 'r' has no agents",
     "ppo.policies={p: ['adversary_*'], 'q:r': ['agent_*']}": f"policy 'q:r' {NO_FILE}",
     "qmix={groups: {g: ['adversary_*']}, policies: {p: [g, adversary_0]}}": "policy 'p' names "
     "'adversary_0', but agent 'adversary_0' acts as a member of group 'g', and members share one "
@@ -345,4 +344,4 @@ def test_lives_are_not_one_sequence_of_a_recurrent_network(groups):
         assert resolved(servers, simulation=lives).servers["all"].agents_return
     else:
         (problem,) = problems_of(servers, simulation=lives)
-        assert "with use_lstm the lives of an agent that comes" in problem
+        assert "with use_lstm, the lives of an agent that comes" in problem

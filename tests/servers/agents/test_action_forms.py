@@ -1,4 +1,4 @@
-"""Actions of every kind, as networks choose them, and back."""
+"""Actions of every kind are written for the simulation as networks choose them, and read back."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def test_a_network_may_choose_exactly_what_a_mask_allows(
     space: Space, as_one_choice: bool, data: st.DataObject
 ) -> None:
     form = action_form(space, as_one_choice=as_one_choice)
-    numbers = st.sampled_from([-1.0, 0.0, 0.5, 1.0, 3.0])  # above 0 for what is available
+    # A mask allows the actions with a number above 0.
+    numbers = st.sampled_from([-1.0, 0.0, 0.5, 1.0, 3.0])
     flat = np.array(data.draw(st.lists(numbers, min_size=(k := sum(form.choices)), max_size=k)))
     observation = {ACTION_MASK_KEY: flat.astype(np.float32)}
     mask = form.read_masks(observation[ACTION_MASK_KEY][None, None])[0, 0]

@@ -1,4 +1,4 @@
-"""What a learner is given of stacked frames is what a loop over each agent's episode gives."""
+"""A learner gets the stacked frames that a plain loop over each agent's episode would stack."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ AGENTS = "ab"
 
 
 def recorded(store: ScriptedStore, seat_id: str) -> list[Any]:
-    """Returns what a seat observed, over all chunks; each begins with the end of the one before."""
+    """Returns what a seat observed, over all chunks.
+
+    Each chunk begins with the observation that ended the one before.
+    """
     found: list[Any] = []
     for one in store.trajectories(seat_id):
         found += each(one.observations)[bool(found) :]

@@ -1,4 +1,4 @@
-"""Observations are normalised by statistics of those that were trained with, and of no others."""
+"""Observations are normalised by statistics of the observations in training, and of no others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def count_of(store: ScriptedStore) -> list[int]:
 
 
 @pytest.mark.parametrize(("shift", "size"), [(0.0, 1.0), (1e3, 1e-3), (-1e6, 1e2)])
-def test_numbers_lose_their_mean_and_deviation(shift: float, size: float) -> None:
+def test_normalised_numbers_have_mean_0_and_deviation_1(shift: float, size: float) -> None:
     space = Box((3,), "float64")
     observing = observing_of(space)
     read = observing.reader("a", space)
@@ -84,7 +84,7 @@ def test_one_hot_parts_truth_values_and_masks_stay_as_they_are() -> None:
     assert abs(values[6]) < 0.5
 
 
-def test_of_one_hot_observations_there_is_nothing_to_count() -> None:
+def test_one_hot_observations_have_no_statistics() -> None:
     observing = observing_of(Discrete(3))
     assert observing.reader("a", Discrete(3))(1).tolist() == [0.0, 1.0, 0.0]
     count(observing, {"a": 1})
@@ -113,7 +113,7 @@ def test_training_steps_are_counted_once_and_evaluation_never() -> None:
     store.start("v", mode="evaluate")
     for t in range(3):
         store.step(t, episode_id="e", rewards={})
-        store.step(t, episode_id="e", rewards={})  # a repeat
+        store.step(t, episode_id="e", rewards={})  # a repeat of the step
         store.step(t, episode_id="v", rewards={})
     (state,) = store.observing.get_state()["policies"]["default"].values()
     data = np.array([seen(agent, t) for agent in "ab" for t in range(3)], np.float64)

@@ -1,4 +1,4 @@
-"""Running statistics are numpy's of the same data, however it was split."""
+"""Running statistics equal numpy's over the same data, however the data was split."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from muxrl.servers.agents.running_statistics import RunningStatistics
     shift=st.sampled_from([0.0, 1e3, -1e8]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_they_are_numpys_over_all_batches(sizes: list[int], shift: float, seed: int) -> None:
+def test_running_statistics_are_numpys_over_all_batches(
+    sizes: list[int], shift: float, seed: int
+) -> None:
     batches = [np.random.default_rng(seed).normal(shift, 2.0, (n, 2, 3)) for n in sizes]
     statistics = RunningStatistics((2, 3))
     for batch in batches:
@@ -25,7 +27,7 @@ def test_they_are_numpys_over_all_batches(sizes: list[int], shift: float, seed: 
     assert statistics.count == len(whole)
     np.testing.assert_allclose(statistics.mean, whole.mean(axis=0), rtol=1e-12, atol=1e-12)
     if len(whole) > 1:
-        # What float64 leaves of a deviation of 2 beside a mean of 1e8.
+        # The precision that float64 leaves to a deviation of 2 beside a mean of 1e8.
         np.testing.assert_allclose(statistics.variance, whole.var(axis=0), rtol=1e-6, atol=1e-6)
 
 

@@ -1,4 +1,5 @@
-"""Observations are scaled by the bounds of their space, where these are a task's."""
+"""Observations are scaled by the bounds of their space, if these bounds mean something in the
+task."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def test_an_image_inside_of_a_dict_is_scaled_and_nothing_else_is() -> None:
     ],
     ids=str,
 )
-def test_what_is_no_image_or_small_already_is_left_alone(space: Box) -> None:
+def test_boxes_that_are_no_images_or_already_small_are_not_scaled(space: Box) -> None:
     assert find_scale(space, "images") is None
 
 

@@ -1,4 +1,4 @@
-"""How a server records a team: late members, the state, and last actions."""
+"""What a server records of a team: late members, the global state, and last actions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from muxrl.servers.episodes.trajectories import Trajectory, separated
 
 TEAM = {"team": ("a", "b")}
 TOLD = {"obs": Box((2,)), "action_mask": MultiBinary(3), "state": Box((3,))}
-"""The keys that RLlib's QMIX read: ``obs``, ``action_mask`` and ``state`` (its ENV_STATE)."""
+"""The keys that RLlib's QMIX reads: ``obs``, ``action_mask`` and ``state`` (its ENV_STATE)."""
 
 
 def team_steps(store: ScriptedStore) -> Trajectory:
@@ -39,7 +39,10 @@ def test_a_team_may_begin_when_all_missing_members_have_departed() -> None:
 
 
 def test_a_mask_is_read_by_its_own_members_choices() -> None:
-    """Two members observe the same, and act by one of five, and by one of two and one of three."""
+    """The same mask of five is one choice of five to a, and a choice of two and one of three to b.
+
+    The team's mask of b has b's combinations.
+    """
     sees = DictSpace({"obs": Box((2,)), "action_mask": MultiBinary(5)})
     acts: dict[str, Space] = {"a": Discrete(5), "b": MultiDiscrete((2, 3))}
     plan = make_plan({"a": sees, "b": sees}, TEAM, acts=acts)
@@ -61,7 +64,7 @@ def told_store(state_size: int | None = None, use_global_state: bool = True) -> 
 
 
 def told(t: int, members: str = "ab") -> dict[str, Any]:
-    """What members observe at `t`: the same state, and masks that forbid action 0."""
+    """Returns what members observe at `t`: the same state, and masks that forbid action 0."""
     state = np.array([t, 2 * t, 7], np.float32)
     return {
         m: {"obs": seen(m, t), "action_mask": [0, 1, 1], "state": state.copy()} for m in members
@@ -124,7 +127,7 @@ def test_agents_in_no_group_have_one_state_too() -> None:
             DictSpace(TOLD),
             (DictSpace({k: v for k, v in TOLD.items() if k != "state"}), TOLD["state"]),
         ),
-        # A state alone is what the agent sees, whatever it is called.
+        # A space of nothing but a state is what the agent observes, whatever its key is called.
         (DictSpace({"state": Box((3,))}), (DictSpace({"state": Box((3,))}), None)),
         (
             DictSpace({"state": Box((3,)), "action_mask": MultiBinary(3)}),

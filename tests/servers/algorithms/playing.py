@@ -1,6 +1,6 @@
-"""Trainers of muxrl's own without a server: what they are made for, and pieces that they play.
+"""muxrl's own trainers without a server: the policies they are made for, and pieces that they play.
 
-Of agents alone, and of those of a team with a state, an id and absence.
+The pieces are of agents alone, or of a team's agents, with a state, an id and absence.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def spec_of(
 
 
 def has_its_slope(trainer: Any, batch: Mapping[str, Any]) -> bool:
-    """Whether the gradient of a trainer's loss, by what its networks say, is the loss's slope."""
+    """Returns whether the gradient of a trainer's loss by its networks' outputs is the loss's
+    slope."""
     predicted = [one.detach().double().requires_grad_() for one in trainer.predicted(batch)]
     batch = {k: one.double() if one.is_floating_point() else one for k, one in batch.items()}
 
@@ -61,7 +62,7 @@ def has_its_slope(trainer: Any, batch: Mapping[str, Any]) -> bool:
 
 
 def ignores_padding(trainer: Any, batch: Mapping[str, Any]) -> bool:
-    """Whether what stands behind the ends of sequences makes no difference to a trainer's loss."""
+    """Returns whether a trainer's loss is the same whatever stands behind the ends of sequences."""
     batch[OWN][~batch[IS_STEP]] = True
     before = trainer.loss(batch, is_reported=False)[0].item()
     for key in (ADVANTAGES, LOG_PROB, TARGETS):
@@ -95,7 +96,7 @@ def actors_of(
     model: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Actors:
-    """Returns what acts with such a trainer, and has it learn."""
+    """Returns the actors of such a trainer, which act with it and have it learn."""
     spec = spec or spec_of()
     return Actors(cls.__name__, {"p": spec}, lambda s: make(cls, s, model, **settings), spec.seed)
 
@@ -110,19 +111,19 @@ def play(
     see: Callable[[int], np.ndarray] | None = None,
     **how: bool,
 ) -> Trajectory:
-    """Returns a piece of so many steps, by what acts; see `Life`."""
+    """Returns a piece of `num` steps, played by the actors; see `Life`."""
     life = Life(actors, rng, episode=name, see=see)
     return life.play("a" * num, reward=lambda seen, action: reward(seen[OBS], action), **how)
 
 
 def batch_of(actors: Actors, rng: np.random.Generator, **how: Any) -> list[Trajectory]:
-    """Returns pieces of 20 steps: one terminates, one goes on, and one is cut short."""
+    """Returns pieces of 20 steps together: one terminates, one goes on, and one is truncated."""
     pieces = ((7, {"is_terminated": True}), (9, {}), (4, {"is_truncated": True}))
     return [play(actors, num, rng, name=str(num), **ends, **how) for num, ends in pieces]
 
 
 def mask_of(space: gymnasium.Space, rng: np.random.Generator) -> np.ndarray:
-    """Returns a mask that leaves an action of each choice."""
+    """Returns a random mask that allows at least one action of each choice."""
     sizes = [int(n) for n in getattr(space, "nvec", [getattr(space, "n", 0)])]
     parts = []
     for size in sizes:
@@ -153,22 +154,22 @@ def central_actors(
     model: Mapping[str, Any] = SMALL,
     **settings: Any,
 ) -> Actors:
-    """Returns trainers for these policies, and their copies that act."""
+    """Returns the actors of trainers for these policies, and of their copies that act."""
     by_id = {spec.policy_id: spec for spec in specs or [central_spec()]}
     return Actors(cls.__name__, by_id, lambda s: make(cls, s, model, **settings), 0)
 
 
 class Life:
-    """What one agent lives through: rows to act on, and pieces to learn from.
+    """One agent's life: rows to act on, and pieces to learn from.
 
     Args:
         actors: of its policy.
-        rng: what it observes is drawn from.
-        agent: a or b.
+        rng: from which observations are drawn.
+        agent: "a" or "b".
         episode: its name.
-        number: of the life in it.
+        number: of the life in the episode.
         policy_id: of its policy.
-        see: returns what it observes at each step; None: at random.
+        see: returns the observation at each step; None: it is random.
     """
 
     def __init__(
@@ -213,9 +214,9 @@ class Life:
         """Returns the next piece.
 
         Args:
-            steps: a letter for each: "a" it acts, "-" it is absent, "x" its action was chosen
-                elsewhere.
-            reward: of what it sees and does; None: at random.
+            steps: a letter for each: "a" the agent acts, "-" it is absent, "x" its action was
+                chosen elsewhere.
+            reward: of the observation and the action; None: it is random.
             **how: how the piece ends.
         """
         seen, acted, rewards = [], [], []
@@ -261,7 +262,8 @@ def rows_of(
     *,
     is_training: bool = True,
 ) -> Rows:
-    """Returns one row, of what an agent sees; greedy if it is not learned from."""
+    """Returns a single row with an agent's observation; without training it is acted on
+    greedily."""
     parts = {key: part[None] for key, part in seen.items()}
     return Rows(
         parts.pop(OBS),
@@ -278,7 +280,7 @@ def rows_of(
 
 
 def learned(actors: Actors, *pieces: Trajectory, num_env_steps: int = 20) -> Any:
-    """Has all learn, and act so; returns the metrics by policy."""
+    """Has all policies learn, and act with what they learned; returns the metrics by policy."""
     played: dict[str, list[Trajectory]] = {}
     for one in pieces:
         played.setdefault(one.policy_id, []).append(one)

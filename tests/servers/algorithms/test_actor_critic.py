@@ -1,4 +1,4 @@
-"""PPO, A2C, IMPALA and APPO: losses, what they learn of, and where they continue."""
+"""PPO, A2C, IMPALA and APPO: losses, sequences, acting, and when they learn."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SMALL = {"train_batch_size_per_learner": 20}
 
 
 def numbers_by_hand(trainer: Any) -> dict[str, Any]:
-    """Two steps; pi = (1/4, 3/4) and (1/2, 1/2); V = 1 and -2."""
+    """Returns a batch of two steps; pi = (1/4, 3/4) and (1/2, 1/2); V = 1 and -2."""
     logits = torch.log(torch.tensor([[1.0, 3.0], [1.0, 1.0]])).requires_grad_()
     trainer.predicted = lambda batch, net=None: (logits, torch.tensor([1.0, -2.0]))
     old = torch.log(torch.tensor([[1.0, 1.0], [1.0, 1.0]]))
@@ -93,7 +93,7 @@ def test_a_value_far_from_its_target_is_learned_unless_a_clip_is_set(
 def test_without_a_critic_advantages_are_returns() -> None:
     actors = actors_of(PPO, use_critic=False, gamma=0.5, **SMALL)
     trainer: Any = actors.learners["p"]
-    pieces = batch_of(actors, np.random.default_rng(0))  # whose rewards are 1
+    pieces = batch_of(actors, np.random.default_rng(0))  # all rewards are 1
     advantages, _ = trainer.estimates_of(Rollout.of(pieces))
     assert advantages[:7] == pytest.approx([2 - 0.5**k for k in range(6, -1, -1)])
     batch = numbers_by_hand(make(PPO, two_actions()))
@@ -120,7 +120,8 @@ def test_logged_actions_leave_the_policy_as_it_is(cls: Any) -> None:
     assert all(torch.equal(one, before[name]) for name, one in trainer.weights().items())
     assert metrics["p"]["entropy"] == 0.0
     mixed = Life(actors, rng, episode="f").play("xa" * 10, is_terminated=True)
-    assert 0.5 < learned(actors, mixed)["p"]["entropy"] < 1.1  # of three actions, log 3 at most
+    # Log 3, the most for three actions, is 1.1.
+    assert 0.5 < learned(actors, mixed)["p"]["entropy"] < 1.1
     assert not all(torch.equal(one, before[name]) for name, one in trainer.weights().items())
 
 
@@ -144,8 +145,10 @@ def test_advantages_are_standardised_over_own_actions() -> None:
 
 
 @pytest.mark.parametrize("cls", ALL)
-def test_a_recurrent_policy_is_on_policy_in_its_own_sequences(cls: Any) -> None:
-    """The log-probabilities that are learned from are those that were recorded."""
+def test_a_recurrent_policy_computes_the_recorded_log_probabilities_of_its_sequences(
+    cls: Any,
+) -> None:
+    """The log-probabilities that an update computes equal those that were recorded while acting."""
     actors = actors_of(cls, spec_of(has_masks=True), LSTM)
     pieces = batch_of(actors, np.random.default_rng(0))
     trainer: Any = actors.learners["p"]
@@ -204,7 +207,7 @@ def test_a_batch_is_one_update_of_a2c_and_of_impala() -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "num"), [("PPO", 4_000), ("A2C", 200), ("MAPPO", 1_000)])
-def test_by_default_it_learns_after_so_many_env_steps(algorithm: str, num: int) -> None:
+def test_by_default_an_algorithm_learns_after_so_many_env_steps(algorithm: str, num: int) -> None:
     served = Served(plan_of(algorithm, settings={} if algorithm == "A2C" else {"num_epochs": 1}))
     acting = served.policies.acting
     num_episodes = num // (T_IN_TEAMS if algorithm == "MAPPO" else T)

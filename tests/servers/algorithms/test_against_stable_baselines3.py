@@ -1,6 +1,6 @@
-"""Updates of PPO, A2C, DQN and SAC are those of Stable-Baselines3's own ``train()``.
+"""Updates of PPO, A2C, DQN and SAC equal those of Stable-Baselines3's own ``train()``.
 
-Both begin with equal weights, in networks of equal layers, and learn from the same.
+Both begin with equal weights, in networks of equal layers, and learn from the same data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from muxrl.servers.algorithms.sac import SAC
 from muxrl.servers.trainers import stable_baselines3 as sb3
 
 Pairs = Mapping[str, tuple[nn.Module, nn.Module]]
-"""Ours and theirs, by name."""
+"""By name: muxrl's network and Stable-Baselines3's."""
 
 
 def tensors_of(pairs: Pairs) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -55,11 +55,12 @@ def assert_same(pairs: Pairs, *, has_gradient: bool = True) -> None:
 
 @pytest.mark.parametrize("kind", ["discrete", "box"])
 @pytest.mark.parametrize("name", ["PPO", "A2C"])
-def test_on_policy_algorithms_learn_as_theirs(name: str, kind: str) -> None:
-    """GAE, and in PPO four passes over the whole batch, of which the later ones are clipped.
+def test_on_policy_algorithms_learn_as_stable_baselines3_s(name: str, kind: str) -> None:
+    """A batch with GAE is compared, in PPO for four epochs, the later of which are clipped.
 
-    Without the KL penalty, which they lack, and without standardised advantages: ours are divided
-    by the deviation of N steps, theirs by that of N - 1. A2C has Adam in place of their RMSprop.
+    Off are the KL penalty, which Stable-Baselines3 lacks, and standardised advantages: muxrl
+    divides by the deviation over N steps, Stable-Baselines3 by that over N - 1. A2C has Adam in
+    place of RMSprop.
     """
     lr, lambda_, clip = 0.02, 0.8, 0.1
     own: dict[str, Any] = {"lr": lr, "gamma": GAMMA, "lambda_": lambda_, "grad_clip": 0.4}
@@ -106,7 +107,8 @@ def test_on_policy_algorithms_learn_as_theirs(name: str, kind: str) -> None:
 
 
 def drawn(space: Any, seed: int) -> tuple[dict[str, Any], ReplayBufferSamples]:
-    """Returns a batch for ours and for theirs; in it are an end, and a return of two steps."""
+    """Returns one batch for muxrl and for Stable-Baselines3, with a terminated row and a two-step
+    return."""
     torch.manual_seed(seed)
     batch = without_masks(make_batch(some_masks(), some_masks()))
     batch |= {"weights": torch.ones(ROWS), "rewards": 0.1 * batch["rewards"]}
@@ -124,10 +126,10 @@ def train(theirs: Any, batch: ReplayBufferSamples) -> None:
     theirs._model.train(gradient_steps=1)
 
 
-def test_dqn_learns_as_theirs() -> None:
-    """Two updates, after each of which the target moves by 0.3.
+def test_dqn_learns_as_stable_baselines3_s() -> None:
+    """Makes two updates, after each of which the target network moves by 0.3.
 
-    Theirs has no double Q, no dueling heads, and Huber's loss.
+    Stable-Baselines3 lacks double Q and dueling heads, and has Huber's loss.
     """
     spec = spec_of(SPACES["discrete"].__class__(4), (3,))
     trainer = make(
@@ -154,7 +156,7 @@ def test_dqn_learns_as_theirs() -> None:
 
 
 class _Half(nn.Module):
-    """One of the two halves of what a layer says."""
+    """One of the two halves of a layer's output."""
 
     def __init__(self, layer: nn.Module, which: int) -> None:
         super().__init__()
@@ -166,7 +168,7 @@ class _Half(nn.Module):
 
 
 class _OfBoth(nn.Module):
-    """One of our critics, of observation and action side by side."""
+    """One of muxrl's critics, which takes observation and action side by side."""
 
     def __init__(self, critic: Any) -> None:
         super().__init__()
@@ -178,12 +180,12 @@ class _OfBoth(nn.Module):
         return values.unsqueeze(-1)
 
 
-def test_sac_learns_as_theirs() -> None:
-    """In a Box, with copies of our networks in the place of theirs, whose layers are others.
+def test_sac_learns_as_stable_baselines3_s() -> None:
+    """Both learn the same in a Box, with copies of muxrl's networks in Stable-Baselines3's trainer.
 
-    Half the squared error is Huber's loss of errors below 1, as those of small values are. Their
-    actor learns by critics that have learned from the batch before, ours by those that have not:
-    so another one of ours is given their critics.
+    Half the squared error equals Huber's loss for errors below 1, and small values have such
+    errors. Stable-Baselines3's actor learns from critics that have already learned from the batch,
+    muxrl's from critics that have not: so a second muxrl trainer is given the updated critics.
     """
     spec, lr = spec_of(BOX, (3,)), 0.01
     trainer = make(
@@ -211,7 +213,8 @@ def test_sac_learns_as_theirs() -> None:
     torch.manual_seed(2)
     train(theirs, of_theirs)
     trainer.update_on(batch)
-    assert_same(critics, has_gradient=False)  # theirs have gained the actor's since
+    # Stable-Baselines3 has added the actor's gradients since.
+    assert_same(critics, has_gradient=False)
     for _, one, own in tensors_of(critics):
         first_moment = model.critic.optimizer.state[own]["exp_avg"]
         torch.testing.assert_close(0.1 * one.grad, first_moment, rtol=1e-4, atol=1e-7)

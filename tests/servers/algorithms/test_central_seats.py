@@ -1,4 +1,4 @@
-"""How agents whose critic sees the state are recorded, in groups and alone."""
+"""What is recorded of agents whose critic sees the state, in groups and alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Terms of losses, and what is drawn, against torch's own distributions."""
+"""Log-probabilities, entropies and draws equal those of torch's own distributions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPACES = {**playing.SPACES, "discrete": gymnasium.spaces.Discrete(4)}
 
 
 def theirs(kind: str, inputs: torch.Tensor) -> list[reference.Distribution]:
-    """Torch's distributions of each part of an action."""
+    """Returns torch's distributions of each part of an action."""
     if kind == "discrete":
         return [reference.Categorical(logits=inputs)]
     if kind == "multi":
@@ -35,7 +35,9 @@ def actions_of(kind: str, num: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", SPACES)
-def test_terms_and_their_gradients_are_those_of_torchs_distributions(kind: str) -> None:
+def test_log_probabilities_entropies_and_gradients_are_those_of_torchs_distributions(
+    kind: str,
+) -> None:
     one, generator = distribution_of(SPACES[kind]), torch.Generator().manual_seed(0)
     inputs = torch.randn(7, one.num_inputs, generator=generator).requires_grad_()
     acted = torch.randn(7, one.num_inputs, generator=generator)
@@ -59,7 +61,7 @@ def test_terms_and_their_gradients_are_those_of_torchs_distributions(kind: str) 
 
 
 @pytest.mark.parametrize("kind", SPACES)
-def test_draws_are_of_the_distribution_and_the_best_is_its_mode(kind: str) -> None:
+def test_draws_follow_the_distribution_and_the_greedy_action_is_its_mode(kind: str) -> None:
     one, rng = distribution_of(SPACES[kind]), np.random.default_rng(0)
     inputs = rng.normal(size=one.num_inputs).astype(np.float32)
     drawn = one.draw(np.tile(inputs, (20_000, 1)), rng)

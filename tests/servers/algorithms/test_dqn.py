@@ -1,4 +1,4 @@
-"""DQN: values of actions, what they are learned towards, and how it acts by them."""
+"""DQN: its action values, the targets they are learned towards, and how it acts by them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def made(
     has_masks: bool = False,
     **settings: Any,
 ) -> Any:
-    """Returns a trainer whose targets differ from the others."""
+    """Returns a trainer whose target network differs from its online network."""
     model = {"fcnet_hiddens": [8], **settings.pop("model", {})}
     trainer = make(cls, spec_of(space, shape, has_masks=has_masks), model, gamma=GAMMA, **settings)
     torch.manual_seed(0)
@@ -40,7 +40,7 @@ def made(
 
 
 def some_masks() -> Tensor:
-    """One action at least is allowed in every row, and one at least is not."""
+    """Returns masks that allow at least one action of each row, and forbid at least one."""
     masks = (torch.rand(ROWS, 4) < 0.5).float()
     masks[:, 0], masks[:, 3] = 1.0, 0.0
     masks[0] = torch.tensor([0.0, 1.0, 0.0, 0.0])
@@ -48,7 +48,7 @@ def some_masks() -> Tensor:
 
 
 def make_batch(masks: Tensor, next_masks: Tensor, actions: Any = None) -> dict[str, Any]:
-    """Row 1 has terminated; row 2 is of two steps."""
+    """Returns a batch of which row 1 has terminated, and row 2 has a return of two steps."""
     return {
         "obs": {OBS: torch.randn(ROWS, 3), ACTION_MASK: masks},
         "new_obs": {OBS: torch.randn(ROWS, 3), ACTION_MASK: next_masks},
@@ -71,7 +71,7 @@ def rows_of(obs: np.ndarray, masks: np.ndarray | None = None, **fields: Any) -> 
 @pytest.mark.parametrize("loss", ["mse", "huber"])
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("double_q", [False, True])
-def test_it_learns_towards_the_best_allowed_action(
+def test_dqn_learns_towards_the_best_allowed_action(
     double_q: bool, dueling: bool, loss: Any
 ) -> None:
     settings: dict[str, Any] = {"double_q": double_q, "dueling": dueling, "td_error_loss_fn": loss}
@@ -80,7 +80,7 @@ def test_it_learns_towards_the_best_allowed_action(
     following = batch["new_obs"][OBS]
     with torch.no_grad():
         judged = (net.online if double_q else net.target)(following)
-        # What looks best is forbidden.
+        # The action that looks best is forbidden.
         batch["new_obs"][ACTION_MASK].scatter_(1, judged.argmax(-1, keepdim=True), 0.0)
         target_values, values = net.target(following), net.online(batch["obs"][OBS])
     errors, losses = [], []
@@ -118,10 +118,11 @@ def test_dueling_is_a_value_and_centred_advantages() -> None:
 
 
 def test_atoms_are_projected_onto_those_around_them() -> None:
-    """Closed form: of five atoms, -2 to 2, by r = 0.25, gamma = 0.5."""
+    """Five atoms, from -2 to 2 and moved by r = 0.25 and gamma = 0.5, equal the closed form."""
     atoms = torch.linspace(-2.0, 2.0, 5)
     probs = torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]])
-    # They move to -0.75, -0.25, 0.25, 0.75, 1.25; in the second row beyond the last.
+    # The first row's atoms move to -0.75, -0.25, 0.25, 0.75, 1.25; the second row's beyond the
+    # last.
     moved = torch.stack([0.25 + 0.5 * atoms, 3.0 + 0.5 * atoms])
     expected = [
         [0.0, 0.1 * 0.75 + 0.2 * 0.25, 0.1 * 0.25 + 0.2 * 0.75 + 0.3 * 0.75 + 0.4 * 0.25,
@@ -130,7 +131,7 @@ def test_atoms_are_projected_onto_those_around_them() -> None:
     ]  # fmt: skip
     found = projected(probs, moved, atoms)
     torch.testing.assert_close(found, torch.tensor(expected))
-    # A place on an atom is all its, and the mean stays where nothing is cut off.
+    # A place on an atom is that atom's alone, and the mean stays if nothing is cut off.
     torch.testing.assert_close(projected(probs, atoms.expand(2, -1), atoms), probs)
     torch.testing.assert_close((found * atoms).sum(-1)[0], (probs * moved).sum(-1)[0])
 
@@ -180,7 +181,7 @@ NETWORKS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("settings", NETWORKS, ids=str)
-def test_its_values_as_layers_and_in_numpy_are_those_of_the_network(settings: Any) -> None:
+def test_values_as_plain_layers_and_in_numpy_are_the_network_s(settings: Any) -> None:
     trainer = made(**settings)
     seen = np.random.default_rng(0).standard_normal((32, 3), np.float32)
     expected = trainer.network()(torch.from_numpy(seen)).detach().numpy()
@@ -195,7 +196,7 @@ def test_its_values_as_layers_and_in_numpy_are_those_of_the_network(settings: An
 
 
 @pytest.mark.parametrize("settings", [{"num_atoms": 5}, {"model": {"fcnet_activation": "elu"}}])
-def test_what_numpy_cannot_compute_is_asked_in_torch(settings: Any) -> None:
+def test_values_that_numpy_cannot_compute_are_computed_in_torch(settings: Any) -> None:
     trainer = made(**settings)
     assert trainer.acting_network() is None
     seen = np.random.default_rng(0).standard_normal((5, 3), np.float32)
@@ -205,7 +206,7 @@ def test_what_numpy_cannot_compute_is_asked_in_torch(settings: Any) -> None:
     assert trainer.act(rows).actions.tolist() == values.argmax(-1).tolist()
 
 
-def test_it_takes_the_best_available_action() -> None:
+def test_the_greedy_action_is_the_best_available_one() -> None:
     trainer = made(has_masks=True)
     seen, masks = np.random.default_rng(0).standard_normal((ROWS, 3)), some_masks().numpy()
     rows = rows_of(seen, masks)
@@ -220,7 +221,7 @@ def test_it_takes_the_best_available_action() -> None:
 @pytest.mark.parametrize("kind", ["flat", "atoms", "image"])
 @pytest.mark.parametrize("has_masks", [False, True])
 def test_all_available_actions_are_drawn_alike(kind: str, has_masks: bool) -> None:
-    """Also those of value 0, which RLlib takes for forbidden."""
+    """Actions of value 0 are drawn, too; RLlib takes them for forbidden."""
     shape = (42, 42, 3) if kind == "image" else (3,)
     num_atoms = 11 if kind == "atoms" else 1
     trainer = made(shape, has_masks=has_masks, epsilon=1.0, num_atoms=num_atoms)
@@ -234,11 +235,11 @@ def test_all_available_actions_are_drawn_alike(kind: str, has_masks: bool) -> No
     expected = num / (2 if has_masks else 4)
     for action, count in enumerate(counts):
         is_available = not has_masks or action in (1, 2)
-        # Five deviations of a binomial count at most.
+        # The count may differ by at most five deviations of a binomial.
         assert abs(count - is_available * expected) <= 50 * is_available
 
 
-def test_epsilon_is_what_it_says_and_follows_env_steps() -> None:
+def test_epsilon_is_the_share_of_random_actions_and_follows_env_steps() -> None:
     trainer = made(epsilon=[[0, 0.6], [1_000, 0.0]])
     num = 30_000
     seen = np.zeros((num, 3))

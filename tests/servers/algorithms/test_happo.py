@@ -1,4 +1,4 @@
-"""HAPPO is MAPPO agent by agent, and weighs each one's advantages by what those before it did."""
+"""HAPPO updates agent by agent, and weights advantages by the ratios of agents updated before."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from muxrl.servers.trainers.failures import TrainerFailed
 TEAM = {"a": "team", "b": "team"}
 
 Played = Mapping[str, Mapping[str, tuple[str, int]]]
-"""By episode and agent, "a~2" for its second life: a letter for each step, see `Life`, and how many
-steps were before."""
+"""By episode and agent ("a~2" in its second life): a letter for each step, see `Life`, and the
+number of steps before."""
 PLAYED: Played = {
     "0": {"a": ("aaaa", 3), "b": ("a-xa", 3)},
     "1": {"a": ("-aa", 0), "b": ("aa", 0)},  # b's last step is in no batch
@@ -39,13 +39,13 @@ LIVES: Played = {
     "4": {"a": ("aaa", 0), "a~2": ("aa-a", 0), "b": ("aa-", 0), "b~2": ("aaaa", 0)},
     "5": {"a~2": ("aa", 2), "a~3": ("aaa", 0), "b~2": ("aa", 2), "b~3": ("aaa", 0)},
 }
-"""The team has ended, and come back in the same episode, in which its steps begin at 0 again."""
+"""In episodes 4 and 5 the team has ended and come back, with steps that begin at 0 again."""
 
 
 def actors_of(
     cls: Any = HAPPO, agents: str = "ab", teams: Mapping[str, str] = TEAM, **settings: Any
 ) -> Actors:
-    """Returns agents with a policy each."""
+    """Returns the actors of agents with one policy each."""
     specs = [
         replace(
             central_spec(policy_id=a, seed=i, teams={a: teams[a]} if a in teams else {}),
@@ -79,7 +79,7 @@ def pi_of(actors: Actors, policy_id: str) -> torch.Tensor:
 
 
 class Order:
-    """In place of a generator: always the same order."""
+    """Stands for a random generator, but gives the same order every time."""
 
     def __init__(self, *order: int) -> None:
         self._order = order
@@ -91,7 +91,7 @@ class Order:
 
 @contextmanager
 def watched(actors: Actors) -> Iterator[list[tuple[str, dict[str, Any]]]]:
-    """Gives what each policy learns from, in turn; in place of an update it moves at random."""
+    """Gives what each policy learns from, in turn; in place of an update each moves at random."""
     seen: list[tuple[str, dict[str, Any]]] = []
 
     def learn_columns(one: Any, columns: dict[str, Any], *_: Any) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def test_the_second_ones_advantages_are_weighted_by_the_firsts_ratios(
     (_, mine), (_, weighted) = seen
     np.testing.assert_array_equal(mine[ADVANTAGES], raw[first], "M is 1 for the first")
 
-    with torch.no_grad():  # as it is now
+    with torch.no_grad():  # the first policy as it is after its update
         logits = trainers[first].predicted(mine)[0].numpy()
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     ratio_at: dict[tuple[str, str, int], float] = {}
@@ -143,7 +143,7 @@ def test_the_second_ones_advantages_are_weighted_by_the_firsts_ratios(
     np.testing.assert_allclose(weighted[ADVANTAGES], raw[second] * expected, rtol=1e-4)
 
 
-def test_the_thirds_are_weighted_by_both_before_it() -> None:
+def test_the_third_one_s_advantages_are_weighted_by_both_before_it() -> None:
     actors = actors_of(agents="abc", teams=dict.fromkeys("abc", "team"))
     trainers: Any = actors.learners
     trainers["a"].rng, rng = Order(0, 1, 2), np.random.default_rng(0)
@@ -160,7 +160,7 @@ def test_the_thirds_are_weighted_by_both_before_it() -> None:
 
 
 def _rows(played: Played, agent: str) -> list[tuple[tuple[str, str, int], str]]:
-    """Returns episode, life and step of each row of an agent's batch, and what it did there."""
+    """Returns the episode, life and step of each row of an agent's batch, and its letter."""
     return [
         ((episode, key[1:], first + i), step)
         for episode, lives in played.items()
@@ -215,14 +215,14 @@ def test_all_epochs_of_one_come_before_the_next_ones() -> None:
 
         trainer.loss = loss
     learned(actors, *play(actors, PLAYED))
-    # 13 rows of a are two minibatches, 12 of b likewise.
+    # The 13 rows of a are two minibatches, and so are the 12 of b.
     assert order == [order[0]] * 4 + [order[-1]] * 4
     assert order[0] != order[-1]
     assert told == [(i + 1) / 8 for i in range(8)]
 
 
 @pytest.mark.parametrize("size", [None, 5])
-def test_alone_it_is_mappo_bit_for_bit(size: int | None) -> None:
+def test_happo_of_one_agent_is_mappo_bit_for_bit(size: int | None) -> None:
     states, results = [], []
     for cls in (HAPPO, MAPPO):
         actors = actors_of(cls, "a", entropy_coeff=0.02, num_epochs=3, minibatch_size=size)
@@ -253,7 +253,7 @@ def test_on_a_server_rows_of_one_step_have_one_state() -> None:
         for t, agents in enumerate(asked):
             seen = {agent: rng.random(2, np.float32) for agent in agents}
             rewards = dict.fromkeys(asked[t - 1], 1.0) if t else {}
-            # In the last episode all end with the step before twice, and come back at once.
+            # In the last episode both agents end twice with the step before, and come back at once.
             ends = dict.fromkeys("ab", True) if number == 2 and t in (2, 5) else {}
             served._act(store.accept(Step(str(number), t, seen, rewards, ends), 0.0))
             store.finish_frame()

@@ -1,4 +1,4 @@
-"""Losses of IMPALA and APPO, and their gradients, are those of the papers' equations in a loop."""
+"""Losses and gradients of IMPALA and APPO equal the papers' equations, computed in a loop."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ VALUE, ENTROPY, CLIP, KL = 0.7, 0.03, 0.1, 0.4
 
 
 def reference(one: Any, net: Any, target: Any) -> Tensor:
-    """Returns what the steps of a piece add to the loss, by Espeholt et al. 2018, equation 1, and
-    Luo et al. 2020, equation 3, whose policy pi_target V-trace corrects for, too."""
+    """Returns a piece's part of the loss, by Espeholt et al. 2018, equation 1, and Luo et al. 2020,
+    equation 3.
+
+    In the latter, V-trace corrects towards pi_target.
+    """
     seen, steps = {OBS: torch.from_numpy(one.observations)}, np.arange(len(one))
     (logits, values), rewards = net(seen), one.rewards
     log_probs = logits[:-1].log_softmax(-1)
@@ -73,7 +76,7 @@ def test_an_update_is_that_of_the_papers(cls: Any) -> None:
     trainer: Any = actors.learners["p"]
     target = trainer.target if cls is APPO else None
     torch.manual_seed(0)
-    with torch.no_grad():  # what acted is older than both
+    with torch.no_grad():  # both are newer than the policy that acted
         for network in filter(None, (trainer.net, target)):
             for parameter in network.parameters():
                 parameter += 0.3 * torch.randn_like(parameter)

@@ -1,4 +1,4 @@
-"""MAPPO: its losses, the critic's units, what actor and critic see, and where it continues."""
+"""MAPPO: its loss, the critic's units, the inputs of actor and critic, and what acts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def some_batch(num: int = 5) -> dict[str, Any]:
 
 
 def a_batch(actors: Any, rng: np.random.Generator, **how: Any) -> list[Any]:
-    """Returns pieces of every kind, of 20 env steps."""
+    """Returns pieces of every kind, 20 env steps together."""
     return [
         Life(actors, rng, "a", "e1").play("aaaa-aa", is_terminated=True, **how),
         Life(actors, rng, "b", "e1").play("a--axaa", is_terminated=True, **how),
@@ -76,7 +76,7 @@ def a_batch(actors: Any, rng: np.random.Generator, **how: Any) -> list[Any]:
 
 @pytest.mark.parametrize(("clip", "delta"), [(0.1, 0.5), (None, None)])
 def test_the_loss_is_the_papers(clip: float | None, delta: float | None) -> None:
-    """Without clip and Huber's bound the value loss is half the squared error."""
+    """Without value clipping and Huber's bound the value loss is half the squared error."""
     own = {"vf_clip_param": clip, "huber_delta": delta, "entropy_coeff": 0.03}
     one, limit, bound = make(MAPPO, central_spec(), SMALL, **own), clip or np.inf, delta or np.inf
     batch = some_batch()
@@ -101,7 +101,7 @@ def _huber(error: float, delta: float) -> float:
     return 0.5 * size**2 if size <= delta else delta * (size - 0.5 * delta)
 
 
-def test_steps_of_nobodys_train_the_critic_only() -> None:
+def test_steps_without_an_action_of_the_policy_train_the_critic_only() -> None:
     one, batch = make(MAPPO, central_spec(), SMALL), some_batch()
     batch[OWN][2:] = False
 
@@ -120,7 +120,7 @@ def test_steps_of_nobodys_train_the_critic_only() -> None:
     now = gradients()
     assert all(map(torch.equal, now[0], actor))
     assert not all(map(torch.equal, now[1], critic))
-    batch[OWN][:] = False  # and there is no division by 0
+    batch[OWN][:] = False  # there is no division by 0 without any own step
     assert not any(bool(one.any()) for one in gradients()[0])
 
 
@@ -166,7 +166,8 @@ def test_targets_and_advantages_are_normalised(model: Any) -> None:
 
 
 def test_targets_beyond_reason_are_left_out() -> None:
-    """A Huber loss does not show them, and units would keep them."""
+    """Absurd targets are left out, since a Huber loss would not show them, and statistics would
+    keep them."""
     actors = central_actors(MAPPO, **PAPERS)
     net, rng = trainer_of(actors).net, np.random.default_rng(0)
     learned(actors, *a_batch(actors, rng))
@@ -230,7 +231,7 @@ def test_new_statistics_preserve_the_values(hidden: list[int]) -> None:
         (AGENT_ID, {"obs_agent_id": True}, True, True),
     ],
 )
-def test_what_each_of_them_reads(
+def test_actor_and_critic_read_their_own_inputs(
     key: str, settings: Any, moves_actor: bool, moves_critic: bool
 ) -> None:
     net, rows = make(MAPPO, central_spec(), SMALL, **settings).net, some_rows()
@@ -241,7 +242,7 @@ def test_what_each_of_them_reads(
 
 @pytest.mark.parametrize("obs_agent_id", [True, False])
 @pytest.mark.parametrize("has_masks", [True, False])
-def test_it_acts_in_numpy_as_it_learns(has_masks: bool, obs_agent_id: bool) -> None:
+def test_actions_in_numpy_follow_the_learned_network(has_masks: bool, obs_agent_id: bool) -> None:
     spec = central_spec(has_masks=has_masks)
     actors = central_actors(MAPPO, spec, obs_agent_id=obs_agent_id)
     one, rows = trainer_of(actors), some_rows(1, has_mask=has_masks)
@@ -268,8 +269,8 @@ def test_a_value_is_of_the_state_and_in_units_of_rewards() -> None:
 
 
 @NETWORKS
-def test_what_acts_is_the_actor_alone(model: Any) -> None:
-    """So that it fits a team of another size; and to act for nobody who learns needs no state."""
+def test_the_weights_that_act_are_the_actor_s_alone(model: Any) -> None:
+    """The actor fits a team of another size, and to act without training it needs no state."""
     actors = central_actors(MAPPO, model=model)
     learned(actors, *a_batch(actors, np.random.default_rng(0)))
     one, weights = trainer_of(actors), actors.get("weights")["p"]

@@ -1,4 +1,4 @@
-"""Recurrent MAPPO: acting and learning remember the same, absent agents nothing new."""
+"""Recurrent MAPPO: acting and learning remember the same, and absent agents nothing new."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def recurrent(**settings: Any) -> Any:
 
 
 def sequences(alive: list[list[int]]) -> dict[str, torch.Tensor]:
-    """Returns observations ``[B, T, ...]`` of agents that are there at some steps."""
+    """Returns observations ``[B, T, ...]`` of agents that are present at some steps."""
     num, length = len(alive), len(alive[0])
     return {
         OBS: torch.randn(num, length, 3),
@@ -97,7 +97,7 @@ def test_an_absent_agent_keeps_its_memory_and_its_critic_goes_on(is_there: int) 
         assert not torch.equal(after[critic], states[critic])
 
 
-def test_the_critic_s_memory_and_the_actor_s_are_apart() -> None:
+def test_the_critic_s_recurrent_state_and_the_actor_s_are_apart() -> None:
     net, parts, states, other = recurrent().net, sequences([[1, 1]]), states_of(1), states_of(1)
     for name, moves in (("actor", [True, False]), ("critic", [False, True])):
         mixed = {k: (other if k.startswith(name) else states)[k] for k in states}
@@ -106,14 +106,17 @@ def test_the_critic_s_memory_and_the_actor_s_are_apart() -> None:
 
 
 @pytest.mark.parametrize("lengths", [(5, 5, 7), (12, 4, 5)])
-def test_the_batch_is_what_a_plain_loop_over_each_episode_says(lengths: Any) -> None:
-    """An agent's pieces are cut where a batch happens to end, and again into sequences of four;
-    weights stay as they are. 12 steps are whole sequences, behind which the last value is."""
+def test_a_batch_equals_a_plain_loop_over_each_episode(lengths: Any) -> None:
+    """A batch has the values, advantages and log-probabilities of a loop over each episode.
+
+    Pieces end where a batch happens to end, and are cut into sequences of four; weights stay the
+    same. 12 steps are whole sequences, behind which the last value follows.
+    """
     gamma, lambda_ = 0.9, 0.8
     spec = central_spec(has_masks=True)
     actors = central_actors(MAPPO, spec, model=LSTM, lr=0.0, gamma=gamma, lambda_=lambda_)
     one, rng = policy(actors), np.random.default_rng(0)
-    with torch.no_grad():  # far from the first ones, which hardly remember
+    with torch.no_grad():  # far from the first weights, which hardly remember
         for parameter in one.net.parameters():
             parameter += 0.5 * torch.randn_like(parameter)
     actors.publish()
@@ -174,7 +177,8 @@ def test_the_batch_is_what_a_plain_loop_over_each_episode_says(lengths: Any) -> 
 
 
 def test_a_copy_that_acts_for_a_learner_follows_its_critic_too() -> None:
-    """Else the recorded states would be those of a critic that has never learned."""
+    """The acting copy has the learned critic, too, since it records the critic's recurrent
+    states."""
     actors = central_actors(MAPPO, model=LSTM, normalize_values=True)
     rng = np.random.default_rng(0)
     learned(actors, Life(actors, rng).play("aa-aaxa"))

@@ -1,4 +1,4 @@
-"""Networks from settings: what numpy computes, images, sequences."""
+"""Networks made from settings: layers that numpy computes, images, sequences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_numpy_computes_the_layers_as_torch_does_and_follows_them(model: dict[st
     for _ in range(2):
         with torch.no_grad():
             assert forward(layers, x) == pytest.approx(net(torch.from_numpy(x)).numpy(), abs=1e-5)
-            for parameter in net.parameters():  # in place
+            for parameter in net.parameters():  # changes the weights in place
                 parameter.mul_(0.5)
 
 
@@ -44,7 +44,7 @@ def test_numpy_computes_the_layers_as_torch_does_and_follows_them(model: dict[st
     "model",
     [{"fcnet_activation": "silu"}, {"fcnet_use_layernorm": True}, {"fcnet_activation": "GELU"}],
 )
-def test_layers_that_numpy_does_not_know_are_torchs(model: dict[str, Any]) -> None:
+def test_layers_that_numpy_does_not_know_are_left_to_torch(model: dict[str, Any]) -> None:
     encoder = Encoder(ModelSettings(**model), (3,))
     assert dense_layers(encoder.layers) is None
     assert encoder(torch.zeros(2, 3)).shape == (2, 64)

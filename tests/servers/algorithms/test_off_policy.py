@@ -1,4 +1,4 @@
-"""What DQN and SAC share: which updates are due, when targets move, where they continue."""
+"""What DQN and SAC share: which updates are due, when targets move, and acting copies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOTH = pytest.mark.parametrize("cls", [DQN, SAC])
 
 
 def learn(actors: Actors, num: int, rng: np.random.Generator, **how: Any) -> dict[str, float]:
-    """Plays an episode of so many steps, and learns; returns metrics."""
+    """Plays an episode of `num` steps, and learns from it; returns the metrics."""
     piece = play(actors, num, rng, name=f"e{actors.num_env_steps_sampled}", **how)
     found: dict[str, float] = learned(actors, piece, num_env_steps=num)["p"]
     return found
@@ -36,8 +36,11 @@ def learn(actors: Actors, num: int, rng: np.random.Generator, **how: Any) -> dic
 def test_training_intensity_is_steps_trained_for_each_played(
     cls: type[OffPolicy], pieces: tuple[int, ...], num: int, intensity: float | None, updates: float
 ) -> None:
-    """In batches of 8, every 4 env steps; RLlib rounds 5.5 to 6. Those before the 32nd bring none,
-    however much comes at once, but for the fragment that ends with it."""
+    """An update has a batch of 8, every 4 env steps; RLlib would round the intensity 5.5 to 6.
+
+    The steps before the 32nd bring no updates, however many come at once, except for the fragment
+    that ends with it.
+    """
     actors = actors_of(cls, training_intensity=intensity, **SMALL)
     trainer: Any = actors.learners["p"]
     rng = np.random.default_rng(0)
@@ -66,7 +69,8 @@ def test_subclasses_and_callbacks_may_change_what_settings_say(cls: type[OffPoli
 
 
 def test_a_policy_that_is_absent_learns_from_what_it_has() -> None:
-    """And one that joins late learns nothing for the time before."""
+    """An absent policy learns from its replay; one that joins late learns nothing for the time
+    before."""
     actors = actors_of(DQN, **SMALL)
     trainer: Any = actors.learners["p"]
     actors.num_env_steps_sampled = 1_000
@@ -92,7 +96,7 @@ def test_a_record_has_losses_though_its_last_batch_brought_no_update() -> None:
 
 @BOTH
 def test_a_fragment_is_n_steps_unless_it_is_given(cls: type[OffPolicy]) -> None:
-    """It may be shorter, which RLlib refuses."""
+    """A fragment may be shorter than n steps, which RLlib refuses."""
     assert make(cls, n_step=3, rollout_fragment_length="auto").batch_env_steps == 3
     assert make(cls, n_step=3, rollout_fragment_length=1).batch_env_steps == 1
 

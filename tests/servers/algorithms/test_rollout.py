@@ -1,4 +1,4 @@
-"""Advantages, sequences and minibatches, against their definitions."""
+"""Advantages, sequences and minibatches equal their definitions."""
 
 from __future__ import annotations
 

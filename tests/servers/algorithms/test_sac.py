@@ -1,4 +1,5 @@
-"""SAC: its losses, continuous and discrete, under masks too; how it acts; what its critics read."""
+"""SAC: its losses with continuous and discrete actions and masks, how it acts, its critics'
+inputs."""
 
 from __future__ import annotations
 
@@ -49,8 +50,9 @@ def huber(error: float) -> float:
 
 
 @pytest.mark.parametrize("is_far", [False, True], ids=["near", "far"])
-def test_its_losses_are_sums_over_allowed_actions(is_far: bool) -> None:
-    """Also where the logits and values of forbidden actions are far above the others."""
+def test_losses_are_sums_over_allowed_actions(is_far: bool) -> None:
+    """The losses are right also if logits and values of forbidden actions are far above the
+    others."""
     trainer = made(has_masks=True, initial_alpha=ALPHA, target_entropy=0.7)
     net = trainer.net
     if is_far:
@@ -90,13 +92,13 @@ def test_its_losses_are_sums_over_allowed_actions(is_far: bool) -> None:
     assert metrics["alpha_loss"] == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert priorities.numpy() == pytest.approx(np.array(errors), rel=1e-4)
     moved = net.pi[-1].bias != before["pi.0.bias"]
-    assert not moved[3]  # which is never allowed
+    assert not moved[3]  # action 3 is never allowed
     assert moved[0]
 
 
 @pytest.mark.parametrize("has_masks", [True, False])
 @pytest.mark.parametrize("twin_q", [True, False])
-def test_it_learns_where_a_probability_underflows(twin_q: bool, has_masks: bool) -> None:
+def test_sac_learns_even_if_a_probability_underflows(twin_q: bool, has_masks: bool) -> None:
     trainer = made(has_masks=has_masks, twin_q=twin_q)
     with torch.no_grad():
         trainer.net.pi[-1].bias[1] += 120.0
@@ -110,8 +112,11 @@ def test_it_learns_where_a_probability_underflows(twin_q: bool, has_masks: bool)
 
 
 @pytest.mark.parametrize("has_masks", [True, False])
-def test_its_auto_entropy_is_a_share_of_what_the_available_actions_allow(has_masks: bool) -> None:
-    """Closed form: 0.3 log n, in the mean over the batch of n available ones; alpha follows it."""
+def test_the_automatic_target_entropy_is_a_share_of_the_available_actions_most(
+    has_masks: bool,
+) -> None:
+    """The target entropy is 0.3 log n, in the mean over the batch, for n available actions; alpha
+    follows it."""
     trainer = made(has_masks=has_masks, initial_alpha=ALPHA)
     masks = some_masks()
     batch = make_batch(masks, some_masks())
@@ -131,13 +136,13 @@ def test_its_auto_entropy_is_a_share_of_what_the_available_actions_allow(has_mas
 @pytest.mark.parametrize(
     ("space", "setting", "target"), [(ACTS, None, -1.0), (BOX, None, -2.0), (BOX, -5.0, -5.0)]
 )
-def test_its_target_entropy_may_be_a_number_or_rllibs_rule(
+def test_the_target_entropy_may_be_a_number_or_rllibs_rule(
     space: Any, setting: Any, target: float
 ) -> None:
     assert made(space, target_entropy=setting)._target_entropy(None) == target
 
 
-def test_a_policy_is_worth_what_its_critics_say_of_its_actions() -> None:
+def test_the_value_of_a_policy_is_its_critics_value_of_its_actions() -> None:
     trainer, masks = made(has_masks=True), some_masks()
     rows = rows_of(np.random.default_rng(0).standard_normal((ROWS, 3)), masks.numpy())
     seen = torch.from_numpy(rows.observations)
@@ -159,7 +164,7 @@ def of_box() -> dict[str, Any]:
 
 
 class Given:
-    """A generator that draws what is given."""
+    """A generator that draws the given noise."""
 
     def __init__(self, noise: np.ndarray) -> None:
         self.noise = noise
@@ -170,7 +175,7 @@ class Given:
 
 
 @pytest.mark.parametrize("twin_q", [False, True])
-def test_its_losses_in_a_box_are_those_of_a_normal_through_tanh(twin_q: bool) -> None:
+def test_losses_in_a_box_are_those_of_a_normal_through_tanh(twin_q: bool) -> None:
     trainer, batch = made(BOX, initial_alpha=ALPHA, twin_q=twin_q), of_box()
     net, noise = trainer.net, torch.randn(2, ROWS, 2)
     trainer.rng = Given(noise.numpy())
@@ -179,7 +184,7 @@ def test_its_losses_in_a_box_are_those_of_a_normal_through_tanh(twin_q: bool) ->
         means, logs = net.pi(net.actor(obs)).chunk(2, -1)
         one = Normal(means, logs.clamp(-5.0, 2.0).exp())
         before = means + one.stddev * noise
-        slope = 1.0 - before.double().tanh() ** 2  # which is 0 in float32 where it saturates
+        slope = 1.0 - before.double().tanh() ** 2  # in float32 this is 0 where tanh saturates
         return before.tanh(), (one.log_prob(before) - slope.log()).sum(-1).float()
 
     def worth(critics: Any, obs: Tensor, actions: Tensor) -> list[Tensor]:
@@ -206,7 +211,7 @@ def test_its_losses_in_a_box_are_those_of_a_normal_through_tanh(twin_q: bool) ->
 
 
 def test_a_critic_fuses_what_it_makes_of_observation_and_action() -> None:
-    """Each layer reads both again; the last has the size of the observation's encoding."""
+    """Each fusion layer reads both encodings again; the last has the size of the observation's."""
     model = {
         "fcnet_hiddens": [7, 5], "fusionnet_hiddens": [6, 4], "fusionnet_activation": "tanh",
         "fusionnet_kernel_initializer": "constant_",
@@ -241,7 +246,7 @@ def test_images_are_learned_from(space: Any) -> None:
 # --- acting ---------------------------------------------------------------------------------
 
 
-def test_it_draws_available_actions_by_their_probabilities() -> None:
+def test_sac_draws_available_actions_by_their_probabilities() -> None:
     trainer = made(has_masks=True)
     masks = np.tile(np.float32([0, 1, 1, 0]), (20_000, 1))
     rows = rows_of(np.ones((20_000, 3)), masks)
@@ -250,7 +255,7 @@ def test_it_draws_available_actions_by_their_probabilities() -> None:
     assert share[[0, 3]].tolist() == [0.0, 0.0]
 
 
-def test_in_a_box_it_draws_from_a_normal_through_tanh() -> None:
+def test_sac_draws_from_a_normal_through_tanh_in_a_box() -> None:
     trainer, noise = made(BOX), np.random.default_rng(1).standard_normal((50, 2), np.float32)
     rows = rows_of(np.ones((50, 3)), rng=Given(noise))
     with torch.no_grad():

@@ -1,4 +1,5 @@
-"""What would spoil a learner for good reaches no optimizer, and a policy without data is left."""
+"""Numbers that would spoil a learner reach no optimizer, and a policy without data is not
+updated."""
 
 from __future__ import annotations
 
@@ -26,12 +27,12 @@ from muxrl.servers.training.policies import LearnerDiverged
 LEARNERS = at_night(
     (case for case in CASES if "normalised" not in case and "stacked" not in case),
     ["MAPPO with an LSTM", "MASAC", "VDN", "IQL", "PPO with schedules"],
-    # by day PPO with an LSTM, MASAC that standardizes rewards, QMIX and QPLEX
+    # by day: PPO with an LSTM, MASAC that standardizes rewards, QMIX and QPLEX
 )
 
 
 class Caught:
-    """Trainers that have learned, and what their last update was made of."""
+    """Trainers that have learned, and the pieces of their last update."""
 
     def __init__(self, case: str) -> None:
         self.served = Served(plan_of(case))
@@ -47,7 +48,7 @@ class Caught:
         return self._learn_all(played, env_steps)
 
     def update(self, spoil: str = "", value: float = 1e30) -> None:
-        """Makes the last update once more, perhaps with a number in its rewards or observations."""
+        """Makes the last update once more, perhaps with `value` in its rewards or observations."""
         played = copy.deepcopy(self.played)
         for trainer in self.learners.values():
             if isinstance(trainer, ReplayTrainer):
@@ -62,7 +63,8 @@ class Caught:
         self._learn_all(played, self.acting.num_env_steps_sampled)
 
     def trained(self) -> list[np.ndarray]:
-        """All that is trained and what goes with it, but no targets, which move by themselves."""
+        """Returns all trained weights and optimizer states, without targets, which move by
+        themselves."""
         found: list[Any] = []
         for trainer in self.learners.values():
             found += [v for name, v in trainer.net.state_dict().items() if "target" not in name]
@@ -71,7 +73,7 @@ class Caught:
 
 
 def drawn(draw: Callable[[Any], Any], trainer: Any, spoil: str, value: float) -> Any:
-    """Returns what is drawn from a replay, with the number all over its rewards or observations."""
+    """Draws from a replay; returns the batch, with `value` all over its rewards or observations."""
     batch = draw(trainer)
     if spoil:
         each_array(lambda rows: rows.fill(value), batch[REWARDS if spoil == "reward" else OBS])
@@ -82,7 +84,8 @@ def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of the deviation of advantages
+# Numpy's warning about the deviation of advantages.
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("case", LEARNERS)
 def test_an_absurd_reward_leaves_weights_and_optimizers_as_they_were(
     case: str, caplog: pytest.LogCaptureFixture
@@ -105,7 +108,7 @@ def test_an_absurd_reward_leaves_weights_and_optimizers_as_they_were(
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("case", LEARNERS)
-def test_after_an_absurd_observation_it_goes_on_learning(case: str) -> None:
+def test_an_algorithm_goes_on_learning_after_an_absurd_observation(case: str) -> None:
     caught = Caught(case)
     caught.update("observation")
     assert not find_not_finite(caught.acting.get("state"))
@@ -116,7 +119,7 @@ def test_after_an_absurd_observation_it_goes_on_learning(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["A2C", "QMIX"])
-def test_only_updates_that_are_skipped_in_a_row_end_it(case: str) -> None:
+def test_only_skipped_updates_in_a_row_end_training(case: str) -> None:
     caught = Caught(case)
     most = caught.acting.learners.skipped.most
     for spoil in ["reward"] * most + [""] + ["reward"] * most:
@@ -136,7 +139,7 @@ def test_only_updates_that_are_skipped_in_a_row_end_it(case: str) -> None:
     "case",
     at_night(
         ["PPO", "A2C", "IMPALA", "APPO", "MAPPO", "HAPPO", "DQN", "DQN by priority", "SAC"],
-        ["A2C", "APPO"],  # by day PPO and IMPALA
+        ["A2C", "APPO"],  # by day: PPO and IMPALA
     ),
 )
 def test_a_policy_whose_agent_stays_away_is_neither_updated_nor_judged(
@@ -157,5 +160,5 @@ def test_a_policy_whose_agent_stays_away_is_neither_updated_nor_judged(
     one, other = states
     assert not same(tree.flatten(one["pa"]), tree.flatten(other["pa"]))
     keeps_some = bool(comes_in) and case in ("DQN", "DQN by priority", "SAC")
-    if 40 not in comes_in and not keeps_some:  # those learn from what their replay has
+    if 40 not in comes_in and not keeps_some:  # replays hold steps from before
         assert same(tree.flatten(one["pb"]), tree.flatten(other["pb"]))

@@ -1,4 +1,4 @@
-"""One update: what the optimizer does, clips, skips and schedules."""
+"""One update: how the optimizer steps, clips, skips and follows schedules."""
 
 from __future__ import annotations
 
@@ -34,12 +34,14 @@ def update(step: Step, loss: torch.Tensor) -> str:
 
 
 @pytest.mark.parametrize("clip", [None, 0.1, 1e6])
-def test_it_steps_as_torchs_adam_also_after_its_state_was_loaded(clip: float | None) -> None:
+def test_the_optimizer_steps_as_torchs_adam_also_after_its_state_was_loaded(
+    clip: float | None,
+) -> None:
     ours, theirs = net(), net()
     adam = torch.optim.Adam(theirs.parameters(), lr=0.01, eps=1e-5)
     step = Step({"": list(ours.parameters())}, 0.01, clip=clip, eps=1e-5)
     for i in range(4):
-        if i == 2:  # as after a resumption
+        if i == 2:  # a new optimizer loads the state, as after a resumption
             state = step.optimizer.gathered()
             step = Step({"": list(ours.parameters())}, 0.01, clip=clip, eps=1e-5)
             step.optimizer.load(state)
@@ -56,7 +58,7 @@ def test_it_steps_as_torchs_adam_also_after_its_state_was_loaded(clip: float | N
 
 
 def test_convolutions_of_images_step_as_by_torchs_adam() -> None:
-    """Channels are last in images, so that gradients of weights lie so in memory."""
+    """Images have their channels last, so that weights' gradients have another memory layout."""
     with seeded(0):
         ours = Encoder(ModelSettings(), (12, 9, 3))
     theirs, images = copy.deepcopy(ours), torch.rand(4, 12, 9, 3)
@@ -114,11 +116,11 @@ def test_a_schedule_lies_on_the_lines_between_its_points(at: int) -> None:
     expected = 1.0 - at / 200 if at <= 100 else min(2.0, 0.5 + 1.5 * (at - 100) / 100)
     assert value_at(points, at) == pytest.approx(expected)
     assert value_at(0.25, at) == 0.25
-    late = [(100, 1.0), (200, 0.0)]  # callbacks may set one that begins later
+    late = [(100, 1.0), (200, 0.0)]  # callbacks may set a schedule that begins later
     assert value_at(late, at) == pytest.approx(min(1.0, max(0.0, 2.0 - at / 100)))
 
 
-def test_a_seed_is_drawn_from_apart() -> None:
+def test_networks_made_with_a_seed_leave_the_global_generator_alone() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     assert torch.equal(net(3).weight, net(3).weight)

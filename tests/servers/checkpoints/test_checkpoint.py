@@ -1,4 +1,5 @@
-"""What a checkpoint holds, what it is refused for, and what another server may begin with."""
+"""What a checkpoint holds, when it is refused, and with which of its weights another server may
+begin."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from muxrl.servers.server import PolicyServer, serve_forever
 
 @pytest.fixture(scope="module")
 def saved(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a DQN server after nine episodes."""
+    """The checkpoint of a DQN server after nine episodes."""
     path = tmp_path_factory.mktemp("saved") / "dqn"
     play_and_save(plan_of("DQN"), path, 9)
     return path
@@ -92,7 +93,7 @@ def test_policies_are_begun_with_together_with_their_statistics(
 
 
 @pytest.mark.parametrize("name", ["muxrl_state.npz", "muxrl_replay.npz"])
-def test_a_torn_file_is_named(saved: Path, tmp_path: Path, name: str) -> None:
+def test_a_damaged_file_is_named(saved: Path, tmp_path: Path, name: str) -> None:
     torn = shutil.copytree(saved, tmp_path / "torn")
     content = (torn / name).read_bytes()
     (torn / name).write_bytes(content[: len(content) // 2])
@@ -166,12 +167,12 @@ def test_a_checkpoint_of_the_time_before_format_1_is_refused(saved: Path, tmp_pa
 
 
 def networks_of(served: Served) -> dict[str, Any]:
-    """Returns what was learned, by policy."""
+    """Returns all learned networks, by policy."""
     return served.policies.acting.get("networks")
 
 
 def weights_of(served: Served) -> dict[str, Any]:
-    """Returns what acts, by policy."""
+    """Returns the weights of the networks that act, by policy."""
     return served.policies.acting.get("weights")
 
 
@@ -228,17 +229,19 @@ def test_several_policies_may_begin_with_one_and_the_actor_alone(saved: Path) ->
         assert_same(weights_of(actor)[policy_id], acts)
         target = {key for key in learned if key.startswith("target")}
         assert target
-        for key in target:  # as if it had followed all along
+        # The target equals the online network, as if it had followed it all along.
+        for key in target:
             online = learned[key.replace("target", "online", 1)]
             assert_same(networks_of(actor)[policy_id][key], online)
 
 
 @pytest.mark.parametrize("shares_layers", [False, True])
 @pytest.mark.parametrize("algorithm", ["PPO", "A2C", "IMPALA", "APPO", "MAPPO"])
-def test_the_actor_alone_of_recurrent_ones(
+def test_the_actor_alone_of_a_recurrent_policy_can_be_taken_over(
     algorithm: str, shares_layers: bool, tmp_path: Path
 ) -> None:
-    """Acting carries their critic's state, and so has the critic."""
+    """To act, a recurrent policy also has its critic, for the critic's state; only the actor is
+    taken over."""
     model = {"use_lstm": True, "lstm_cell_size": 4, "fcnet_hiddens": [8]}
     if algorithm != "MAPPO":
         model["vf_share_layers"] = shares_layers
@@ -252,7 +255,8 @@ def test_the_actor_alone_of_recurrent_ones(
     critic = ("vf",) if shares_layers and algorithm != "MAPPO" else ("vf", "critic")
     for policy_id, networks in networks_of(actor).items():
         for key, part in networks.items():
-            if key.startswith("target."):  # as if it had followed all along
+            # The target equals the network, as if it had followed it all along.
+            if key.startswith("target."):
                 assert_same(part, networks[key.replace("target", "net", 1)])
                 continue
             is_fresh = key.removeprefix("net.").startswith(critic)
@@ -260,7 +264,7 @@ def test_the_actor_alone_of_recurrent_ones(
             assert_same(part, source[policy_id][key])
 
 
-def test_the_actor_of_a_team_of_another_size(rllib: None, tmp_path: Path) -> None:
+def test_the_actor_of_a_team_of_another_size_can_be_taken_over(rllib: None, tmp_path: Path) -> None:
     size = {"obs_agent_id": False}
     pair = plan_of("QMIX")
     pair = dataclasses.replace(pair, settings={**pair.settings, **size})

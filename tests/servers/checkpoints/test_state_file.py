@@ -1,4 +1,4 @@
-"""What goes into a state's file comes back equal, types and last bits included."""
+"""A state read from its file equals the one written, with the same types and to the last bit."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def assert_alike(one: Any, other: Any) -> None:
         ({"a": {3, 4}}, "a set cannot be saved"),
     ],
 )
-def test_what_would_need_a_pickle_is_refused(tmp_path: Path, state: Any, reason: str) -> None:
+def test_a_value_that_would_need_a_pickle_is_refused(
+    tmp_path: Path, state: Any, reason: str
+) -> None:
     with pytest.raises(TypeError, match=reason):
         write_state(tmp_path / "state.npz", state)
     assert not (tmp_path / "state.npz").exists()

@@ -1,4 +1,4 @@
-"""The same steps told to stores one by one, or in rows where a client would pack them."""
+"""Gives the same steps to stores one by one, or in rows as a client would pack them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Player:
     """Plays on a store whose policies remember how often a seat has acted.
 
     Attributes:
-        num_in_rows: steps of episodes that the store has taken in rows.
+        num_in_rows: number of steps that the store has taken in rows.
 
     Args:
-        store: acts by itself.
+        store: its policies act by a script.
     """
 
     def __init__(self, store: ScriptedStore) -> None:
@@ -34,7 +34,8 @@ class Player:
         self.num_in_rows = 0
 
     def tell(self, items: list[Any]) -> list[Any]:
-        """Tells of plain steps in rows; returns the replies to all items, in their order."""
+        """Gives items to the store, plain steps in rows; returns the replies in the items'
+        order."""
         agents = self.store.plan.agents
         told, order = packed(agents, items)
         replies = answers_of(agents, told, [self.accept(one) for one in told])
@@ -43,7 +44,7 @@ class Player:
         return [of_items[id(item)] for item in items]
 
     def accept(self, item: Any) -> Any:
-        """Has one item of a message taken in, acted on and answered."""
+        """Gives one item to the store, acts on it and returns the answer."""
         outcome: Any
         if isinstance(item, StepRows):
             outcome = self.store.store.accept_rows(item, self.store.now)
@@ -55,7 +56,7 @@ class Player:
         return self.act(outcome) if isinstance(outcome, Awaited) else outcome
 
     def act(self, awaited: Awaited) -> Any:
-        """Acts on what waits, and returns its answer."""
+        """Acts on a waiting step or on waiting rows; returns the answer."""
         for block in awaited.blocks:
             if block.chosen is None:
                 block.finish(remembering(self.store, block), self.store.weights_seq_no)
@@ -63,7 +64,7 @@ class Player:
 
 
 class ForgivingPlayer(Player):
-    """Answers what is refused with the refusal's sentence."""
+    """A player that returns the message of a refusal as the answer."""
 
     def accept(self, item: Any) -> Any:
         try:
@@ -73,7 +74,7 @@ class ForgivingPlayer(Player):
 
 
 def remembering(store: ScriptedStore, block: Block) -> list[Chosen]:
-    """Returns the actions of a store's policies, moved by how often their seats have acted."""
+    """Returns the actions of a store's policies, shifted by how often their seats have acted."""
     found = []
     for number, (one, own) in enumerate(zip(block.served.parts, store.choose(block), strict=True)):
         asked = Asked(one.policy_id, [block], [number])
@@ -88,7 +89,7 @@ def remembering(store: ScriptedStore, block: Block) -> list[Chosen]:
 
 
 def plain(value: Any) -> Any:
-    """Anything recorded or answered, in a form that compares equal."""
+    """Returns a recorded or answered value in a form that can be compared with ``==``."""
     if isinstance(value, Mapping):
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -102,7 +103,7 @@ def plain_replies(replies: list[Any]) -> list[Any]:
 
 
 def all_of(chunks: list[Chunk]) -> list[Any]:
-    """Returns all that there is in pieces of episodes."""
+    """Returns all fields of pieces of episodes, in a form that can be compared with ``==``."""
     return [
         (
             chunk.episode_id, chunk.t_started, chunk.weights_seq_nos,

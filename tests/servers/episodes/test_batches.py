@@ -1,4 +1,4 @@
-"""Batches cut from many open episodes: every transition is delivered once, and none twice."""
+"""Batches that are cut from open episodes, and the warning about numbers far outside the usual."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muxrl.servers.episodes.trajectories import Chunk, Trajectory, stack
 from muxrl.servers.episodes.warnings import Warnings
 
 
-def test_a_batch_may_hold_all_that_a_frame_brings() -> None:
+def test_a_batch_may_hold_all_steps_of_a_frame() -> None:
     store = ScriptedStore(make_plan("a"), batch_env_steps=3, cuts_after_frames=True)
     episodes = ["e", "f", "g", "h"]
     for episode_id in episodes:
@@ -33,7 +33,7 @@ def test_a_batch_may_hold_all_that_a_frame_brings() -> None:
 def far_value_said(
     caplog: pytest.LogCaptureFixture, what: str, usual: float, odd: float, *, at: int = 1_150
 ) -> list[str]:
-    """Returns what is said of one odd number among usual ones."""
+    """Returns the warnings about one odd number among usual ones."""
     store = ScriptedStore(make_plan("a"), batch_env_steps=100)
     store.start()
     for t in range(at + 150):
@@ -76,7 +76,7 @@ def test_a_number_far_outside_of_what_came_before_is_named(
     [
         (np.array([0.0, 1e6]), True),
         ({"own": {"x": np.array([1e6])}, "kind": np.array(3)}, True),
-        ({"own": np.array([1_000_000])}, False),  # integers are images, and choices
+        ({"own": np.array([1_000_000])}, False),  # integers are images or choices, and not judged
         (np.full(5_000, 1e6), False),
     ],
 )

@@ -21,7 +21,7 @@ def batch(name: str) -> list[Chunk]:
 
 
 def learning(max_ahead: int = 0) -> Feed:
-    """Returns a feed of which a batch is being learned."""
+    """Returns a feed one of whose batches is being learned."""
     feed = Feed(max_ahead)
     feed.put(batch("one"))
     feed.take()
@@ -41,13 +41,16 @@ def in_thread(call: Callable[[], Any]) -> Any:
 @pytest.mark.parametrize(
     ("max_ahead", "moves"),
     [
-        (0, "open put shut take shut done open"),  # from a complete batch to its weights
-        (1, "put open take open put shut done open"),  # one is collected while one is learned
+        # Shut from a complete batch until its weights come.
+        (0, "open put shut take shut done open"),
+        # One batch is collected while another one is learned.
+        (1, "put open take open put shut done open"),
         (0, "put close open"),
-        (0, "put take put discard open put open"),  # what comes after a finished trainer
+        # Batches for a trainer that has ended are dropped.
+        (0, "put take put discard open put open"),
     ],
 )
-def test_when_the_gate_is_open(max_ahead: int, moves: str) -> None:
+def test_the_gate_is_open_while_few_enough_batches_wait(max_ahead: int, moves: str) -> None:
     feed = Feed(max_ahead)
     do: dict[str, Callable[[], Any]] = {
         "put": lambda: feed.put(batch("one")),
@@ -63,10 +66,10 @@ def test_when_the_gate_is_open(max_ahead: int, moves: str) -> None:
             do[move]()
 
 
-def test_asking_for_the_next_batch_is_an_answer_too() -> None:
+def test_asking_for_the_next_batch_opens_the_gate() -> None:
     feed = learning()
     waiting = in_thread(feed.take)
-    while not feed.is_open:  # opens when the thread has come to its second take
+    while not feed.is_open:  # opens when the thread asks for the next batch
         threading.Event().wait(0.001)
     feed.put(batch("two"))
     assert waiting.result(PATIENCE_S) == ["two"]
@@ -91,7 +94,7 @@ def test_close_ends_a_take_and_every_later_one() -> None:
     assert feed.is_open
 
 
-def test_what_is_complete_before_the_last_update_ends_is_kept_for_the_checkpoint() -> None:
+def test_a_batch_that_is_complete_before_the_last_update_ends_is_kept_for_the_checkpoint() -> None:
     feed = learning()
     feed.close()
     feed.put(batch("two"))
@@ -101,12 +104,12 @@ def test_what_is_complete_before_the_last_update_ends_is_kept_for_the_checkpoint
 
 
 @pytest.mark.parametrize("opens", ["finish_learning", "discard", "close"])
-def test_who_waits_at_the_gate_is_let_through(opens: str) -> None:
+def test_a_frame_that_waits_at_the_gate_is_let_through(opens: str) -> None:
     feed = Feed(max_ahead=0)
 
     async def wait() -> None:
         feed.bind(asyncio.get_running_loop())
-        await wait_open(feed)  # open: returns at once
+        await wait_open(feed)  # open: this returns at once
         feed.put(batch("one"))
         feed.take()
         waiting = asyncio.create_task(wait_open(feed))
@@ -118,7 +121,7 @@ def test_who_waits_at_the_gate_is_let_through(opens: str) -> None:
     asyncio.run(wait())
 
 
-def test_who_comes_first_is_let_through_first_and_only_while_the_gate_is_open() -> None:
+def test_waiting_frames_are_let_through_in_order_and_only_while_the_gate_is_open() -> None:
     feed = Feed(max_ahead=0)
     gone: list[str] = []
 
@@ -168,7 +171,7 @@ def test_two_threads_hand_over_many_batches_and_never_run_ahead() -> None:
     assert learned == list(range(200))
 
 
-def test_a_loop_that_is_gone_does_not_matter() -> None:
+def test_a_closed_event_loop_does_not_matter() -> None:
     feed = Feed(max_ahead=0)
 
     async def bind() -> None:
@@ -190,7 +193,7 @@ def test_learning_and_holding_are_timed(monkeypatch: pytest.MonkeyPatch) -> None
     now = 11.0
     feed.take()
     now = 13.0
-    feed.put(batch("two"))  # one is being learned, one waits: simulations wait, too
+    feed.put(batch("two"))  # one batch is being learned, one waits: simulations wait, too
     feed.when_open(lambda: None)
     now = 16.0
     feed.finish_learning()
@@ -208,10 +211,10 @@ def test_the_next_batch_is_collected_as_the_update_goes_on() -> None:
     feed = learning(1)
     collected = 0.0
     feed.share_collected = lambda: collected
-    collected = 0.2  # before the learner says anything
+    collected = 0.2  # before the learner reports any progress
     feed.note_progress(0.25)
     assert feed.is_open
-    collected = 0.4  # a quarter of what was left
+    collected = 0.4  # a quarter of what was left to collect
     assert feed.is_open
     collected = 0.41
     assert not feed.is_open
@@ -235,7 +238,7 @@ def test_progress_neither_opens_a_closed_gate_nor_closes_one_with_room(max_ahead
     assert feed.is_open == (max_ahead == 2)
 
 
-def test_progress_lets_through_who_waits() -> None:
+def test_progress_lets_waiting_frames_through() -> None:
     feed = learning(1)
 
     async def wait() -> None:

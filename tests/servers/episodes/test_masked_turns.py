@@ -1,4 +1,5 @@
-"""Games in turns as PettingZoo's classic ones are: who is done has a mask of zeros."""
+"""Turn-based games like PettingZoo's classic ones, in which an agent that is done has a mask of
+zeros."""
 
 from __future__ import annotations
 
@@ -44,5 +45,5 @@ def test_a_final_observation_may_have_a_mask_of_zeros(
               final_observations=finals)  # fmt: skip
     assert set(store.flags().values()) == {(not is_truncated, is_truncated)}
     for one in store.chunks[0].trajectories:
-        # A value to bootstrap from needs an action.
+        # The last observation has an allowed action, since its value is bootstrapped.
         assert np.all(np.any(one.observations["action_mask"][-1], axis=-1))

@@ -1,4 +1,4 @@
-"""The same episodes, told one by one or in rows, are answered and recorded alike."""
+"""Episodes are answered and recorded alike, whether their steps come one by one or in rows."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ KINDS: dict[str, Space] = {
     "s": DictSpace({"x": SEES, "state": STATE}),
     "u": DictSpace({"x": SEES, "action_mask": MASK, "state": STATE}),
 }
-"""What agents observe, by their names."""
+"""By agent: the space of its observations."""
 EPISODES = ("e0", "e1", "e2", "e3")
 TRAINER = Seating(inputs=(Own, Mask, State), is_scaled=False)
 
-# Agents, the team's, the seating, and the size of the state that is sent.
+# The agents, the team's members, the seating, and the size of the state that is sent.
 CASES: dict[str, tuple[str, str, Seating, int | None]] = {
     "alone": ("abcdi", "", Seating(), None),
     "a trainer's": ("acm", "", TRAINER, 2),
@@ -79,14 +79,14 @@ def plan_of(case: str, **fields: Any) -> ServerPlan:
     plan = make_plan(sees, groups, state_size=state_size, acts=does, **fields)
     for a, own in plan.agents.items():
         if not (own.group and seating.forms_teams):
-            # Agents that observe different things do not share a policy.
+            # Agents that observe different spaces do not share a policy.
             policy_id = str(own.observation_space)
             plan.agents[a] = dataclasses.replace(own, policy_id=policy_id)
     return plan
 
 
 def value_of(agent: str, number: int, t: int) -> Any:
-    """Returns what an agent of an episode observes."""
+    """Returns an agent's observation in an episode."""
     if agent == "b":
         return 1 + t % 4
     vector = np.array([number, t], np.float32)

@@ -1,4 +1,4 @@
-"""Steps in which a client acted by itself: recorded as the server's, once, or refused."""
+"""Steps in which a client acted itself are recorded once, as the server's own, or refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOGITS = np.array([0.5, -1.0, 2.0], np.float32)
 
 
 class PlayedStore(ScriptedStore):
-    """Takes played steps; its weights are of version 5."""
+    """A store that takes played steps, and whose weights have version 5."""
 
     def __init__(self, batch_env_steps: int = 10**9, **kwargs: Any) -> None:
         super().__init__(make_plan(), batch_env_steps, **kwargs)
@@ -44,7 +44,7 @@ class PlayedStore(ScriptedStore):
 def played(
     first: int, last: int, version: int = 5, agents: str = "ab", episode_id: str = "e"
 ) -> PlayedSteps:
-    """Returns steps in which each agent did ``t % 3``; rewards are ``t``."""
+    """Returns steps in which each agent took action ``t % 3``; rewards are ``t``."""
     steps = [
         Step(
             episode_id,
@@ -59,14 +59,14 @@ def played(
     return PlayedSteps(episode_id, version, steps, logits)
 
 
-def test_one_in_which_nobody_observes_is_refused() -> None:
+def test_a_played_step_in_which_nobody_observes_is_refused() -> None:
     store = PlayedStore()
     with pytest.raises(ValueMismatch, match="no agent observes in step t=0"):
         store.play(PlayedSteps("e", 5, [Step("e", 0, {})]))
     assert store.play(played(0, 4)).num_steps == 4
 
 
-def test_they_are_recorded_as_the_servers_own() -> None:
+def test_played_steps_are_recorded_as_the_servers_own() -> None:
     store = PlayedStore()
     assert store.play(played(0, 4)).num_steps == 4
     store.end(4, rewards={"a": 4.0, "b": 4.0})
@@ -79,7 +79,7 @@ def test_they_are_recorded_as_the_servers_own() -> None:
     assert [chunk.weights_seq_nos for chunk in store.chunks] == [[5] * 4]
     counts = store.store.counts
     assert (counts.num_env_steps, counts.num_agent_steps, counts.num_stale_steps) == (4, 8, 0)
-    assert counts.num_logged_actions == 0  # the policy chose them
+    assert counts.num_logged_actions == 0  # the server's policy chose the actions
 
 
 def test_the_same_steps_twice_are_recorded_once() -> None:
@@ -94,7 +94,7 @@ def test_the_same_steps_twice_are_recorded_once() -> None:
     assert "is over" in str(store.refused(played(1, 6), EpisodeGone))
 
 
-def test_they_may_alternate_with_steps_that_the_server_acts_in() -> None:
+def test_played_steps_may_alternate_with_steps_in_which_the_server_acts() -> None:
     store = PlayedStore()
     store.play(played(0, 2))
     assert store.step(2, rewards={"a": 2.0}).actions == {"a": 2, "b": 2}
@@ -114,7 +114,8 @@ def test_batches_are_cut_where_they_are_complete() -> None:
 
 
 def in_rows(store: PlayedStore, items: list[PlayedSteps]) -> list[PlayedRows]:
-    """Returns items of several episodes, of equally many steps, each step of all in rows."""
+    """Returns played steps of several episodes, equally many of each, as rows: one item for each
+    step."""
     agents, found = store.plan.agents, []
     for place, steps in enumerate(zip(*(item.steps for item in items), strict=True)):
         rows = rows_of(agents, steps)
@@ -127,7 +128,7 @@ def in_rows(store: PlayedStore, items: list[PlayedSteps]) -> list[PlayedRows]:
 
 
 def first_of_two() -> tuple[PlayedStore, PlayedRows]:
-    """Returns a store, and the first step of both of its episodes."""
+    """Returns a store with two open episodes, and rows with the first step of both."""
     store = PlayedStore()
     store.start("f")
     (item,) = in_rows(store, [played(0, 1, episode_id=e) for e in "ef"])
@@ -137,7 +138,8 @@ def first_of_two() -> tuple[PlayedStore, PlayedRows]:
 @pytest.mark.parametrize("batch", [5, 10**9])
 @pytest.mark.parametrize("version", [3, 5])
 def test_rows_are_recorded_as_the_steps_of_each_episode_are(batch: int, version: int) -> None:
-    """Stale ones, too; a batch that is complete within a step takes part of its rows."""
+    """Rows are recorded like single steps, also stale ones, and if a batch is complete within a
+    step."""
     stores = [PlayedStore(batch), PlayedStore(batch)]
     for store in stores:
         store.start("f")
@@ -146,7 +148,7 @@ def test_rows_are_recorded_as_the_steps_of_each_episode_are(batch: int, version:
         for one in turn:
             stores[0].play(one)
         (item,) = in_rows(stores[1], turn)
-        for _ in range(2):  # a repeat is recorded once
+        for _ in range(2):  # the second time is a repeat, which is recorded once
             reply = stores[1].store.play_rows(item, 0.0)
             for one in [reply] if isinstance(reply, Recorded) else reply:
                 assert isinstance(one, Recorded)
@@ -168,17 +170,18 @@ def test_rows_are_recorded_as_the_steps_of_each_episode_are(batch: int, version:
 
 
 def told(store: PlayedStore, one: PlayedSteps | Recorded) -> int | str:
-    """Returns how many steps of an episode are recorded, or the refusal of a step."""
+    """Returns how many steps of an episode are recorded, or the message of a refusal."""
     try:
         return one.num_steps if isinstance(one, Recorded) else store.play(one).num_steps
     except EpisodeGone as error:
         return error.message
 
 
-def test_rows_that_cannot_be_recorded_are_not_read_one_by_one(
+def test_rows_of_unknown_episodes_are_refused_without_reading_them_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Thousands come at once if a frame is sent again, or is sent to a restarted server."""
+    """Thousands of rows are refused at once if a frame comes again, or reaches a restarted
+    server."""
     stores = [PlayedStore(), PlayedStore()]
     for store in stores:
         for episode_id in "fgh":
@@ -224,7 +227,7 @@ def test_rows_with_something_wrong_are_refused_for_each_episode(
     for one in singles:
         if words:
             assert re.search(words, store.refused(one, ValueMismatch).message)
-        else:  # of another dtype
+        else:  # numbers of another dtype are taken
             assert store.play(one).num_steps == 1
     assert store.store.counts.num_agent_steps == (0 if words else 4)
 
@@ -258,9 +261,9 @@ def test_evaluation_is_measured_and_not_recorded() -> None:
     assert store.chunks == []
 
 
-def test_what_is_too_old_teaches_no_policy_and_is_counted() -> None:
+def test_steps_by_too_old_weights_teach_no_policy_and_are_counted() -> None:
     store = PlayedStore()
-    store.play(played(0, 2, version=4))  # as old as the server's own actions can be
+    store.play(played(0, 2, version=4))  # a server's own actions can be as old
     store.play(played(2, 4, version=3))
     store.end(4)
     assert np.isinf(store.outputs(LOG_PROB)).tolist() == [False, False, True, True]
@@ -280,7 +283,7 @@ def test_a_refusal_names_its_step_and_leaves_those_before_it() -> None:
 
 
 def changed(change: Callable[[PlayedSteps], object]) -> PlayedSteps:
-    """Returns two played steps with something wrong in them."""
+    """Returns two played steps after a change that makes them wrong."""
     item = played(0, 2)
     change(item)
     return item
@@ -315,15 +318,16 @@ WITH_NAN = np.array([LOGITS, [0.0, np.nan, 0.0]], np.float32)
         (played(0, 2, agents="abz"), "no agent 'z' here"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(item: PlayedSteps, words: str) -> None:
+def test_impossible_played_steps_are_refused_by_name(item: PlayedSteps, words: str) -> None:
     store = PlayedStore()
     assert re.search(words, store.refused(item, ProtocolError).message)
     store.end(0)
     assert store.chunks == []
 
 
-def test_an_action_that_nobody_draws_is_refused_in_its_step() -> None:
-    """Its log-probability would make a learner's ratios infinite, and its weights no numbers."""
+def test_an_action_too_unlikely_to_be_drawn_is_refused_in_its_step() -> None:
+    """The tiny probability of such an action would make a learner's ratios infinite and its weights
+    NaN."""
     store = PlayedStore()
     refusal = store.refused(logits_of_b([0.0, 0.0, 0.0], [90.0, 0.0, 0.0]), ValueMismatch)
     assert (refusal.agent_id, refusal.expected, refusal.got) == ("b", "at least -80", "-90")

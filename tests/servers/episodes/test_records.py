@@ -1,4 +1,4 @@
-"""What is recorded of any episode is what a loop over its seats says."""
+"""The records of any episode equal those of a plain loop over its seats."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ AGENTS, TEAM = "abc", "ab"
 
 @dataclass
 class Life:
-    """One life of a seat."""
+    """One life of a seat: what it observed, did and was paid."""
 
     seen: list[Any] = field(default_factory=list)
     acted: list[Any] = field(default_factory=list)
     paid: list[float] = field(default_factory=list)
     ends: tuple[bool, bool] = (False, False)
-    """Terminated, and truncated."""
+    """Whether it was terminated, and whether it was truncated."""
     owed: float = 0.0
 
 
 class Loop:
-    """Records an episode as the documentation says, seat by seat and step by step.
+    """Records an episode as the documentation describes it, seat by seat and step by step.
 
     Args:
-        seating: who forms a seat; "a" and "b" are a team where there are any.
-        is_mean: whether a team is paid the mean.
-        agents_return: whether its end alone ends an episode.
-        num_frames: observations of an agent that are read side by side.
+        seating: how agents form seats; "a" and "b" are a team if the seating has teams.
+        is_mean: whether a team is paid the mean of its members' rewards.
+        agents_return: whether only the end of an episode ends it, not its agents' ends.
+        num_frames: observations of an agent that are stacked.
     """
 
     def __init__(
@@ -48,26 +48,31 @@ class Loop:
     ) -> None:
         self.num_frames = num_frames
         self.seen_at: dict[str, list[int]] = {a: [] for a in AGENTS}
-        """When an agent has observed in its life."""
+        """By agent: the times at which it has observed in its life."""
         team, alone = [*TEAM], {a: [a] for a in AGENTS}
         self.is_mean, self.is_team, self.agents_return = is_mean, seating is TEAMS, agents_return
         members = {Seating(): alone, TEAMS: {"team": team, "c": ["c"]}}
         self.members = members.get(seating, {"a": team, "b": team, "c": ["c"]})
-        """By seat, those of whom the last ends it."""
+        """By seat: the agents that end it when the last of them ends."""
         self.is_central = seating is CENTRAL
         self.lives: dict[str, list[Life]] = {seat: [] for seat in self.members}
         self.over: set[str] = set()
         self.done: set[str] = set()
         self.last: dict[str, int] = {}
-        """By agent, its last action."""
+        """By agent: its last action."""
         self.returns: Counter[str] = Counter()
         self.flags = (False, False)
         self.version, self.versions = 0, list[int]()
-        """Of the last actions, and of those that each env step has followed from."""
+        """The version of the weights behind the last actions, and behind the actions before each
+        env step."""
 
     def take(self, item: Step | EndEpisode, version: int) -> None:
-        """Takes in what followed from the actions before, and whom the next ones are wanted of;
-        these are of a version of the weights."""
+        """Takes in the consequences of the last actions, and which agents have to act next.
+
+        Args:
+            item: a step or the episode's end.
+            version: of the weights that choose the next actions.
+        """
         t = item.t
         now = item.observations.keys() if isinstance(item, Step) else set()
         terminated, truncated = ({a for a, f in some.items() if f} for some in
@@ -133,7 +138,7 @@ class Loop:
         life.paid.append(life.owed)
 
     def _look(self, seat: str, here: Iterable[str], t: int, departed: set[str]) -> Any:
-        """Returns what a seat observes of the agents that are here, when some have departed."""
+        """Returns what a seat observes while some agents are here and some have departed."""
         rows = {}
         for a in AGENTS:
             times = [*self.seen_at[a], t][-self.num_frames :]
@@ -154,7 +159,7 @@ class Loop:
 
 
 def recorded(chunks: Sequence[Chunk], key: str) -> Life:
-    """Returns a seat's life in the chunks of an episode, its pieces joined."""
+    """Returns a seat's life, its pieces in all chunks joined."""
     life = Life()
     for one in [one for chunk in chunks for one in chunk.trajectories if one.key == key]:
         rows: list[Any] = []
@@ -175,7 +180,7 @@ def recorded(chunks: Sequence[Chunk], key: str) -> Life:
 
 @st.composite
 def episodes(draw: st.DrawFn, name: str, *, agents_return: bool) -> list[Any]:
-    """Draws the items of an episode, after its start; without an end it is aborted."""
+    """Draws the items of an episode after its start; an episode without an end is aborted."""
     some, rarely = st.sets(st.sampled_from(AGENTS)), st.sampled_from([False] * 4 + [True])
     done: set[str] = set()
     acted: set[str] = set()
@@ -217,7 +222,7 @@ def episodes(draw: st.DrawFn, name: str, *, agents_return: bool) -> list[Any]:
 @given(
     st.data(), st.sampled_from([1, 3, 10**9]), st.booleans(), st.booleans(), st.sampled_from([1, 3])
 )
-def test_it_is_what_a_loop_says(
+def test_records_of_episodes_equal_a_plain_loop_s(
     seating: Seating,
     agents_return: bool,
     data: st.DataObject,
@@ -230,7 +235,7 @@ def test_it_is_what_a_loop_says(
     fields = {"agents_return": agents_return, "late_members": "allow", "frame_stack": num_frames}
     team_reward = "mean" if is_mean else "sum"
     plan = make_plan(AGENTS, groups, team_reward, shares_policy=False, **fields)
-    with pytest.MonkeyPatch.context() as patch:  # its table grows while episodes are open
+    with pytest.MonkeyPatch.context() as patch:  # the store's table grows while episodes are open
         patch.setattr("muxrl.servers.episodes.table._FIRST_SLOTS", 1)
         store = ScriptedStore(plan, size, whole, 2 if whole else None, seating)
     played: dict[str, tuple[list[Any], Loop]] = {}
@@ -269,7 +274,8 @@ def test_it_is_what_a_loop_says(
                 if not life.paid:
                     assert not found.paid
                     continue
-                if is_aborted and not any(life.ends):  # it is cut short, if there was more to cut
+                # An aborted life is truncated if it had steps that were not yet delivered.
+                if is_aborted and not any(life.ends):
                     life.ends = False, found.ends[1]
                 expected = life.seen, life.acted[: len(life.paid)], life.paid, life.ends
                 assert (found.seen, found.acted, found.paid, found.ends) == expected

@@ -1,4 +1,4 @@
-"""Rewards are divided by the deviation of the discounted return, and returns stay raw."""
+"""Rewards are divided by the deviation of the discounted return; reported returns are not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muxrl.servers.episodes.reward_scale import CLIP, RewardDeviation, RewardSca
 
 
 def expected(episodes: list[list[float]], gamma: float) -> list[float]:
-    """The definition, with all discounted sums kept."""
+    """Returns scaled rewards by the definition, keeping all discounted sums."""
     sums: list[float] = []
     scaled = []
     for rewards in episodes:
@@ -50,8 +50,8 @@ def test_a_first_reward_after_many_zeros_is_clipped() -> None:
 
 
 @pytest.mark.parametrize("batch_env_steps", [2, 10**9], ids=["cut in its middle", "whole"])
-def test_what_is_recorded_is_scaled_and_what_is_told_is_not(batch_env_steps: int) -> None:
-    """Agents that share a policy share the scale; each has a discounted sum of its own."""
+def test_recorded_rewards_are_scaled_and_reported_returns_are_not(batch_env_steps: int) -> None:
+    """Agents that share a policy share the scale; each agent has its own discounted sum."""
     scales = {"default": RewardScale(0.5)}
     store = ScriptedStore(make_plan("ab"), batch_env_steps, seating=Seating(), reward_scales=scales)
     given = dict(zip("ab", np.random.default_rng(0).normal(2.0, 3.0, (2, 6)), strict=True))

@@ -1,4 +1,5 @@
-"""Steps in rows: what is read as such, what one by one, and what an episode's slot holds."""
+"""Steps in rows: which are read together, which one by one, and what an episode's slot
+remembers."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ EPISODES = ("e0", "e1", "e2")
 
 
 def player_of(case: str, *, batch: int = 10**9, is_scaled: bool = False, **fields: Any) -> Player:
-    """Returns a player of a case, its episodes begun."""
+    """Returns a player of one of the cases, whose episodes have begun."""
     plan = plan_of(case, **fields)
     scales = {p.policy_id: RewardScale(0.9) for p in plan.agents.values()} if is_scaled else {}
     store = ScriptedStore(plan, batch, seating=CASES[case][2], reward_scales=scales)
@@ -42,7 +43,7 @@ def step_of(player: Player, episode_id: str, t: int, here: str = "", number: int
 
 
 def played(num_turns: int) -> Player:
-    """Two agents in three episodes, all of it in rows."""
+    """Returns a player of two agents in three episodes, after some steps in rows."""
     player = Player(ScriptedStore(make_plan("ac"), seating=Seating()))
     player.tell([StartEpisode(e) for e in EPISODES])
     for t in range(num_turns):
@@ -98,8 +99,11 @@ def test_modes_share_a_message_and_evaluations_are_in_no_statistics() -> None:
     plan = dataclasses.replace(plan_of("central team"), normalize_observations=True)
     player = Player(ScriptedStore(plan, seating=CASES["central team"][2]))
     modes: list[tuple[Any, bool | None]] = [
-        ("train", None), ("eval", None), ("train", False), ("eval", True),
-    ]  # fmt: skip
+        ("train", None),
+        ("eval", None),
+        ("train", False),
+        ("eval", True),
+    ]  # the modes of the episodes in one message
     names = [*EPISODES, "e3"]
     player.tell([StartEpisode(e, *mode) for e, mode in zip(names, modes, strict=True)])
     for t in range(3):
@@ -121,7 +125,8 @@ def test_modes_share_a_message_and_evaluations_are_in_no_statistics() -> None:
 def test_a_long_episode_holds_no_block_for_every_step(num: int) -> None:
     player = Player(ScriptedStore(make_plan("ac"), seating=Seating()))
     names = EPISODES[:num]
-    for i, e in enumerate(names):  # so that their records are put together at different times
+    # Episodes begin at different turns, so that their records are put together at different times.
+    for i, e in enumerate(names):
         player.tell([StartEpisode(e)])
         for t in range(50 * (num - 1 - i)):
             player.tell([step_of(player, e, t)])
@@ -150,7 +155,8 @@ def test_episodes_that_begin_together_are_a_slice_whatever_was_open_beside_them(
 
 
 def test_blocks_of_episodes_that_are_over_are_freed_without_the_garbage_collector() -> None:
-    """Of 256 that end at once so many were left that collecting them stopped a server."""
+    """Left to the garbage collector, the blocks of 256 episodes that end at once stop the server
+    for long."""
     player = Player(ScriptedStore(make_plan("ac"), seating=Seating()))
     before = sum(type(one) is Block for one in gc.get_objects())
     gc.disable()
@@ -196,7 +202,8 @@ def test_a_new_episode_remembers_nothing_of_the_one_before_in_its_slot(case: str
     agents = "".join(used.store.plan.agents)
     for t, here in enumerate([agents, agents[:1], agents[:1]]):
         steps = [step_of(used, e, t, here, number=7) for e in EPISODES]
-        for step in steps:  # also to those that pause, who are owed it
+        # An agent that pauses gets its reward, too, and is paid when it acts again.
+        for step in steps:
             step.rewards = dict.fromkeys(agents, 9.0) if t else {}
         used.tell(steps)
     for e in EPISODES:
@@ -212,7 +219,7 @@ def test_a_new_episode_remembers_nothing_of_the_one_before_in_its_slot(case: str
 
 
 def test_discounted_rewards_are_those_of_one_episode() -> None:
-    """A scale learns of all episodes; what it adds up begins anew with each."""
+    """A reward scale learns from all episodes, but its discounted sum begins anew with each."""
     adds = []
     for is_one in (True, False):
         player = player_of("alone", is_scaled=True)
@@ -253,7 +260,7 @@ def test_actions_that_come_after_an_abort_are_not_the_next_episode_s(case: str) 
 # --- what is read one by one ----------------------------------------------------------------
 
 
-def test_nobody_goes_on_before_the_answer_and_nobody_is_told_of_twice() -> None:
+def test_rows_before_the_last_answer_or_with_an_episode_twice_are_read_one_by_one() -> None:
     player = played(3)
     item, after = (rows_of(player, [step_of(player, e, t) for e in EPISODES]) for t in (3, 4))
     waiting: Any = player.store.store.accept_rows(item, 0.0)
@@ -267,7 +274,7 @@ def test_nobody_goes_on_before_the_answer_and_nobody_is_told_of_twice() -> None:
     assert isinstance(player.store.store.accept_rows(twice, 0.0), list)
 
 
-def test_rows_of_which_one_waits_or_has_ended_are_read_one_by_one() -> None:
+def test_rows_with_a_waiting_or_ended_episode_are_read_one_by_one() -> None:
     player = played(3)
     waiting: Any = player.store.store.accept(step_of(player, "e0", 3), 0.0)
     player.tell([step_of(player, e, 3) for e in ("e1", "e2")])
@@ -293,8 +300,9 @@ def test_a_t_of_few_bits_and_a_state_are_read_as_rows() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "uint64"])
-def test_no_t_is_taken_for_another(dtype: str) -> None:
-    """A client that counts in few bits is refused where they end, and not believed again at 0."""
+def test_a_t_that_overflows_its_dtype_is_refused(dtype: str) -> None:
+    """If a client's t overflows its dtype, the step is refused, and t=0 is not taken for the next
+    one."""
     player = played(1)
     most = min(299, int(np.iinfo(dtype).max))
     for t in range(1, 300):
@@ -330,7 +338,7 @@ def test_no_t_is_taken_for_another(dtype: str) -> None:
         ({"logged_log_probs": "none"}, "logged_log_probs in rows"),
     ],
 )
-def test_rows_that_do_not_hang_together(change: dict[str, Any], sentence: str) -> None:
+def test_rows_of_inconsistent_sizes_are_refused(change: dict[str, Any], sentence: str) -> None:
     store = played(1).store.store
     good = {
         "episode_ids": list(EPISODES),
@@ -412,7 +420,9 @@ def test_values_beyond_their_bounds_are_read_one_by_one() -> None:
         (MultiBinary(2), [1, 1], [1, 2]),
     ],
 )
-def test_whole_numbers_beyond_a_space_are_no_rows(space: Space, allowed: Any, beyond: Any) -> None:
+def test_rows_with_whole_numbers_beyond_a_space_are_read_one_by_one(
+    space: Space, allowed: Any, beyond: Any
+) -> None:
     player = Player(ScriptedStore(make_plan({"a": space}), seating=Seating()))
     player.tell([StartEpisode("e0"), StartEpisode("e1")])
     for value, kind in ((beyond, list), (allowed, Awaited)):

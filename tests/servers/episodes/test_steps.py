@@ -1,4 +1,4 @@
-"""Steps and rewards of an episode: recorded once, whole or not at all."""
+"""Steps and rewards of an episode are recorded once, and as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def store() -> ScriptedStore:
 # --- one transition a step ------------------------------------------------------------------
 
 
-def test_the_next_step_before_the_answer_to_the_last(store: ScriptedStore) -> None:
+def test_the_next_step_before_the_answer_to_the_last_is_refused(store: ScriptedStore) -> None:
     store.store.accept(Step("e", 0, {"a": seen("a", 0)}), 0.0)
     error = store.refused(Step("e", 1, {"a": seen("a", 1)}), OutOfOrder)
     assert "awaiting action" in error.message
@@ -71,7 +71,7 @@ BAD_STEPS: dict[str, tuple[dict[str, Any], str | None]] = {
     "unknown rewarded late": ({"late_rewards": {"x": 1.0}}, "x"),
 }  # fmt: skip
 UNSOUND = {"NaN", "reward NaN", "reward infinite", "reward beyond float32", "late reward NaN"}
-"""Those that a simulation may drop an episode for; the others are mistakes in the code."""
+"""Values for which a simulation may drop an episode; the others are mistakes in its code."""
 
 
 @pytest.mark.parametrize("name", BAD_STEPS)
@@ -84,7 +84,7 @@ def test_a_refused_step_leaves_the_episode_as_it_was(store: ScriptedStore, name:
     assert isinstance(refusal, UnsoundValue) == (name in UNSOUND)
     assert store.refused(item, ValueMismatch).agent_id == culprit
     assert store.store.counts.num_env_steps == 0
-    store.step(1, rewards={"a": 5.0})  # the same t, mended
+    store.step(1, rewards={"a": 5.0})  # the same step, with sound values
     assert store.end(2).returns == {"a": 5.0, "b": 0.0}
     assert store.recorded("a") == ([0.0, 1.0, 1.0], [0, 1], [5.0, 0.0])
 
@@ -132,7 +132,7 @@ def test_a_number_beyond_the_limits_is_refused_by_name(value: float) -> None:
 
 
 @pytest.mark.parametrize("how", ["rewards", "late_rewards"])
-def test_what_no_action_learns_from_is_said_once(
+def test_a_reward_that_no_action_learns_from_is_reported_once(
     store: ScriptedStore, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     store.step(0)
@@ -150,7 +150,7 @@ def test_what_no_action_learns_from_is_said_once(
 
 
 def test_a_servers_return_is_the_mean_over_the_agents_that_were_there(store: ScriptedStore) -> None:
-    store.end(0)  # nobody was
+    store.end(0)  # an episode without agents
     assert store.store.counts.episode_return_mean is None
     for i, agents in enumerate(("a", "ab", "ab")):
         store.start(f"e{i}")
@@ -162,7 +162,7 @@ def test_a_servers_return_is_the_mean_over_the_agents_that_were_there(store: Scr
     assert store.store.counts.episode_return_mean == 2.0
 
 
-def test_what_happens_before_a_server_s_agents_first_act_is_counted(store: ScriptedStore) -> None:
+def test_rewards_before_a_server_s_agents_first_act_are_counted(store: ScriptedStore) -> None:
     store.step(0, "a", rewards={"a": 2.0, "b": 3.0}, terminations={"b": True})
     store.refused(Step("e", 1, {"b": seen("b", 1)}), ValueMismatch)
     store.step(1, "a", rewards={"a": 1.0})
@@ -179,7 +179,7 @@ def test_actions_come_into_force_all_at_once_or_not_at_all() -> None:
         return [Chosen(np.full((1, 1), i), {}, {"h": h}) for i, h in enumerate(states, 1)]
 
     def states_of(pending: Any) -> list[Any]:
-        """Returns the recurrent states that the policies are asked with."""
+        """Returns the recurrent states that the policies get."""
         parts = enumerate(pending.blocks[0].served.parts)
         asked = [Asked(one.policy_id, [pending.blocks[0]], [i]) for i, one in parts]
         return [one.states(lambda: {"h": np.array("none", object)})["h"][0] for one in asked]
@@ -227,7 +227,7 @@ def test_a_return_is_refused_unless_the_config_says_so() -> None:
     assert "simulation.respawn" in refusal.message
 
 
-def test_lives_are_measured_too() -> None:
+def test_returns_of_an_evaluation_count_all_lives_of_an_agent() -> None:
     store = returning_store(mode="eval")
     store.step(1, terminations={"b": True}, rewards={"b": 5.0})
     assert store.step(2, rewards={"b": 7.0}).actions.keys() == {"a", "b"}

@@ -1,4 +1,4 @@
-"""Which episodes are open, for how long, and what of them is fed to a learner."""
+"""Which episodes are open, for how long, and which of their steps reach a learner."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def test_a_server_that_stops_starts_nothing(store: ScriptedStore) -> None:
     store.step(0)
 
 
-def test_too_many_episodes() -> None:
+def test_a_start_beyond_max_episodes_is_refused() -> None:
     store = ScriptedStore(make_plan(max_episodes=2))
     store.start("e")
     store.start("f")
     error = store.refused(StartEpisode("g"), TooManyEpisodes)
     assert "2 open episodes" in error.message
-    store.start("e")  # a repeat is no new one
+    store.start("e")  # a repeat starts no new episode
     store.end(0, "e")
     store.start("g")
 
@@ -73,7 +73,7 @@ def test_training_episodes_that_their_run_pauses_are_not_idle() -> None:
     assert store.store.expire(1_011.0) == ["e"]
 
 
-def test_who_waits_for_actions_is_not_idle() -> None:
+def test_an_episode_that_waits_for_actions_is_not_idle() -> None:
     store = ScriptedStore(make_plan(episode_timeout_s=10.0))
     store.start()
     pending: Any = store.store.accept(Step("e", 0, {"a": seen("a", 0)}), 0.0)
@@ -86,7 +86,7 @@ def test_a_step_that_could_not_be_answered_does_not_keep_its_episode_for_ever() 
     store = ScriptedStore(make_plan(episode_timeout_s=10.0))
     store.start()
     pending: Any = store.store.accept(Step("e", 0, {"a": seen("a", 0)}), 0.0)
-    pending.blocks[0].has_failed = True  # as the batcher sets it if the module raises
+    pending.blocks[0].has_failed = True  # the batcher sets this if the module raises
     assert store.store.expire(9.0) == []
     assert store.store.expire(11.0) == ["e"]
 
@@ -103,7 +103,7 @@ def test_the_episodes_of_a_lost_simulation_are_closed_as_truncated_and_no_others
     assert [(one.is_terminated, one.is_truncated) for one in pieces] == [(False, True)] * 2
     counts = store.store.counts
     assert (counts.num_aborted, counts.num_expired, store.store.num_open) == (2, 0, 1)
-    store.act(waiting)  # its forward pass may come later: nothing follows from it
+    store.act(waiting)  # its forward pass may come after the abort, and has no consequences
     store.refused(Step("simulation-1-ab-f", 2, {}), EpisodeGone)
     store.step(1, episode_id="simulation-10-cd-e")
     assert store.store.abort_all("simulation-1-ab-", 0.0) == 0
@@ -113,7 +113,8 @@ def test_the_episodes_of_a_lost_simulation_are_closed_as_truncated_and_no_others
 def test_an_episode_that_cannot_be_processed_harms_no_other(
     how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is closed and named: else every client's step, and every expiry, would fail on it."""
+    """The broken episode is closed and named; otherwise it would make every step and every expiry
+    fail."""
     if how == "long":
         monkeypatch.setattr("muxrl.servers.episodes.steps._MOST_BLOCKS", 3)
     player = played(3)
@@ -152,7 +153,7 @@ def test_an_end_is_remembered_for_its_time() -> None:
         store.now = 10.0 * i
         store.start(episode_id)
         store.end(0, episode_id)
-    store.store.expire(35.0)  # e is forgotten
+    store.store.expire(35.0)  # episode e is forgotten
     store.refused(EndEpisode("e", 0), EpisodeGone)
     store.end(0, "f")
     store.end(0, "g")
@@ -161,7 +162,7 @@ def test_an_end_is_remembered_for_its_time() -> None:
 
 @pytest.mark.parametrize(
     ("limit", "most"),
-    [("MOST_OVER", 2), ("_MOST_RETURNS", 4)],  # returns of two agents each
+    [("MOST_OVER", 2), ("_MOST_RETURNS", 4)],  # each episode has returns of two agents
 )
 def test_the_oldest_of_too_many_ends_is_forgotten(
     monkeypatch: pytest.MonkeyPatch, limit: str, most: int

@@ -1,4 +1,4 @@
-"""What a server makes of a team's steps: one agent to RLlib, however many are there."""
+"""How a server records a team's steps: as one agent, however many members are present."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_a_member_that_never_appeared_is_missed_by_name() -> None:
     assert "group 'team' acts for the first time" in error.message
     assert "without its member 'b'; " in error.message
     assert "set late_members: allow" in error.message
-    store.step(0, "c")  # the team need not begin with the others
+    store.step(0, "c")  # the team need not begin at the same step as other agents
     store.refused(Step("e", 1, {"b": seen("b", 1)}), ValueMismatch)
     assert store.step(1, "abc").actions == {"a": 1, "b": 1, "c": 1}
 
 
 @pytest.mark.parametrize("sent", ["c", "ac"])
-def test_a_truncated_team_without_final_observations(sent: str) -> None:
+def test_a_truncated_team_without_final_observations_is_refused(sent: str) -> None:
     store = team_store()
     store.step(0, "abc")
     finals = {m: seen(m, 1) for m in sent}
@@ -96,7 +96,7 @@ def test_a_member_that_acted_is_not_truncated_without_its_final_observation(
     assert (error.agent_id, error.expected) == ("b", "final_observations['b']")
     assert "'b' was truncated without its final observation" in error.message
     assert store.store.counts.num_env_steps == 0
-    # Nothing of it was recorded, so that it can be mended.
+    # Nothing of the refused item was recorded, so that a corrected one is accepted.
     finals = {**item.final_observations, "b": seen("b", 1)}
     store.store.accept(msgspec.structs.replace(item, final_observations=finals), 0.0)
     store.store.accept(msgspec.structs.replace(item, episode_id="measured"), 0.0)

@@ -1,4 +1,4 @@
-"""Each algorithm's policy becomes a file that acts as its server does, or none."""
+"""Each algorithm's policy is exported to a file that acts as its server does, or not at all."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ MOVES = Box((2,), "float32", -1.0, 3.0)
 
 
 def team_of(algorithm: str, sees: Any, acts: Any, **given: Any) -> ServerPlan:
-    """Returns a team's server; what is not the server's are settings."""
+    """Returns a team's server; arguments that are no fields of a plan are settings."""
     fields = {k: given.pop(k) for k in ("normalize_observations", "frame_stack") if k in given}
     settings = {"hidden_dim": 8, **given}
     return plan_of(algorithm, sees, acts, settings=settings, model={}, is_team=True, **fields)
@@ -130,7 +130,7 @@ _AT_NIGHT = [
     "SAC, scaled and normalised", "IMPALA, Tuple of Discrete", "PPO, MultiBinary", "DQN, masked",
     "VDN, masked combinations",
 ]  # fmt: skip
-"""What each of these has, another case has, too."""
+"""Cases all of whose properties other cases have, too."""
 
 
 @pytest.mark.parametrize("name", at_night(PLANS, _AT_NIGHT))
@@ -151,7 +151,7 @@ def test_a_policy_becomes_a_file_that_acts_as_its_server(name: str, tmp_path: Pa
         text.partition(" ")[0] for text in exported.inputs
     ]
     assert [port.name for port in model.graph.output] == list(exported.outputs)
-    if name.startswith("VDN"):  # the caller pads, see docs/export.md
+    if name.startswith("VDN"):  # the caller has to pad observations, see docs/export.md
         return
     play_an_episode(plan, tmp_path / "saved", tmp_path / "out")
 
@@ -172,7 +172,7 @@ def one_available(agent: AgentPlan, t: int) -> tuple[Any, list[int]]:
 
 
 def play_an_episode(plan: ServerPlan, checkpoint: Path, folder: Path) -> None:
-    """Has what `load_policy` returns act on drawn observations: files and checkpoint alike."""
+    """Checks that `load_policy` of files and of the checkpoint act alike on random observations."""
     everybody, loaded = load_policy(folder), load_policy(checkpoint)
     assert everybody.keys() == loaded.keys() == plan.agents.keys()
     sees = plan.agents["a"].observation_space
@@ -189,13 +189,14 @@ def play_an_episode(plan: ServerPlan, checkpoint: Path, folder: Path) -> None:
         drawn.seed(0)
         for t in range(30):
             observation = drawn.sample()
-            if follows_masks:  # one action is available
+            if follows_masks:  # the mask allows one action of each choice
                 observation["action_mask"], only = one_available(agent, t)
-            if t == 3:  # others of its team act
+            if t == 3:  # only other members of its team act
                 for policy in (everybody[agent_id], loaded[agent_id]):
                     policy(observation, is_asked=False)
                 continue
-            if t < 3 and agent_id in drawing:  # which changes nothing that it remembers
+            # Asking for probabilities does not change the recurrent state.
+            if t < 3 and agent_id in drawing:
                 probabilities = loaded[agent_id].probabilities(observation)  # type: ignore[union-attr]
                 assert probabilities.sum() == pytest.approx(1.0)
                 assert not follows_masks or probabilities[only[0] - does.start] == 1.0
@@ -227,7 +228,8 @@ def test_deviations_are_those_that_training_draws_with(name: str, tmp_path: Path
 
 
 def says(parameter: torch.Tensor) -> torch.Tensor:
-    """Returns zero weights, or biases of -9 and 9 in turn: the network's output for any input."""
+    """Returns zero weights, or biases of -9 and 9 in turn, so that any input has the same
+    output."""
     if parameter.dim() > 1:
         return torch.zeros_like(parameter)
     return torch.tensor([-9.0, 9.0]).repeat(parameter.numel())[: parameter.numel()]
@@ -239,10 +241,11 @@ def says(parameter: torch.Tensor) -> torch.Tensor:
 def test_a_file_that_acts_in_another_way_is_not_kept(
     name: str, offs: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever weight of whichever layer is a little off; the file before goes, too."""
+    """A file with any weight of any layer a little off is removed, and so is the file from
+    before."""
     right: list[bytes] = []
     monkeypatch.setattr(door, "to_onnx", lambda *args: right.append(to_onnx(*args)) or right[0])
-    # No unit is dead, and no gate is shut.
+    # No unit is dead, and no gate is shut, so that every weight matters.
     saved = save(PLANS[name], tmp_path / "saved", lambda p: 0.25 * torch.rand_like(p))
     list(export_checkpoint(saved, tmp_path))
     model, rng = onnx.load_from_string(right[0]), np.random.default_rng(0)
@@ -265,8 +268,9 @@ def test_a_file_that_acts_in_another_way_is_not_kept(
         layer.CopyFrom(onnx.numpy_helper.from_array(whole, layer.name))
 
 
-def test_who_allows_for_lost_digits_finds_it_noted_in_the_file(tmp_path: Path) -> None:
-    """Numbers up to 255 leave float32 fewer of them."""
+def test_a_larger_tolerance_is_noted_in_the_file(tmp_path: Path) -> None:
+    """With inputs up to 255, float32 has fewer digits left, so that a policy needs a larger
+    tolerance."""
     saved = save(plan_of("PPO", Box((8,), "uint8"), Box((2,))), tmp_path / "saved")
     with pytest.raises(Differs, match=r"more than [\d.]+e-07"):
         list(export_checkpoint(saved, tmp_path, tolerance=1e-7))
@@ -276,10 +280,10 @@ def test_who_allows_for_lost_digits_finds_it_noted_in_the_file(tmp_path: Path) -
 
 
 class ActsItself(TorchRLModule, ValueFunctionAPI):
-    """Returns actions, and not what they are chosen by."""
+    """A module that returns actions, but not the inputs of their distribution."""
 
     def setup(self) -> None:
-        self.layer = torch.nn.Linear(1, 1)  # RLlib wants something to learn
+        self.layer = torch.nn.Linear(1, 1)  # RLlib requires a parameter to learn
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return {Columns.ACTIONS: torch.zeros(len(batch[Columns.OBS]), dtype=torch.int64)}
@@ -289,7 +293,7 @@ class ActsItself(TorchRLModule, ValueFunctionAPI):
 
 
 class LooksAtNumbers(ActsItself):
-    """Decides in Python, where torch cannot follow."""
+    """A module that decides in Python code, which torch cannot trace."""
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         best = int(batch[Columns.OBS].sum() > 0)
@@ -351,7 +355,7 @@ UNLIKE_SEEN = [Box((2,)), Box((3,))]
         "unlike actors", "two scales", "last actions by number",
     ],
 )  # fmt: skip
-def test_what_cannot_be_exported_is_refused_by_name(
+def test_policies_that_cannot_be_exported_are_refused_by_name(
     plan: ServerPlan, reason: str, tmp_path: Path
 ) -> None:
     with pytest.raises(CannotExport, match=re.escape(reason)) as refusal:
@@ -360,7 +364,7 @@ def test_what_cannot_be_exported_is_refused_by_name(
     assert not (tmp_path / FILE).exists()
 
 
-def test_a_checkpoint_of_plain_rllib_says_too_little(tmp_path: Path) -> None:
+def test_a_checkpoint_of_plain_rllib_is_refused(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     (saved / "learner_group").mkdir(parents=True)
     with pytest.raises(AlgorithmProblem, match=r"has no muxrl\.json, which says what"):

@@ -1,4 +1,4 @@
-"""Trainers of one's own become files by their ``network()``, or are refused with the reason."""
+"""Trainers of users are exported by their ``network()``, or refused with the reason."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Wide(Drawing):
 
 
 class Otherwise(Drawing):
-    """Its network is not what it acts by."""
+    """A trainer whose network does not choose its actions."""
 
     def act(self, rows: Any) -> Any:
         return super().act(rows).actions
@@ -76,7 +76,7 @@ PLANS = {
 
 @pytest.mark.parametrize("name", at_night(PLANS, ["SB3_DQN", "SB3_TD3", "RLLIB_DQN"]))
 def test_a_trainers_network_acts_as_the_trainer_does(name: str, tmp_path: Path) -> None:
-    """By night: other ways to the same two kinds of answer."""
+    """At night, more cases run, with other ways to the same two kinds of answer."""
     plan = PLANS[name]
     saved = save(plan, tmp_path / "saved", None)
     (exported,) = export_checkpoint(saved, tmp_path / "out")
@@ -94,7 +94,7 @@ def test_a_trainers_network_acts_as_the_trainer_does(name: str, tmp_path: Path) 
         ("Wide", "Linear returns [5] for an observation, and [3] is needed for Discrete(3)"),
     ],
 )
-def test_what_is_no_network_of_the_policy_is_refused(
+def test_a_network_that_is_not_the_policy_s_is_refused(
     name: str, reason: str, tmp_path: Path
 ) -> None:
     plan = plan_of(f"{__name__}:{name}", Box((2,)), Discrete(3), model={})

@@ -1,4 +1,4 @@
-"""Checkpoints of servers that have not learned: for what is done with a checkpoint."""
+"""Checkpoints of servers that have not learned."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def plan_of(
     rl_module: str = "",
     **fields: Any,
 ) -> ServerPlan:
-    """Returns a server for the agents a and b, who share the policy "both"."""
+    """Returns the plan of a server for the agents a and b, which share the policy "both"."""
     groups = {"team": ("a", "b")} if is_team else {}
     spaces = [each if isinstance(each, list) else [each, each] for each in (sees, acts)]
     return dataclasses.replace(
@@ -63,7 +63,7 @@ def far_from_zero(plan: ServerPlan) -> dict[str, Any]:
 
 
 def elsewhere(parameter: torch.Tensor) -> torch.Tensor:
-    """Returns weights far from their first."""
+    """Returns weights far from their initial values."""
     return parameter + 0.5 * torch.randn_like(parameter)
 
 
@@ -72,7 +72,7 @@ def save(
     folder: Path,
     put: Callable[[torch.Tensor], torch.Tensor] | None = elsewhere,
 ) -> Path:
-    """Writes the checkpoint of a server that has not learned, with weights where `put` has them."""
+    """Writes the checkpoint of a server that has not learned; `put` may change its weights."""
     policies: Any = make_policies(plan, pytest.fail)
     torch.manual_seed(0)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Policies that do not learn: their calls, their actions, and what is refused."""
+"""Policies that do not learn: how they are called, their actions, and which are refused."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make(plan: ServerPlan) -> FixedPolicies:
 
 
 def play(policies: FixedPolicies, observations: list[dict[str, Any]], **start: Any) -> list[Any]:
-    """Returns the actions of one episode, a dict for each step."""
+    """Plays an episode; returns its actions, a dict for each step."""
     steps = played(policies, uuid.uuid4().hex, observations, {"a": 1.0}, **start)
     return [step.answer().actions for step in steps]
 
@@ -57,7 +57,7 @@ def play(policies: FixedPolicies, observations: list[dict[str, Any]], **start: A
 
 
 def make_memory(agent_id: str, observation_space: Any, action_space: Any, seed: int) -> Any:
-    """Acts by the number of its own steps."""
+    """Makes a policy whose action is the number of its own steps so far."""
     assert isinstance(observation_space, gymnasium.spaces.Box)
     assert isinstance(action_space, gymnasium.spaces.Discrete)
     seen: list[Any] = []
@@ -78,7 +78,7 @@ def make_constant(
 def make_scribbler(
     agent_id: str, observation_space: Any, action_space: Any, seed: int, *, action: int
 ) -> Any:
-    """Writes into all that it is shown."""
+    """Makes a policy that writes into everything that it observes."""
 
     def act(observation: Any) -> int:
         observation["observation"] += 1.0
@@ -117,7 +117,7 @@ def scripted(name: str, acts: Space = FIVE, sees: Space = SEES, **kwargs: Any) -
 @pytest.mark.parametrize(
     ("acts", "num"), [(Discrete(3, start=4), 3), (MultiDiscrete((2, 3)), 6), (MultiBinary(2), 4)]
 )
-def test_random_covers_the_action_space(acts: Space, num: int) -> None:
+def test_random_draws_every_action(acts: Space, num: int) -> None:
     actions = play(make(plan("RANDOM", acts)), [{"a": SEEN}] * 400)
     assert len({tuple(np.ravel(one["a"])) for one in actions}) == num
 
@@ -217,7 +217,7 @@ def test_a_wrong_action_is_named(acts: Space, action: Any, reason: str) -> None:
 def test_a_policy_may_write_into_what_it_is_shown_and_the_mask_still_counts() -> None:
     sees = DictSpace({"observation": Box((2,)), "action_mask": Box((3,), "int8", 0, 1)})
     seen = {"observation": SEEN.copy(), "action_mask": np.array([1, 0, 1], np.int8)}
-    for part in seen.values():  # as what came in a message
+    for part in seen.values():  # read-only, as an array that came in a message
         part.flags.writeable = False
     policies = make(scripted("make_scribbler", Discrete(3), sees, action=2))
     assert play(policies, [{"a": seen}] * 2) == [{"a": 2}, {"a": 2}]
@@ -285,9 +285,7 @@ def test_unknown_settings_and_networks_are_refused(fixed: type[FixedAlgorithm]) 
         ({"checkpoint": "/no/such/folder"}, "no such folder"),
     ],
 )
-def test_frozen_refuses_folders_that_are_no_checkpoint(
-    settings: dict[str, Any], reason: str
-) -> None:
+def test_wrong_settings_of_frozen_are_refused(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(AlgorithmProblem) as refusal:
         configured("Frozen", settings)
     assert reason in str(refusal.value)
@@ -308,7 +306,7 @@ def test_fixed_policies_record_nothing_and_count_everything() -> None:
 
 
 @pytest.mark.parametrize("num_before", [0, 3])
-def test_a_fixed_policy_goes_on_with_the_actions_that_would_have_come(
+def test_a_resumed_fixed_policy_goes_on_with_the_actions_that_would_have_come(
     tmp_path: Path, num_before: int
 ) -> None:
     whole, first = make(plan("RANDOM", Discrete(3))), make(plan("RANDOM", Discrete(3)))
@@ -322,7 +320,7 @@ def test_a_fixed_policy_goes_on_with_the_actions_that_would_have_come(
     assert second.store.counts == whole.store.counts
 
 
-def test_a_fixed_policy_goes_on_with_its_own_checkpoint_only(tmp_path: Path) -> None:
+def test_a_fixed_policy_resumes_from_its_own_checkpoint_only(tmp_path: Path) -> None:
     make(plan("RANDOM", Discrete(3))).save(tmp_path / "saved")
     with pytest.raises(
         ServerProblem, match=r"cannot resume from .*action_space.* 3 in the checkpoint, 4 in"

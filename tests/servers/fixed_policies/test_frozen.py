@@ -66,8 +66,8 @@ def frozen_plan(plan: ServerPlan, path: Path, **settings: Any) -> ServerPlan:
 def actions(
     policies: Any, name: str, num: int = 3, *, at_once: bool = False, **start: Any
 ) -> list[Any]:
-    """Returns what is done in some episodes on scripted observations, one after another or all at
-    once."""
+    """Plays episodes on scripted observations, one after another or all at once; returns their
+    actions."""
     store, agents = policies.store, list(policies.store.plan.agents)
     found: list[Any] = [[] for _ in range(num)]
     together = [[*range(num)]] if at_once else [[i] for i in range(num)]
@@ -126,7 +126,7 @@ def test_a_frozen_server_acts_like_the_live_one(case: str, tmp_path: Path) -> No
     frozen = make_policies(frozen_plan(plan, path, should_explore=True), pytest.fail)
     explored = actions(frozen, "explored", mode="eval")
     assert explored != expected
-    assert actions(frozen, "again", mode="eval") != explored  # other random numbers
+    assert actions(frozen, "again", mode="eval") != explored  # with other random numbers
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused_before_serving(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_evaluation_leaves_weights_and_the_training_s_random_numbers_alone(case:
 
 
 def test_servers_of_one_process_draw_what_they_would_draw_alone(tmp_path: Path) -> None:
-    """`muxrl evaluate --explore` has all of them in threads of its own."""
+    """`muxrl evaluate --explore` runs all servers in threads of one process."""
     plan = untrained_plan("PPO", Box((2,)), Discrete(5))
     checkpoint = Checkpoint.open(save(plan, tmp_path))
 

@@ -1,4 +1,4 @@
-"""Nash weights and alpha-rank of games that a hand can solve."""
+"""Nash weights and alpha-rank of games that can be solved by hand."""
 
 from __future__ import annotations
 
@@ -49,22 +49,25 @@ def test_equal_policies_weigh_the_same() -> None:
     np.testing.assert_allclose(found[0], [1 / 6, 1 / 6, 1 / 3, 1 / 3], atol=1e-4)
 
 
-def test_a_better_seat_is_no_merit() -> None:
-    """The first role gets 1 more, whoever plays it; who plays as it or as the other are alike."""
+def test_a_role_that_is_paid_more_does_not_change_the_weights() -> None:
+    """A role that is paid 1 more, whoever plays it, leaves equally good policies at equal
+    weights."""
     payoffs = np.array([ROCK_PAPER_SCISSORS + 1, -ROCK_PAPER_SCISSORS - 1])
     found = MetaGame(payoffs, is_symmetric=True).weights(NASH)
     np.testing.assert_allclose(found[0], [1 / 3] * 3, atol=1e-6)
 
 
-def test_who_is_dominated_weighs_nothing() -> None:
-    """In alpha-rank as much as its noise: one is left for the worse once in a thousand times."""
+def test_a_dominated_policy_weighs_nothing() -> None:
+    """Alpha-rank weighs a dominated policy by its noise: once in a thousand times it replaces the
+    better one."""
     game = of_zero_sum([[0, 1], [-1, 0]], is_symmetric=True)
     np.testing.assert_array_equal(game.weights(NASH)[0], [1, 0])
     np.testing.assert_allclose(game.weights(ALPHA_RANK)[0], [0.999, 0.001])
 
 
-def test_of_general_sum_there_is_alpha_rank_alone() -> None:
-    """The prisoners' dilemma: to defect, second, is better whatever the other does."""
+def test_a_game_of_general_sum_has_alpha_rank_and_no_nash_weights() -> None:
+    """In the prisoners' dilemma the second policy, to defect, is better whatever the other player
+    does."""
     first = np.array([[3.0, 0.0], [5.0, 1.0]])
     for is_symmetric in (True, False):
         game = MetaGame(np.array([first, first.T]), is_symmetric=is_symmetric)
@@ -81,7 +84,7 @@ def test_alpha_rank_of_a_single_policy(shape: tuple[int, int]) -> None:
     np.testing.assert_allclose(found[1], np.full(shape[1], 1 / shape[1]))
 
 
-def test_too_many_pairs_and_a_missing_package_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_pairs_and_a_missing_package_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     large = of_zero_sum(np.zeros((40, 40)))
     assert large.weights(ALPHA_RANK) == (
         "more than 1,000 pairs would take too long; use fewer (in a league: opponents.last)"

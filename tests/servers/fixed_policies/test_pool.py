@@ -1,4 +1,4 @@
-"""A pool: who is drawn, by which law, what is refused, and how it goes on."""
+"""A pool: which member is drawn for an episode, what is refused, and how a pool resumes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def pool_of(plan: ServerPlan) -> tuple[PoolPolicies, Pool]:
 
 
 def play(policies: PoolPolicies, e: str, reward: float = 0.0, **start: Any) -> tuple[str, int]:
-    """Returns who played, and what agent "a" did."""
+    """Plays an episode of one step; returns the member that played, and the action of agent "a"."""
     started = policies.store.accept(StartEpisode(e, **start), 0.0)
     assert isinstance(started, Started)
     pending = policies.store.accept(Step(e, 0, {"a": SEEN, "b": SEEN}), 0.0)
@@ -69,12 +69,12 @@ def play(policies: PoolPolicies, e: str, reward: float = 0.0, **start: Any) -> t
 # --- the law --------------------------------------------------------------------------------
 
 
-def test_the_draw_is_a_law_of_seed_and_episode() -> None:
+def test_the_seed_and_the_episode_alone_decide_on_the_member() -> None:
     first, again = pool_of(pool_plan())[0], pool_of(pool_plan())[0]
     other = pool_of(dataclasses.replace(pool_plan(), seed=8))[0]
     drawn = [[play(p, f"e{i}")[0] for i in range(60)] for p in (first, again, other)]
     assert drawn[0] == drawn[1] != drawn[2]
-    # Nor does it matter what came before.
+    # The episodes before do not matter.
     assert play(pool_of(pool_plan())[0], "e59")[0] == drawn[0][59]
 
 
@@ -94,7 +94,7 @@ def test_members_are_drawn_by_their_weights() -> None:
     played = [play(policies, f"e{i}") for i in range(1_200)]
     assert {f"always_{action}" == member for member, action in played} == {True}
     counts = Counter(action for _, action in played)
-    for action in (1, 2, 3):  # five deviations
+    for action in (1, 2, 3):  # within five deviations
         share = action / 6
         assert abs(counts[action] / 1_200 - share) < 5 * (share * (1 - share) / 1_200) ** 0.5
 
@@ -110,7 +110,7 @@ def test_members_are_drawn_by_their_weights() -> None:
 )
 def test_weights_of_an_entry(draw: Any, weights: list[float]) -> None:
     assert weigh(6.0, [0.0, 0.5, 1.0], draw) == pytest.approx(weights, abs=0.0021)
-    assert min(weigh(6.0, [0.0, 0.5, 1.0], draw)) > 0  # nobody is never met again
+    assert min(weigh(6.0, [0.0, 0.5, 1.0], draw)) > 0  # every member is met again some time
 
 
 # --- win rates ------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_a_win_rate_is_a_running_mean_that_forgets() -> None:
     assert result.beaten > 0.99
     for _ in range(100):
         result.add({"a": 3.0}, 0.0)
-    assert 0.3 < result.beaten < 0.45  # e^-1 of what was
+    assert 0.3 < result.beaten < 0.45  # e^-1 of the rate before
 
 
 def test_a_win_is_by_the_sum_and_a_return_a_mean_over_agents() -> None:
@@ -136,7 +136,7 @@ def test_a_win_is_by_the_sum_and_a_return_a_mean_over_agents() -> None:
     assert (result.beaten, result.mean_return) == (0.25, 0.75)
 
 
-def test_whoever_is_not_beaten_is_met_more_often() -> None:
+def test_a_member_that_is_not_beaten_is_met_more_often() -> None:
     policies, pool = pool_of(
         pool_plan(draw="hard", members={"weak": always(1), "strong": always(2)}, win_above=0.5)
     )
@@ -147,14 +147,14 @@ def test_whoever_is_not_beaten_is_met_more_often() -> None:
     assert pool.results["strong"].beaten < 0.1 < 0.9 < pool.results["weak"].beaten
     training = Counter(play(policies, f"t{i}")[0] for i in range(200))
     assert training["strong"] > 4 * training["weak"]
-    # Evaluations go by weights, and change nothing.
+    # Evaluations draw by weights, and do not change the win rates.
     before = {name: vars(result).copy() for name, result in pool.results.items()}
     measured = Counter(play(policies, f"m{i}", mode="eval")[0] for i in range(200))
     assert 70 < measured["strong"] < 130
     assert {name: vars(result) for name, result in pool.results.items()} == before
 
 
-def test_it_goes_on_with_the_same_rates(tmp_path: Path) -> None:
+def test_a_resumed_pool_has_the_same_win_rates(tmp_path: Path) -> None:
     given = pool_plan(draw="even", members={"a": always(1), "chance": {"algorithm": "random"}})
     policies, pool = pool_of(given)
     for i in range(20):
@@ -206,7 +206,7 @@ def test_it_goes_on_with_the_same_rates(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_settings_that_make_no_sense(settings: dict[str, Any], story: str) -> None:
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], story: str) -> None:
     with pytest.raises(AlgorithmProblem, match="POOL") as refusal:
         PoolAlgorithm(settings, {})
     assert story in str(refusal.value)
@@ -240,7 +240,7 @@ def members_of(pool: Pool) -> list[str]:
 
 
 def certain(live: LiveCheckpoint, action: int) -> LiveCheckpoint:
-    """Returns weights with which one action is all but certain."""
+    """Returns the checkpoint with weights for which one action is all but certain."""
     weights = from_plain(live.weights["default"])
     (bias,) = (one for one in weights.values() if one.shape == (5,))
     bias[:] = 0.0
@@ -275,7 +275,7 @@ def test_the_newest_weights_act_and_stand_for_snapshots_until_there_are_some(
     assert {member for member, _ in played} == {"now", "past@200", "past@300"}
     assert {action for member, action in played if member == "now"} == {1}
 
-    # It goes on with the same members, once the run has brought them, and their rates.
+    # A resumed pool has the same members, once the run has sent them, and the same rates.
     policies.save(tmp_path / "pool")
     again, resumed_pool = pool_of(resumed(given, tmp_path / "pool"))
     assert members_of(resumed_pool) == []
@@ -326,7 +326,7 @@ def test_live_weights_act_as_a_checkpoint_of_the_same_moment(
     frozen = seating.with_groups(dataclasses.replace(frozen, groups=groups))
     pool = pool_plan(members={"now": {"live": "main"}}, should_explore=False)
     policies, _ = pool_of(dataclasses.replace(pool, groups=groups))
-    for _ in range(2):  # the second time into what is there
+    for _ in range(2):  # the second time replaces the weights of the existing member
         policies.sync("main", {}, learner.live())
     rng = np.random.default_rng(0)
     observations = [{a: rng.normal(size=2).astype(np.float32) for a in "ab"} for _ in range(12)]
@@ -350,7 +350,8 @@ SB3 = {"batch_env_steps": 8, "total_timesteps": 100}
 def test_weights_of_trainers_of_one_s_own_are_followed_and_frozen(
     algorithm: str, settings: dict[str, Any], rllib: None, tmp_path: Path
 ) -> None:
-    """Live, and as snapshots; statistics of observations come with them."""
+    """Weights are followed as live weights and as snapshots, with the statistics of
+    observations."""
     given = {"algorithm": algorithm, "settings": settings, "normalize_observations": True}
     own = make_plan(acts=FIVE, server_id="main", **given)
     learner: Any = make_policies(own, pytest.fail)
@@ -365,7 +366,7 @@ def test_weights_of_trainers_of_one_s_own_are_followed_and_frozen(
         if "num_updates" in weights:
             weights["num_updates"] = number
         for bias in [one for one in weights.values() if np.shape(one) == (5,)]:
-            bias[number] += 50 * (number + 1)  # whatever it observes
+            bias[number] += 50 * (number + 1)  # the likeliest action, whatever it observes
         trainer.set_weights(weights)
         learner.acting.publish()
         count(learner._normalization.observing, {"a": np.full(2, number + 7.0)})
@@ -384,7 +385,8 @@ def test_weights_of_trainers_of_one_s_own_are_followed_and_frozen(
 
 
 def test_a_member_that_acts_for_training_does_not_train(rllib: None) -> None:
-    """Stable-Baselines3's DQN explores less the more it acts; a live one as much as its server."""
+    """Stable-Baselines3's DQN explores less the more it acts; as a member it explores like its
+    server."""
     own = make_plan(acts=FIVE, algorithm="SB3_DQN", server_id="main", settings=SB3)
     learner: Any = make_policies(own, pytest.fail)
     trainer = learner.acting.learners["default"]

@@ -32,11 +32,11 @@ from muxrl.servers.server import make_policies
 
 MASKED = DictSpace({"seen": Box((2,)), "action_mask": Box((5,), "int8", 0.0, 1.0)})
 is_weary: list[bool] = []
-"""Whether policies of `make_weary` fail: if there is something in it."""
+"""Policies of `make_weary` fail while it is not empty."""
 
 
 def make_masked(agent_id: str, observation_space: Any, action_space: Any, seed: int) -> Any:
-    """Takes an available action by its own count of steps, and its seed."""
+    """Makes a policy that takes an available action by its count of steps and its seed."""
     count = iter(range(10**6))
 
     def act(observation: Any) -> int:
@@ -52,7 +52,7 @@ def make_weary(*args: Any) -> Any:
 
 
 def make_echo(agent_id: str, observation_space: Any, action_space: Any, seed: int) -> Any:
-    """Acts as it observes; each value is as in a step that came alone."""
+    """Makes a policy whose action is its observation, with the types of a step that came alone."""
 
     def act(observation: Any) -> Any:
         assert observation_space.contains(observation), observation
@@ -62,7 +62,7 @@ def make_echo(agent_id: str, observation_space: Any, action_space: Any, seed: in
 
 
 class Client:
-    """Tells a server of steps as they come, in rows, or one by one."""
+    """Sends a server the steps of messages as they are, or unpacks rows to send them one by one."""
 
     def __init__(self, given: ServerPlan, *, in_rows: bool) -> None:
         self.policies: Any = make(given)
@@ -73,7 +73,7 @@ class Client:
         self.num_in_rows = 0
 
     def tell(self, items: list[Any]) -> list[Any]:
-        """Returns what each row is answered."""
+        """Sends the items of a message; returns the replies, one for each row."""
         told = items if self.in_rows else unpacked(self.agents, items)
         replies: list[Any] = []
         for frame in [told] if self.in_rows else [[one] for one in told]:
@@ -85,7 +85,8 @@ class Client:
 
 
 def frames(given: ServerPlan, num: int) -> Iterator[list[Any]]:
-    """Returns so many messages, in rows and one by one, of episodes of several lengths."""
+    """Yields so many messages, with steps in rows and one by one, of episodes of several
+    lengths."""
     return Talk(given, 0, num, logs_actions=False).frames()
 
 
@@ -104,7 +105,8 @@ def lockstep(given: ServerPlan, t: int) -> list[Any]:
 
 
 def play(clients: list[Client], messages: Iterable[list[Any]]) -> list[dict[str, Any]]:
-    """Returns who plays, and what agents do, by episode, once it is known to be the same."""
+    """Sends all clients the same messages; returns members and actions by episode, if all got the
+    same."""
     found: list[dict[str, Any]] = []
     for items in messages:
         of_clients = []
@@ -155,7 +157,8 @@ def test_plain_policies_act_in_rows_as_one_by_one(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def learners(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Returns three checkpoints, the third of which normalises, and who has saved the first."""
+    """Returns three checkpoints and the live weights of the first; the third normalises
+    observations."""
     folder = tmp_path_factory.mktemp("members")
     found = []
     for seed in range(3):
@@ -192,7 +195,7 @@ def test_members_of_all_kinds_act_in_rows_as_one_by_one(learners: Any) -> None:
         client.policies.sync("main", {100: checkpoints[0]}, live)
     found = []
     for turn, items in enumerate(frames(given, 120)):
-        if turn == 60:  # in the middle of episodes, also of members that go
+        if turn == 60:  # in the middle of episodes, also of members that are replaced
             newer = certain(live, 2)
             for client in clients:
                 client.policies.sync("main", {200: checkpoints[1]}, newer)
@@ -226,7 +229,7 @@ def test_newer_weights_act_in_rows_at_once(learners: Any) -> None:
                     assert answer.actions[agent_id] == action
 
 
-def test_a_message_to_several_members_that_comes_again() -> None:
+def test_a_repeated_message_to_several_members_gets_the_same_answer() -> None:
     scripts = {name: {"algorithm": "SCRIPTED", "policy": f"{__name__}:make_{name}"}
                for name in ("weary", "masked")}  # fmt: skip
     client = Client(plan("POOL", FIVE, MASKED, members=scripts), in_rows=True)

@@ -1,4 +1,4 @@
-"""What critics of loaded policies say, of weights with which it is known."""
+"""The critic values of loaded policies, whose weights make them known."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def constant(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def counting(parameter: torch.Tensor) -> torch.Tensor:
-    """Biases 1, 2, 3, ... alone: a network says so of whatever it sees."""
+    """Returns biases 1, 2, 3, ... and zero weights: any input has these outputs."""
     if parameter.dim() > 1:
         return torch.zeros_like(parameter)
     return torch.arange(1.0, 1 + parameter.numel()).reshape(parameter.shape)
 
 
 def critic(*inputs: float) -> float:
-    """Returns what a critic with eight hidden units says, if all its numbers are `C`."""
+    """Returns the value of a critic with eight hidden units, all of whose numbers are `C`."""
     return 8 * C * float(np.tanh(C * sum(inputs) + C)) + C
 
 
@@ -49,7 +49,7 @@ def load(plan: ServerPlan, folder: Path, put: Any = constant) -> LoadedPolicy:
 
 
 @pytest.mark.parametrize("algorithm", ["PPO", "A2C", "IMPALA", "APPO"])
-def test_a_critic_of_values_says_them(tmp_path: Path, algorithm: str) -> None:
+def test_the_value_is_the_critic_s(tmp_path: Path, algorithm: str) -> None:
     policy = load(plan_of(algorithm, SEES, THREE), tmp_path)
     assert policy.value(SEEN) == pytest.approx(critic(0.5, -1.5), rel=1e-6)
     seen = {"action_mask": np.array([1, 0, 1], np.int8), "seen": SEEN}
@@ -98,7 +98,7 @@ def test_a_recurrent_critic_goes_on_with_the_episode(tmp_path: Path) -> None:
     model = {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 8}
     policy = load(plan_of("PPO", SEES, THREE, model=model), tmp_path)
     first = policy.value(SEEN)
-    assert policy.value(SEEN) == first  # it does not act
+    assert policy.value(SEEN) == first  # asking for a value is no action
     policy(SEEN)
     assert policy.value(SEEN) > first
     policy.reset()
@@ -124,29 +124,31 @@ def test_a_central_critic_reads_the_global_state(tmp_path: Path) -> None:
     plan = central("MAPPO", state_size=3)
     policy = load(plan, tmp_path)
     state = np.array([1.0, 2.0, 3.0])
-    # It also reads which of the two it is, and its own observation.
+    # The critic also reads the agent's id and its own observation.
     assert policy.value(SEEN, state) == pytest.approx(critic(6, 1, -1), rel=1e-6)
     for wrong, text in ((None, "not nothing"), (state[:2], r"not ndarray of \(2,\)")):
         with pytest.raises(AlgorithmProblem, match=rf"'a' also reads the global state, .*{text}"):
             policy.value(SEEN, wrong)
-    assert policy(SEEN) == 0  # without any
+    assert policy(SEEN) == 0  # to act, it needs no state
 
 
 @pytest.mark.parametrize("algorithm", ["MAPPO", "HAPPO"])
 @pytest.mark.parametrize("late", ["refuse", "allow"])
-def test_or_what_the_team_observes(tmp_path: Path, algorithm: str, late: Any) -> None:
+def test_without_a_global_state_a_central_critic_reads_what_the_team_observes(
+    tmp_path: Path, algorithm: str, late: Any
+) -> None:
     plan = central(algorithm, late_members=late)
     policy = load(plan, tmp_path)
     with pytest.raises(AlgorithmProblem, match=r"'a' also reads what b observe, .*not nothing"):
         policy.value(SEEN)
     with pytest.raises(AlgorithmProblem, match=r"what b observe, .*not dict"):
         policy.value(SEEN, {"c": SEEN})
-    own = 1, -1  # its id, and what it observes once more
+    own = 1, -1  # its id, and once more its own observation
     assert policy.value(SEEN, {"b": 3 * SEEN}) == pytest.approx(critic(-1, -3, *own), rel=1e-6)
     assert policy.value(SEEN, {}) == pytest.approx(critic(-1, *own), rel=1e-6)
 
 
-def test_or_the_state_that_it_observes_itself(tmp_path: Path) -> None:
+def test_a_central_critic_reads_the_state_among_the_observations(tmp_path: Path) -> None:
     policy = load(central("MAPPO", DictSpace({"own": SEES, "state": Box((3,))})), tmp_path)
     seen = {"own": SEEN, "state": np.array([1.0, 2.0, 3.0], np.float32)}
     assert policy.value(seen) == pytest.approx(critic(6, 1, -1), rel=1e-6)
@@ -172,7 +174,7 @@ def test_a_recurrent_central_critic_values_the_first_step_alone(tmp_path: Path) 
     ],
     ids=lambda plan: plan.algorithm,
 )  # fmt: skip
-def test_where_nothing_values_what_an_agent_observes_it_is_said(
+def test_algorithms_without_a_value_of_observations_are_refused(
     tmp_path: Path, plan: ServerPlan
 ) -> None:
     why = "no critic can value the observations of agent 'a'; critics of A2C, .*MAPPO, PPO, SAC can"

@@ -1,4 +1,4 @@
-"""Prometheus's text: its own parser reads back what was written."""
+"""Prometheus's own parser reads the metrics text back as it was written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_every_name_and_number_comes_back(server_id: str, label: str, value: flo
     assert sample.value == value or (math.isnan(sample.value) and math.isnan(value))
 
 
-def test_what_is_unknown_is_left_out() -> None:
+def test_unknown_metrics_are_left_out() -> None:
     families = [gauge("lag", "Lag.", None), counter("steps_total", "Steps.", 3)]
     lag, steps = text_string_to_metric_families(exposition(families, "ppo"))
     assert lag.samples == []

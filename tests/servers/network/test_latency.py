@@ -1,4 +1,4 @@
-"""Counts over fixed bounds, and the quantiles that can be told from them."""
+"""Counts in buckets with fixed bounds, and the quantiles that are computed from them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def test_a_quantile_is_in_the_bucket_of_the_true_one(times: list[float], share: 
     assert 1 / 1.7 < found / true < 1.7
 
 
-def test_what_lies_in_a_bucket_lies_evenly_in_it() -> None:
+def test_times_are_taken_to_be_even_within_a_bucket() -> None:
     counts = counted([0.0016] * 4).counts
     assert quantile(counts, 0.5) == pytest.approx(0.00175)
     assert quantile(counts, 1.0) == pytest.approx(0.002)
 
 
-def test_the_longest_and_nothing() -> None:
+def test_the_quantiles_of_the_longest_times_and_of_none() -> None:
     assert quantile(counted([1e4]).counts, 0.5) == BOUNDS_S[-1]
     assert quantile(counted([]).counts, 0.5) is None

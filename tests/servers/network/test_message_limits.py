@@ -1,4 +1,4 @@
-"""Messages with more in them than a server can read in good time are refused unread."""
+"""Messages that would take a server too long to read are refused before they are decoded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def image() -> np.ndarray:
 
 @pytest.fixture
 def unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing may be made of a message in this test."""
+    """Makes decoding a message an error."""
 
     def read(*args: Any) -> Any:
         raise AssertionError("it was read")
@@ -51,7 +51,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def step_of(value: bytes, field: str = "observations", agent: str = "a0") -> bytes:
-    """Returns a msgpack frame with one step that has this value in it."""
+    """Returns a msgpack frame of one step with this value in one of its fields."""
     step = {"type": "step", "episode_id": "e", "t": 0, field: {agent: msgspec.Raw(value)}}
     return msgspec.msgpack.encode({"items": [step]})
 
@@ -88,7 +88,7 @@ def test_msgpack_that_is_not_arrays_is_refused(space: Space, value: bytes, field
      step_of(map_of(2, b"\xa3own" + EMPTY_LISTS + b"\xa4seen\x90"))],
     ids=["no batch", "no items", "cut short", "in a dict"],
 )  # fmt: skip
-def test_so_it_is_wherever_it_stands(message: bytes) -> None:
+def test_msgpack_that_is_not_arrays_is_refused_wherever_it_stands(message: bytes) -> None:
     with pytest.raises(MessageTooLarge):
         limits(NESTED).read(message)
 
@@ -154,13 +154,13 @@ def test_rows_count_as_the_items_that_they_are() -> None:
         takes.read(encode(Batch([rows])))
 
 
-def test_steps_that_were_played_elsewhere_have_a_number_of_their_own() -> None:
-    """The limit is higher than that of items, since a client sends many played steps at once."""
+def test_played_steps_have_a_limit_of_their_own() -> None:
+    """The limit of played steps is higher than that of items, since a client sends many at once."""
     takes = limits()
     takes._takes_rows = True
     played = {"t": np.zeros(99, np.int64), "observations": [], "weights_seq_no": 0}
     rows: list[Any] = [PlayedRows(episode_ids=["e"] * 99, **played)] * 101
-    assert len(takes.read(encode(Batch(rows)))) == 101  # 9,999
+    assert len(takes.read(encode(Batch(rows)))) == 101  # 9,999 steps
     rows.append(PlayedSteps("e", 0, [Step("e", 0, {}), Step("e", 1, {})]))
     with pytest.raises(
         MessageTooLarge, match="10001 steps that a client played, over the limit of 10"
@@ -168,7 +168,7 @@ def test_steps_that_were_played_elsewhere_have_a_number_of_their_own() -> None:
         takes.read(encode(Batch(rows)))
 
 
-def test_the_collector_is_on_again_whatever_came() -> None:
+def test_the_garbage_collector_is_on_again_after_any_message() -> None:
     with pytest.raises(MalformedMessage):
         limits().read(b"\xc1" * 100_000)
     with pytest.raises(MalformedMessage):

@@ -1,4 +1,4 @@
-"""The OpenAPI document: valid, committed as it is generated, and the same protocol as the page."""
+"""The OpenAPI document is valid, committed as generated, and describes the protocol of the page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rows(heading: str) -> list[list[str]]:
     return [row.split(" | ") for row in re.findall(r"^\| (.+) \|$", section, re.MULTILINE)][1:]
 
 
-def test_it_is_openapi(document: dict[str, Any]) -> None:
+def test_the_document_is_valid_openapi(document: dict[str, Any]) -> None:
     validate(document)
 
 
@@ -36,7 +36,7 @@ def test_the_committed_file_is_the_generated_one(document: dict[str, Any]) -> No
     assert committed == document, "run `make docs`"
 
 
-def test_it_has_the_endpoints_of_the_page(document: dict[str, Any]) -> None:
+def test_the_document_has_the_endpoints_of_the_page(document: dict[str, Any]) -> None:
     on_the_page = {row[0].strip("`").replace("ID", "{episode_id}") for row in rows("Endpoints")}
     in_the_file = {
         f"{method.upper()} {path}" for path, item in document["paths"].items() for method in item
@@ -44,7 +44,7 @@ def test_it_has_the_endpoints_of_the_page(document: dict[str, Any]) -> None:
     assert in_the_file == on_the_page
 
 
-def test_it_has_the_codes_of_the_page(document: dict[str, Any]) -> None:
+def test_the_document_has_the_codes_of_the_page(document: dict[str, Any]) -> None:
     on_the_page = {code for row in rows("Refusals") for code in row[0].split(", ")}
     assert document["components"]["responses"].keys() == on_the_page
 

@@ -1,4 +1,4 @@
-"""Refusals are all counted, and told in the log without flooding it."""
+"""All refusals are counted, and logged without flooding the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muxrl.servers.network.front import Refusals
 from muxrl.servers.trainers.interface import Rows
 
 
-def test_each_code_is_told_at_once_and_then_every_ten_seconds(
+def test_each_code_is_logged_at_once_and_then_every_ten_seconds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     refusals = Refusals()
@@ -43,7 +43,7 @@ def test_an_error_of_the_server_itself_has_its_traceback_as_often(
 
 
 @pytest.mark.parametrize("story", ["agent 'a\n2026 ERROR all is lost'", "\x1b[2J", "x" * 10_000])
-def test_what_a_client_sends_stays_in_its_line(
+def test_text_from_a_client_stays_in_one_line_of_the_log(
     story: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     Refusals().add(422, story, 0.0)
@@ -52,7 +52,7 @@ def test_what_a_client_sends_stays_in_its_line(
     assert len(line) < 2_100
 
 
-def test_a_running_server_tells_its_log_what_its_client_was_told(
+def test_a_running_server_logs_what_it_answered_its_client(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with running(make_plan("RANDOM", SEES)) as server:
@@ -76,7 +76,7 @@ post = functools.partial(requests.post, headers=BEARER, timeout=9)
 
 
 class Sulking(Echo):
-    """Does not act while told so."""
+    """A trainer that raises instead of acting while `is_sulking`."""
 
     is_sulking = False
 
@@ -86,7 +86,7 @@ class Sulking(Echo):
         return super().act(rows)
 
 
-def test_health_fails_while_work_does(
+def test_health_fails_while_acting_fails(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     plan = make_plan(f"{__name__}:Sulking", {"a": SEES["a"]}, server_id="s", token=TOKEN)
@@ -116,8 +116,8 @@ def test_health_fails_while_work_does(
     assert len([record for record in caplog.records if record.exc_info]) == 1
 
 
-def test_what_fails_outside_of_any_item_is_answered() -> None:
-    """A `StopIteration` among it, which no future takes."""
+def test_a_request_that_raises_outside_of_any_item_is_answered() -> None:
+    """A `StopIteration` is answered, too, although no future can hold one."""
     with running(make_plan("RANDOM", SEES, token=TOKEN)) as server:
         server.answer_run({"report": lambda asked: next(iter(())), "finish": lambda asked: 1 / 0})
         for name, error in (("report", "StopIteration"), ("finish", "division by zero")):

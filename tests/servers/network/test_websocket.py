@@ -1,4 +1,5 @@
-"""The server's WebSocket without a network: `websockets`' client half talks to it in memory."""
+"""The server's WebSocket without a network: the client half of `websockets` talks to it in
+memory."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ MAX_BYTES = 1000
 
 
 class Alarms:
-    """Stands for the event loop: what it is to call later is called when a test says so."""
+    """Stands for the event loop's timers: a test makes them ring."""
 
     def __init__(self) -> None:
         self.set: list[Any] = []
@@ -55,7 +56,7 @@ def alarms(monkeypatch: pytest.MonkeyPatch) -> Alarms:
 
 
 class HoldingApp(Front):
-    """Answers when told to, or at once."""
+    """An app that holds its answers until a test lets them go, or answers at once."""
 
     def __init__(self, *, holds: bool) -> None:
         spec = ServerSpec(1, "held", "PPO", {}, max_episodes=8, max_message_bytes=MAX_BYTES)
@@ -68,7 +69,7 @@ class HoldingApp(Front):
         self._holds = holds
 
     def status(self) -> Status:
-        raise NotImplementedError  # nobody asks
+        raise NotImplementedError  # nobody asks for the status here
 
     def answer(self, items: list[AnyItem], reply: Answered, *, is_alone: bool) -> None:
         if self.is_broken:
@@ -88,7 +89,7 @@ class HoldingApp(Front):
 
 
 class Wire(asyncio.Transport):
-    """What the server writes, kept."""
+    """A transport that keeps what the server writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +138,7 @@ class Talk:
         self.hear()
 
     def carry(self) -> None:
-        """Takes to the server all that the client has to send, in one piece."""
+        """Sends the server all that the client has written, in one piece."""
         self.server.data_received(b"".join(self.client.data_to_send()))
 
     def tell(self, *episode_ids: str) -> None:
@@ -146,7 +147,7 @@ class Talk:
         self.carry()
 
     def say(self, *episode_ids: str) -> None:
-        """Puts one message into the client's mouth."""
+        """Has the client write one message, which `carry` sends."""
         batch = Batch([AbortEpisode(episode_id) for episode_id in episode_ids])
         if self.is_text:
             self.client.send_text(encode_json(batch))
@@ -161,13 +162,13 @@ class Talk:
         return [event for event in self.client.events_received() if isinstance(event, Frame)]
 
     def closed_with(self) -> Any:
-        """The frame with which the server has closed the connection."""
+        """Returns the frame with which the server has closed the connection."""
         self.hear()
         assert self.client.close_rcvd is not None
         return self.client.close_rcvd
 
     def answers(self) -> list[list[str]]:
-        """The episodes in each answer."""
+        """Returns the episodes in each answer."""
         return [[r.episode_id for r in replies(frame)] for frame in self.hear()]
 
 
@@ -247,7 +248,8 @@ def test_a_message_in_fragments_with_a_ping_in_between() -> None:
 @pytest.mark.parametrize("whole", [0, 2], ids=["the first", "after whole ones"])
 @pytest.mark.parametrize("is_last", [True, False], ids=["half a frame", "half a message"])
 def test_half_a_message_is_given_up(alarms: Alarms, is_last: bool, whole: int) -> None:
-    """As half a request: its connection would be held for ever."""
+    """A message that is not completed in time is given up, or it would hold its connection for
+    ever."""
     app = HoldingApp(holds=True)
     talk = Talk(app)
     for _ in range(whole):
@@ -268,7 +270,7 @@ def test_half_a_message_is_given_up(alarms: Alarms, is_last: bool, whole: int) -
     assert not talk.connections
 
 
-def test_what_is_complete_sets_no_deadline(alarms: Alarms) -> None:
+def test_a_complete_message_sets_no_deadline(alarms: Alarms) -> None:
     talk = Talk(HoldingApp(holds=False))
     for _ in range(3):
         talk.say("a")
@@ -290,7 +292,7 @@ def test_a_client_that_does_not_read_is_not_answered_any_more() -> None:
     assert talk.wire.reads
 
 
-def test_what_is_malformed_is_refused_and_the_connection_goes_on() -> None:
+def test_a_malformed_message_is_refused_and_the_connection_goes_on() -> None:
     app = HoldingApp(holds=False)
     talk = Talk(app)
     talk.client.send_binary(b"\xc1")
@@ -320,7 +322,7 @@ def test_a_breach_of_the_protocol_ends_the_connection(
 @pytest.mark.parametrize(
     ("path", "token", "code"), [("/v1/ws", "wrong", 401), ("/v2/ws", "key", 404)]
 )
-def test_who_is_not_let_in_is_told_why(path: str, token: str, code: int) -> None:
+def test_a_refused_handshake_has_the_reason(path: str, token: str, code: int) -> None:
     app = HoldingApp(holds=False)
     talk = Talk(app, path=path, token=token)
     assert isinstance(talk.client.handshake_exc, InvalidStatus)
@@ -332,7 +334,7 @@ def test_who_is_not_let_in_is_told_why(path: str, token: str, code: int) -> None
 
 
 @pytest.mark.parametrize("says_goodbye", [True, False])
-def test_whoever_has_gone_gets_no_answer(says_goodbye: bool) -> None:
+def test_a_client_that_has_gone_gets_no_answer(says_goodbye: bool) -> None:
     app = HoldingApp(holds=True)
     talk = Talk(app)
     talk.say("a")
@@ -371,7 +373,8 @@ def test_an_app_that_raises_ends_the_connection(caplog: pytest.LogCaptureFixture
     talk.server.pause_writing()
     talk.tell("a")
     app.is_broken = True
-    talk.server.resume_writing()  # no read, whose errors the event loop would end it for
+    # Raises outside of a read: for an error in a read the event loop would end the connection.
+    talk.server.resume_writing()
     check_that_it_broke_off(talk)
     assert "ArithmeticError: no such luck" in caplog.text
 
@@ -418,7 +421,7 @@ def test_a_flood_of_frames_that_are_no_messages_ends_the_connection(
     parsed: list[bytes] = []
     monkeypatch.setattr(talk.server, "_feed", parsed.append)
     talk.carry()
-    assert len(parsed) <= 2_000  # it works on no more of them than it allows
+    assert len(parsed) <= 2_000  # it parses no more of them than it allows
     assert talk.closed_with().code == 1008
     assert "2000 pings, pongs and short fragments" in talk.client.close_rcvd.reason
     assert talk.wire.closed
@@ -437,7 +440,7 @@ def test_a_frame_is_alone_while_there_is_one_connection() -> None:
     assert app.were_alone == [True, False, True]
 
 
-def test_a_server_that_stops_says_so() -> None:
+def test_a_server_that_stops_closes_with_the_reason() -> None:
     talk = Talk(HoldingApp(holds=False))
     talk.server.shutdown()
     assert talk.closed_with().code == 1012

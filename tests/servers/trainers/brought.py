@@ -1,4 +1,4 @@
-"""Trainers of one's own: a right one, and what can be wrong with one."""
+"""Trainers as users write them: a right one, and some in which one thing is different or wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from muxrl.servers.trainers.interface import Acted
 
 
 class Counting:
-    """Acts the number of updates, modulo the actions; counts what it is given to learn."""
+    """Takes the number of its updates as action, modulo the actions; counts what it gets to
+    learn."""
 
     learns_from = "newest"
     batch_env_steps = 4
@@ -50,7 +51,7 @@ class Counting:
 
 
 class Blocking(Counting):
-    """Learns for as long as `may_end` is not set."""
+    """Learns until `may_end` is set."""
 
     learns_from = "replay"
     may_end = threading.Event()
@@ -61,7 +62,7 @@ class Blocking(Counting):
 
 
 class Remembering(Counting):
-    """Keeps how often an agent has acted in arrays."""
+    """Keeps in arrays how often an agent has acted."""
 
     remembers = "num"
 
@@ -80,7 +81,7 @@ class RemembersAnother(Remembering):
 
 
 class Telling(Counting):
-    """Remembers nothing, and tells of what it would do."""
+    """Has no recurrent state, and returns probabilities and values."""
 
     told = (0.5, 0.25, 0.25)
 
@@ -203,7 +204,7 @@ class WithCopies(Counting):
 
 
 class Forgetful(Counting):
-    """Its state leaves out how many rows it has learned."""
+    """Its `load` leaves out how many rows it has learned."""
 
     def load(self, state: dict[str, Any]) -> None:
         self.num_updates = state["num_updates"]
@@ -213,7 +214,7 @@ NOT_CALLABLE = 3
 
 
 class WithState(Counting):
-    """Learns beside the global state, and says how much of it there was."""
+    """Learns with the global state, and returns the sum of its first numbers as a metric."""
 
     reads_state = True
 
@@ -229,7 +230,7 @@ class WithState(Counting):
 
 
 class ReusesItsArrays(Counting):
-    """Writes into what it is given, and answers in the same arrays every time."""
+    """Writes into its arguments, and returns the same arrays every time."""
 
     def __init__(self, policy: Any) -> None:
         super().__init__(policy)
@@ -249,7 +250,7 @@ class Infinite(Counting):
 
 
 class OfTeams(Counting):
-    """Learns for teams; members that are absent get an action that they do not have."""
+    """Learns for teams; gives absent members an action outside of their space."""
 
     forms_teams = True
 
@@ -273,7 +274,7 @@ class OfTeams(Counting):
 
 
 class OneTensor(Counting):
-    """Adam on one number by the mean reward: what muxrl's own learners are spared with 1e30."""
+    """Adam on a tensor by the mean reward; a reward of 1e30 spoils its state."""
 
     def __init__(self, policy: Any) -> None:
         import torch
@@ -303,7 +304,8 @@ class OneTensor(Counting):
 
 
 class InNumpy(Counting):
-    """Adds up rewards; the best one so far is infinite until there is one, which is no mistake."""
+    """Adds up rewards. The best one so far is infinite before the first reward, which is no
+    error."""
 
     def __init__(self, policy: Any) -> None:
         super().__init__(policy)
@@ -326,7 +328,7 @@ class InNumpy(Counting):
 
 
 class RaisesWhenSpoilt(InNumpy):
-    """As a library whose distribution checks its arguments, in the middle of an update."""
+    """Raises in the middle of an update, as a library whose distribution checks its arguments."""
 
     def learn(self, trajectories: Any) -> dict[str, float]:
         metrics = super().learn(trajectories)
@@ -336,7 +338,7 @@ class RaisesWhenSpoilt(InNumpy):
 
 
 class FromAReplay(InNumpy):
-    """Learns its whole replay again and again."""
+    """Learns its whole replay again in every update."""
 
     learns_from = "replay"
     batch_env_steps = 2

@@ -1,4 +1,4 @@
-"""Trainers of torch that tell their networks, as muxrl's own do; for tests."""
+"""Trainers in torch that describe their networks, as muxrl's own do; for tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _dense(layer: nn.Linear) -> DenseLayer:
 
 
 class Drawing:
-    """Draws from one layer of logits, with a mask if there is one; its critic is apart."""
+    """Draws from one layer of logits, with a mask if there is one; its critic is a layer apart."""
 
     learns_from = "recent"
     batch_env_steps = 4
@@ -80,14 +80,14 @@ class Drawing:
 
 
 class Closed(Drawing):
-    """Has no plain layers."""
+    """Has no plain layers to describe."""
 
     def acting_network(self) -> PolicyNetwork | None:
         return None
 
 
 class Members(nn.Module):
-    """What each member of a team acts by: a GRU of its observation and last action."""
+    """The network that each member of a team acts by: a GRU of its observation and last action."""
 
     def __init__(self, obs_dim: int, num_actions: int) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Members(nn.Module):
 
 
 class Team:
-    """A team's members act greedily by a network that they share, or at random."""
+    """A trainer of teams whose members share a network, and act greedily by it or at random."""
 
     learns_from = "replay"
     batch_env_steps = 4
@@ -153,7 +153,7 @@ class Team:
 
 
 class BeginsElsewhere(Team):
-    """Its recurrent state is not 0 at first."""
+    """Its recurrent state begins with ones."""
 
     def initial_state(self) -> dict[str, np.ndarray]:
         return {"h": np.ones((self.num_members, 4), np.float32)}

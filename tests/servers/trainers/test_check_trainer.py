@@ -1,4 +1,4 @@
-"""The kit with which people test their trainers."""
+"""The kit with which users test their trainers."""
 
 from __future__ import annotations
 
@@ -64,8 +64,11 @@ _NUM_BATCHES = {"A2C": 150, "SAC": 60, "TD3": 60, "TQC": 60}
 
 @pytest.mark.parametrize("name", at_night(_PASS, ["TRPO", "QRDQN", "TD3", "TQC", "CrossQ"]))
 def test_stable_baselines3_passes(name: str) -> None:
-    """Greedy mean reward a step: random 0.33 (of a Box 0.47), the best 1. By night, those that
-    share all code of ours with PPO, DQN and SAC."""
+    """The greedy mean reward of a step must reach 0.7; random actions get 0.33 (0.47 in a Box), the
+    best 1.
+
+    The algorithms that run only at night share all of muxrl's code with PPO, DQN and SAC.
+    """
     trainer = find_trainer(f"SB3_{name}")
     assert trainer is not None
     is_discrete = name in ("PPO", "A2C", "TRPO", "DQN", "QRDQN")
@@ -80,7 +83,7 @@ def test_stable_baselines3_passes(name: str) -> None:
     )
 
 
-def test_one_whose_replay_is_saved_apart_continues() -> None:
+def test_a_trainer_whose_replay_is_saved_apart_continues() -> None:
     settings = {"num_steps_sampled_before_learning_starts": 8, "train_batch_size_per_learner": 8}
     check_trainer(DQN, has_masks=True, num_batches=10, min_return=None, **settings)
 
@@ -89,7 +92,7 @@ def test_recurrent_states_are_arrays_where_the_class_has_an_initial_one() -> Non
     check_trainer(Remembering, num_batches=4, min_return=None)
 
 
-def test_what_learns_nothing_does_not_pass() -> None:
+def test_a_trainer_that_learns_nothing_does_not_pass() -> None:
     with pytest.raises(AssertionError, match=r"earns 0\.\d\d a step after 20 batches, expected"):
         check_trainer(Counting, num_batches=20)
 
@@ -106,7 +109,7 @@ def test_an_action_outside_of_the_space_does_not_pass() -> None:
 
 def test_masks_are_followed() -> None:
     class Blind(Counting):
-        """Tries each action in turn, whatever its mask says."""
+        """Tries each action in turn, whatever its mask allows."""
 
     with pytest.raises(TrainerFailed, match="which the mask of agent"):
         check_trainer(Blind, has_masks=True, num_batches=20, min_return=None)

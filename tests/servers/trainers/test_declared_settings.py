@@ -1,4 +1,5 @@
-"""Settings that a trainer's class declares: what is read, what is refused, and what they tell."""
+"""Settings that a trainer's class declares: how they are read, which are refused, and what they say
+of a trainer."""
 
 from __future__ import annotations
 
@@ -36,9 +37,9 @@ class ToyModel(Settings):
     fcnet_hiddens: list[int] = [64, 64]
     """Units of each layer."""
     fcnet_activation: Literal["relu", "tanh"] = "tanh"
-    """Between them."""
+    """Activation between the layers."""
     num_heads: Count = 1
-    """Side by side."""
+    """Number of heads side by side."""
     use_lstm: bool = False
     """Whether it is recurrent."""
 
@@ -48,7 +49,7 @@ class WithoutMemory(ToyModel):
 
 
 class ToySettings(Settings):
-    """Of `Toy`."""
+    """The settings of `Toy`."""
 
     unused = frozenset({"num_learners"})
 
@@ -61,11 +62,11 @@ class ToySettings(Settings):
     lr: Schedule = 1e-3
     """Learning rate."""
     minibatch_size: Count | None = None
-    """Transitions in one."""
+    """Transitions in a minibatch."""
     mixer: Literal["qmix", "vdn"] = "qmix"
     """How values are mixed."""
     model: ToyModel = WithoutMemory(fcnet_activation="relu")
-    """Its networks."""
+    """The trainer's networks."""
     target_update_freq: Count = 200
     """Env steps between two copies."""
     train_batch_size_per_learner: Count = 8
@@ -92,7 +93,7 @@ class Toy(Counting):
 
 
 class Variant(Toy):
-    """A variant."""
+    """A variant of `Toy` with a fixed mixer."""
 
     preset: ClassVar[Mapping[str, Any]] = {"mixer": "vdn"}
 
@@ -101,7 +102,7 @@ class PlainSettings(Settings):
     own_module_refused = "its networks belong together"
     model_refused = "its networks are set by hidden_dim among its settings"
     hidden_dim: Count = 64
-    """Units."""
+    """Units of each layer."""
 
 
 class OfTeams(Counting):
@@ -116,7 +117,7 @@ class OfTeams(Counting):
 
 
 class OfADataclass(Counting):
-    """Has settings in a dataclass that knows nothing of muxrl's."""
+    """A trainer whose settings are a dataclass that does not use muxrl's `Settings`."""
 
     @dataclass(frozen=True)
     class Settings:
@@ -187,7 +188,7 @@ def test_settings_are_read_by_their_declarations(settings: dict[str, Any], sente
     assert sentence in "".join(found)
 
 
-def test_each_unknown_name_is_told() -> None:
+def test_each_unknown_name_is_named() -> None:
     assert len(problems(Toy, {"learning_rate": 1, "train_batch_size": 2, "gama": 3})) == 3
 
 
@@ -202,7 +203,9 @@ def test_each_unknown_name_is_told() -> None:
         (OfTeams, {"x": 1}, "no separate model settings ('x' was given): its networks are set by"),
     ],
 )
-def test_network_settings_are_read_alike(cls: type, model: dict[str, Any], sentence: str) -> None:
+def test_network_settings_are_read_by_their_declarations(
+    cls: type, model: dict[str, Any], sentence: str
+) -> None:
     found = problems(cls, {}, model=model)
     assert len(found) == bool(sentence)
     assert sentence in "".join(found)
@@ -228,7 +231,7 @@ def test_every_setting_has_its_default() -> None:
     assert entry.meanings()["target_update_freq"] == "Env steps between two copies."
 
 
-def test_a_preset_is_the_class_s_own_affair() -> None:
+def test_a_preset_of_a_class_cannot_be_changed_by_its_user() -> None:
     assert "mixer" not in entry_of(Variant).settings()
     assert problems(Variant, {"mixer": "qmix"}) == [
         "Variant is ToySettings with mixer='vdn'; to set 'mixer' yourself use Toy"
@@ -251,7 +254,7 @@ def test_a_trainer_is_made_with_its_settings() -> None:
     assert not entry.samples_actions
 
 
-def test_it_says_in_which_spaces_it_learns() -> None:
+def test_an_action_space_that_a_trainer_does_not_take_is_refused() -> None:
     entry, plan = entry_of(Toy), plan_of(Toy, {})
     assert entry.takes_actions() == "discrete"
     boxes = {a: dataclasses.replace(one, action_space=Box((2,), "float32", -1.0, 1.0))
@@ -277,7 +280,7 @@ def test_a_policy_is_told_of_the_parts_of_observations_and_of_groups() -> None:
 
 
 def test_a_subclass_declares_and_assigns_defaults() -> None:
-    @dataclass(kw_only=True)  # once more
+    @dataclass(kw_only=True)  # decorated once more
     class Other(ToySettings):
         gamma = 0.5
         width: Count = 3

@@ -1,4 +1,4 @@
-"""A trainer's class: how it is found, its settings, and what is refused before a run."""
+"""How a trainer's class is found, which settings it has, and what is refused before a run."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def test_a_class_with_the_methods_is_a_trainer() -> None:
     assert problems("Counting", start=2, rate=0.2) == []
 
 
-def test_settings_are_the_arguments_behind_the_first() -> None:
+def test_settings_are_the_class_s_arguments_after_the_first() -> None:
     entry = entry_of("Counting")
     assert entry.settings() == {"start": 0, "rate": 0.1}
     assert entry.learns_from == "newest"
     assert entry.find_while_learning("auto") == "wait"
-    assert entry.summary.startswith("Acts the number of updates")
+    assert entry.summary.startswith("Takes the number of its updates")
 
 
 @pytest.mark.parametrize("name", ["PPO", "DQN", "SAC", "QMIX", "MAPPO", "MASAC"])
-def test_a_subclass_of_one_of_ours_is_served_as_that_is(name: str) -> None:
+def test_a_subclass_of_a_muxrl_trainer_is_served_like_its_parent(name: str) -> None:
     own = find(name)
     assert isinstance(own, TrainerEntry)
     entry = TrainerEntry("mine:Mine", type("Mine", (own.make,), {}))
@@ -83,7 +83,7 @@ def test_a_subclass_of_one_of_ours_is_served_as_that_is(name: str) -> None:
         ("LoadsAnotherKey", {}, "LoadsAnotherKey.load of policy 'default': KeyError: 'updates'"),
     ],
 )
-def test_what_is_wrong_with_a_class_is_said_by_name(
+def test_a_wrong_trainer_class_is_refused_by_what_is_wrong(
     name: str, settings: dict[str, Any], sentence: str
 ) -> None:
     found = problems(name, **settings)
@@ -99,7 +99,9 @@ def test_what_is_wrong_with_a_class_is_said_by_name(
         ({"initialize_only": "actor"}, "leave out initialize_only"),
     ],
 )
-def test_config_that_means_nothing_to_it(given: dict[str, Any], sentence: str) -> None:
+def test_config_that_means_nothing_to_a_trainer_is_refused(
+    given: dict[str, Any], sentence: str
+) -> None:
     entry = entry_of("Counting")
     (found,) = entry.find_config_problems(ServerConfig(algorithm=entry.name, **given))
     assert sentence in found
@@ -145,7 +147,7 @@ def test_a_team_s_members_act_in_discrete_spaces() -> None:
         ("math:pi", "is an object of float that no server can train with"),
     ],
 )
-def test_a_path_that_leads_nowhere(name: str, sentence: str) -> None:
+def test_a_path_that_leads_to_no_trainer_is_refused(name: str, sentence: str) -> None:
     with pytest.raises(AlgorithmProblem, match="algorithm ") as refusal:
         find_trainer(name)
     assert sentence in str(refusal.value)

@@ -1,4 +1,4 @@
-"""What a server does with the networks that trainers tell: clients', files', checkpoints'."""
+"""What clients, exported files and checkpoints do with the networks that trainers describe."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_clients_get_the_layers_and_how_to_choose(make: Any) -> None:
          "only the server can act with a trainer of one's own"),
     ],
 )  # fmt: skip
-def test_or_the_reason_why_not(make: Any, plan: ServerPlan, why: str) -> None:
+def test_clients_get_the_reason_why_they_cannot_act(make: Any, plan: ServerPlan, why: str) -> None:
     policies = make(plan)
     told = weights_of(policies)
     assert not told.policies

@@ -1,4 +1,4 @@
-"""A trainer's state, through a file and back."""
+"""A trainer's state is the same after a way through a file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def test_a_state_is_a_copy() -> None:
         ({"objects": np.array([None])}, r"state\['objects'\] is an array of objects"),
     ],
 )
-def test_what_it_may_not_hold_is_said_with_its_place(value: Any, where: str) -> None:
+def test_a_value_that_a_state_may_not_hold_is_refused_with_its_place(
+    value: Any, where: str
+) -> None:
     with pytest.raises(TypeError, match=where):
         to_plain(value)
 

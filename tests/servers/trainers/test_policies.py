@@ -1,4 +1,4 @@
-"""Trainers on a server: what they are asked, what they get to learn, and how they continue."""
+"""Trainers on a server: the rows they act on, the pieces they learn from, and how they resume."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def play(
 ) -> list[dict[str, Any]]:
     """Plays an episode, waiting at the gate as a frame does; returns the actions.
 
-    The reward before step t is by that, of the last one by 9.
+    The reward before step t is ``reward(t)``, that of the last step ``reward(9)``.
     """
     store, now = policies.store, time.monotonic()
     store.accept(StartEpisode(episode_id, **start), now)
@@ -107,7 +107,7 @@ def learned(plan: ServerPlan, *episodes: str) -> TrainerPolicies:
     return policies
 
 
-def test_it_acts_learns_and_is_recorded() -> None:
+def test_a_trainer_acts_and_learns_and_its_metrics_are_recorded() -> None:
     policies = policies_of(plan_of())
     policies.start()
     first = play(policies, "e1")
@@ -129,7 +129,7 @@ def test_recurrent_states_in_arrays_come_back_by_agent() -> None:
     assert [one.outputs["num"].tolist() for one in trainer.seen] == [[[0], [1], [2], [3]]] * 2
 
 
-def test_what_it_learns_from_is_what_was_played() -> None:
+def test_a_trainer_learns_from_what_was_played() -> None:
     policies = learned(plan_of(), "e1")
     trainer: Any = policies.acting.learners["default"]
     one, other = trainer.seen
@@ -143,8 +143,9 @@ def test_what_it_learns_from_is_what_was_played() -> None:
     assert (one.is_terminated, one.is_truncated, one.masks) == (True, False, None)
 
 
-def test_the_global_state_is_for_learning_alone(tmp_path: Path) -> None:
-    """Beside every observation of a trajectory; whatever only acts has none, and needs none."""
+def test_only_learning_gets_the_global_state(tmp_path: Path) -> None:
+    """Every observation of a piece has its state; policies that only act get none, and need
+    none."""
     policies = policies_of(plan_of("WithState", state_size=3))
     given = given_to(policies)
     policies.start()
@@ -169,8 +170,11 @@ def test_the_global_state_is_for_learning_alone(tmp_path: Path) -> None:
     assert play(make_policies(frozen, pytest.fail), "e")[0] == {"a": 1, "b": 1}
 
 
-def test_a_loaded_one_tells_what_its_class_does(tmp_path: Path) -> None:
-    """Of itself, checked; of a class that remembers, and says nothing, that is said."""
+def test_a_loaded_policy_has_the_probabilities_and_values_of_its_class(tmp_path: Path) -> None:
+    """Probabilities and values are checked; a class without these methods is named in the refusal.
+
+    `Telling` has no recurrent state, so that it remembers nothing unless frames are stacked.
+    """
 
     def load(name: str, **fields: Any) -> Any:
         policies = policies_of(plan_of(name, **fields))
@@ -214,7 +218,7 @@ def test_states_go_with_their_agent_and_end_with_the_episode() -> None:
 
 
 def given_to(policies: TrainerPolicies) -> list[Any]:
-    """The rows that the trainer is asked, as they come."""
+    """Returns a list to which the rows are added that the trainer acts on."""
     trainer: Any = policies.acting.learners["default"]
     given: list[Any] = []
     act = trainer.act
@@ -223,7 +227,7 @@ def given_to(policies: TrainerPolicies) -> list[Any]:
 
 
 @pytest.mark.parametrize("in_rows", [False, True])
-def test_its_arrays_are_its_own(in_rows: bool) -> None:
+def test_a_trainer_may_write_into_its_arguments_and_reuse_its_results(in_rows: bool) -> None:
     plan = plan_of("ReusesItsArrays")
     policies = policies_of(plan)
     store, now = policies.store, time.monotonic()
@@ -286,7 +290,7 @@ def test_who_cannot_act_while_it_learns_holds_evaluations_and_hears_all() -> Non
         PolicyClient(server.address) as client,
     ):
         episode_id = training.start_episode()
-        for t in range(5):  # the fifth completes a batch, and waits
+        for t in range(5):  # the fifth step completes a batch, and waits
             step = threads.submit(training.get_action, episode_id, {"a": seen("a", t)})
             if t < 4:
                 step.result(PATIENCE_S)
@@ -301,20 +305,20 @@ def test_who_cannot_act_while_it_learns_holds_evaluations_and_hears_all() -> Non
         assert asked.result(PATIENCE_S) == step.result(PATIENCE_S) == {"a": 1}
 
 
-def test_agents_act_untrained_beside_the_learned() -> None:
+def test_untrained_agents_act_beside_learned_ones() -> None:
     policies = learned(plan_of(keeps_untrained=True), "e1")
     sent = play(policies, "x", num_steps=1, mode="eval", untrained=["a"])
     assert sent == [{"a": 0, "b": 1}]
 
 
 @pytest.mark.parametrize("name", ["Counting", "WithCopies"])
-def test_it_continues_where_it_was_saved(name: str, tmp_path: Path) -> None:
+def test_a_trainer_resumes_where_it_was_saved(name: str, tmp_path: Path) -> None:
     whole = policies_of(plan_of(name))
     whole.start()
     play(whole, "e1")
     wait_for(whole, 1)
     play(whole, "e2", num_steps=3)
-    play(whole, "evaluated", mode="eval")  # which draws from a generator of its own
+    play(whole, "evaluated", mode="eval")  # an evaluation draws from a generator of its own
     whole.save(tmp_path / "saved")
     expected = play(whole, "e3")
     wait_for(whole, 2)
@@ -345,7 +349,7 @@ def test_a_default_that_has_changed_stays_what_it_was(tmp_path: Path) -> None:
     assert trainer.rate == 0.7
 
 
-def test_frozen_and_loaded_it_acts_as_it_was_saved(tmp_path: Path) -> None:
+def test_a_frozen_or_loaded_trainer_acts_as_it_was_saved(tmp_path: Path) -> None:
     policies_of(plan_of(settings={"start": 5})).save(tmp_path / "saved")
     settings = {"checkpoint": str(tmp_path / "saved")}
     fixed = find_fixed("FROZEN")
@@ -380,7 +384,7 @@ def test_an_error_in_learn_ends_the_training_by_name(name: str, sentence: str) -
     ]
 
 
-def test_what_cannot_be_saved_is_said(tmp_path: Path) -> None:
+def test_a_state_that_cannot_be_saved_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(ServerProblem, match="which a checkpoint cannot hold"):
         policies_of(plan_of("KeepsObjects")).save(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
@@ -434,13 +438,13 @@ def test_a_team_is_a_row_with_its_members_and_who_is_present(
     assert one.actions.tolist() == [[0, 0], [0, 0], [0, 0], [0, 2]]
     assert one.outputs["is_logged"].tolist() == [[False, False]] * 3 + [[False, True]]
     assert one.rewards.tolist() == [2.0, 1.0, 2.0, 1.0]
-    # The members' observations, and who has departed, stand for a state that is not sent.
+    # If no state is sent, the members' observations and who has departed stand for it.
     assert one.states.shape == (5, trainer.policy.state_size) == (5, state_size or 6)
     policies.save(tmp_path / "saved")
     resumed = policies_of(team_plan(state_size=state_size, resume_from=str(tmp_path / "saved")))
     assert resumed.acting.get("state")["default"]["num_rows"] == 4
     with pytest.raises(AlgorithmProblem, match="OfTeams acts for a whole team at once"):
-        load_checkpoint(tmp_path / "saved")  # which would ask each member alone
+        load_checkpoint(tmp_path / "saved")  # it would have to act for each member alone
     settings = {"checkpoint": str(tmp_path / "saved"), "should_explore": False}
     frozen = dataclasses.replace(team_plan(settings=settings), algorithm="FROZEN")
     fixed = find_fixed("FROZEN")

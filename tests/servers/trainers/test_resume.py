@@ -1,4 +1,4 @@
-"""A server that was stopped and goes on ends with the very weights that it would have had."""
+"""A server that was stopped and is resumed ends with exactly the weights that it would have had."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from muxrl.servers.server import make_policies
 
 _AT_NIGHT = ["MAPPO", "MAPPO with an LSTM", "MASAC", "QMIX", "VDN", "IQL", "DQN, normalised",
              "QMIX, rewards standardized"]  # fmt: skip
-"""By day MAPPO and QMIX normalise, PPO has the LSTM, MASAC standardizes rewards, QPLEX mixes."""
+"""By day MAPPO and QMIX normalise, PPO has the LSTM, MASAC standardizes rewards, QPLEX has a
+mixer."""
 
 
 @pytest.mark.parametrize("case", at_night(CASES, _AT_NIGHT))
@@ -66,7 +67,7 @@ def test_resumed_at_the_end_of_an_episode_it_ends_bit_for_bit_alike(
         ("MASAC", "initial_alpha", 0.3, 5.0),
     ],
 )
-def test_a_first_value_that_has_changed_is_begun_with(
+def test_a_changed_initial_value_takes_effect_after_a_resumption(
     rllib: None, tmp_path: Path, case: str, name: str, then: float, now: float
 ) -> None:
     def value_of(served: Served) -> float:
@@ -87,7 +88,7 @@ def test_a_first_value_that_has_changed_is_begun_with(
     assert values == [value_of(first), pytest.approx(now)]
 
 
-def test_a_replay_that_is_too_large_is_left_out_aloud_and_filled_again(
+def test_a_replay_that_is_too_large_is_left_out_with_a_warning_and_filled_again(
     rllib: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     plan = plan_of("DQN", keep_replay_mib=0)
@@ -106,7 +107,7 @@ def test_a_replay_that_is_too_large_is_left_out_aloud_and_filled_again(
     kept = dataclasses.replace(plan, keep_replay_mib=1)
     second.policies._plan = kept
     second.policies.save(tmp_path / "kept")
-    second.play(10, 12)  # 24 steps, and 32 are needed
+    second.play(10, 12)  # 24 steps; learning needs 32
     assert second.policies.acting.weights_seq_no == version
     second.play(12, 14)
     assert second.policies.acting.weights_seq_no > version
@@ -125,7 +126,7 @@ def test_an_episode_that_is_open_is_left_out_and_what_has_ended_is_learned(
     rllib: None, tmp_path: Path
 ) -> None:
     first = Served(plan_of("PPO"))
-    first.play(0, 3)  # 24 steps, and 32 make a batch
+    first.play(0, 3)  # 24 steps; a batch has 32
     store = first.policies.store
     store.accept(StartEpisode("open"), 0.0)
     first._act(store.accept(Step("open", 0, dict.fromkeys("ab", np.zeros(2, np.float32))), 0.0))

@@ -1,4 +1,5 @@
-"""RLlib's algorithms by their adapter: they follow masks, go on to the bit, and learn what came."""
+"""RLlib's algorithms by their adapter: they follow masks, resume to the bit, and learn what was
+played."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ def made(
 
 
 class Player:
-    """Plays a trainer's actions in episodes of 90 steps, which are cut into batches."""
+    """Plays a trainer's actions in episodes of at least 80 steps, which are cut into batches."""
 
     def __init__(self, trainer: Any, seed: int = 0, *, has_masks: bool = False) -> None:
         self.trainer, self.has_masks = trainer, has_masks
@@ -125,7 +126,7 @@ class Player:
             self.seen.append(self._drawn())
             self.masks.append(self._drawn_mask())
         self.t += num_steps
-        self.trainer.env_steps += num_steps  # as a server does
+        self.trainer.env_steps += num_steps  # a server does this, too
         one = Trajectory(
             f"e{self.num_episodes}_a", f"e{self.num_episodes}", "a", "default",
             np.array(self.seen), np.array(acted), self.rng.normal(size=num_steps),
@@ -182,10 +183,10 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "settings", "model", "acts"), CASES)
-def test_one_with_its_state_goes_on_to_the_bit(
+def test_a_trainer_that_loads_a_state_continues_to_the_bit(
     name: str, settings: dict[str, Any], model: dict[str, Any], acts: spaces.Space
 ) -> None:
-    """With its replay, tables, counters and schedules; in mid-episode."""
+    """A trainer's state has its replay, priorities, counters and schedules, also in mid-episode."""
     trainer = made(name, settings, model, acts=acts)
     player = Player(trainer)
     for _ in range(3):
@@ -218,7 +219,8 @@ def test_a_schedule_that_has_changed_is_followed_at_once() -> None:
 
 
 def test_the_generators_of_the_process_stay_where_they_are() -> None:
-    """Other servers of the process may draw from them."""
+    """Training leaves the global generators alone, since other servers of the process may use
+    them."""
 
     def drawn() -> tuple[Any, ...]:
         return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[2]
@@ -231,9 +233,14 @@ def test_the_generators_of_the_process_stay_where_they_are() -> None:
 
 @pytest.mark.parametrize("has_masks", [False, True])
 @pytest.mark.parametrize("model", [SMALL, LSTM])
-def test_what_is_learned_from_is_what_was_acted_on(model: dict[str, Any], has_masks: bool) -> None:
-    """Nothing has changed yet, so that no KL divergence is found: with an LSTM only if each
-    sequence begins with the state in which its first action was chosen."""
+def test_an_update_reads_observations_and_states_as_acting_did(
+    model: dict[str, Any], has_masks: bool
+) -> None:
+    """If no weight has changed, an update finds no KL divergence.
+
+    With an LSTM this holds only if each sequence begins with the state in which its first action
+    was chosen.
+    """
     settings = {**ON_POLICY, "num_epochs": 1, "minibatch_size": None, "lr": 0.0}
     trainer = made("RLLIB_PPO", settings, model, has_masks=has_masks)
     player = Player(trainer, has_masks=has_masks)
@@ -252,10 +259,11 @@ def test_pieces_of_one_life_in_a_batch_are_kept_apart() -> None:
 
 
 @pytest.mark.parametrize("num_steps", [6, 7, 14])
-def test_what_follows_a_piece_is_valued_with_the_state_after_its_last_step(
+def test_the_value_after_a_piece_is_computed_with_the_state_after_its_last_step(
     num_steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the piece fills the sequences of 7 steps, so that another begins there."""
+    """The value is right also if the piece fills the sequences of 7 steps, so that another one
+    begins."""
     trainer = made("RLLIB_PPO", {**PPO_SETTINGS, "num_epochs": 1, "minibatch_size": None}, LSTM)
     player = Player(trainer)
     player.play(3)
@@ -273,7 +281,7 @@ def test_what_follows_a_piece_is_valued_with_the_state_after_its_last_step(
     assert valued[0].flatten()[num_steps].item() == pytest.approx(float(expected), rel=1e-4)
 
 
-def test_what_the_simulation_chose_has_no_weight_in_the_policys_loss() -> None:
+def test_logged_actions_have_no_weight_in_the_policys_loss() -> None:
     settings = {**ON_POLICY, "use_kl_loss": False, "num_epochs": 1, "minibatch_size": None}
     trainer = made("RLLIB_PPO", settings)
     one, before = Player(trainer).play(), flat(trainer)
@@ -301,7 +309,7 @@ def test_v_trace_learns_from_logged_actions_whose_probabilities_are_known(name: 
 
 
 def share_of_best(trainer: Any, env_steps: int) -> float:
-    """Returns how often a DQN that explores takes the best action."""
+    """Returns how often a DQN that explores takes its best action."""
     (size,) = trainer.spaces[0].shape
     seen = np.tile(np.linspace(0.1, 0.9, size, dtype=np.float32), (200, 1))
 
@@ -351,7 +359,7 @@ def test_schedules_go_over_the_servers_env_steps_and_begin_anew_with_anothers_we
         assert_same(flat(one), flat(acting.learners[policy_id]))
 
 
-def test_weights_of_before_which_have_env_steps_are_read() -> None:
+def test_older_weights_which_have_env_steps_are_read() -> None:
     trainer, other = made("RLLIB_DQN"), made("RLLIB_DQN")
     trainer.learn([Player(trainer).play()])
     other.set_weights({**trainer.weights(), "env_steps": NUM_STEPS})
@@ -361,11 +369,12 @@ def test_weights_of_before_which_have_env_steps_are_read() -> None:
 def test_a_replay_is_filled_as_often_as_rllib_samples_before_it_learns() -> None:
     settings = {**REPLAY, "training_intensity": 2}
     trainer = made("RLLIB_DQN", settings)
-    assert trainer.batch_env_steps == 4  # 8 of a batch for 2 of each step
+    # A batch has 8 steps, and each played step is learned from 2 times.
+    assert trainer.batch_env_steps == 4
     player = Player(trainer)
     for _ in range(5):
         metrics = trainer.learn([player.play(4)])
-    assert metrics["num_module_steps_trained_lifetime"] == 8 * 3  # after 12, 16 and 20
+    assert metrics["num_module_steps_trained_lifetime"] == 8 * 3  # after 12, 16 and 20 steps
 
 
 def test_a_spoilt_update_is_undone_without_the_replay() -> None:
@@ -394,7 +403,7 @@ class AskingTwiceConfig(PPOConfig):
         super().__init__(algo_class=AsksTwice)
 
 
-def test_an_algorithm_that_samples_more_than_there_is_is_told_so() -> None:
+def test_an_algorithm_that_samples_more_than_there_is_gets_an_error() -> None:
     trainer = made(f"{__name__}:AskingTwiceConfig", PPO_SETTINGS)
     with pytest.raises(RuntimeError, match=r"AsksTwice.training_step\(\) asks for more"):
         trainer.learn([Player(trainer).play()])
@@ -423,7 +432,7 @@ class OfNone(AlgorithmConfig):
     ],
 )
 def test_a_config_is_fed_as_its_kind_is(name: str, learns_from: str) -> None:
-    """No kind of trainer has copies that act while it learns."""
+    """Every kind of trainer waits while it learns, since none has copies that act."""
     entry = entry_of(name)
     assert (entry.learns_from, entry.find_while_learning("auto")) == (learns_from, "wait")
     assert entry.samples_actions == ("DQN" not in name)
@@ -522,7 +531,9 @@ def test_a_module_that_does_not_fit_is_refused(name: str, path: str, sentence: s
         ("RLLIB_PPO", Box((2,)), ""),
     ],
 )
-def test_spaces_that_it_can_and_cannot_learn_in(name: str, acts: Any, sentence: str) -> None:
+def test_action_spaces_that_rllibs_algorithms_take_and_refuse(
+    name: str, acts: Any, sentence: str
+) -> None:
     agent = AgentPlan("default", Box((3,), "float32", -1.0, 1.0), acts)
     plan = dataclasses.replace(make_plan("a"), algorithm=name, agents={"a": agent})
     found = list(entry_of(name).find_problems(plan))

@@ -1,4 +1,4 @@
-"""Without Ray objects are kept here; with one they are Ray's."""
+"""Without a running Ray, objects are kept in this process; with one they are Ray's."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from muxrl.servers.trainers.rllib.object_store import Kept, keep_objects_here
 
 def test_without_ray_an_object_is_copied_and_given_back() -> None:
     keep_objects_here()
-    keep_objects_here()  # twice is once
+    keep_objects_here()  # a second call changes nothing
     weights = np.zeros(2)
     refs = [ray.put({"weights": weights}), ray.put("text")]
-    weights += 1.0  # IMPALA's learning thread goes on
+    weights += 1.0  # as IMPALA's learning thread does
     kept, text = ray.get(refs)
     assert (kept["weights"].tolist(), text) == ([0.0, 0.0], "text")
     assert ray.get(refs[1]) == "text"

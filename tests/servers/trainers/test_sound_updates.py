@@ -1,4 +1,4 @@
-"""An update that spoils a trainer is undone, counted and said; it is as if it had never been."""
+"""An update that spoils a trainer is undone, counted and logged, as if it had never been made."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def begun(name: str, **fields: Any) -> TrainerPolicies:
 def test_an_absurd_reward_is_as_if_it_had_never_been(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sound_state, "_SHARE", math.inf)  # a copy of each update
+    monkeypatch.setattr(sound_state, "_SHARE", math.inf)  # copies the state before each update
     policies, other = begun(name), begun(name)
     for one in (policies, other):
         play(one, "e1", 1.0)
@@ -90,7 +90,7 @@ def test_an_absurd_reward_is_as_if_it_had_never_been(
     assert resumed.acting.learners.skipped.num == {"default": 1}
 
 
-def test_what_is_not_finite_from_the_beginning_is_none_of_its_business() -> None:
+def test_numbers_that_are_not_finite_from_the_beginning_are_left_alone() -> None:
     policies = begun("InNumpy")
     for i in range(3):
         play(policies, f"e{i}", 1.0)
@@ -105,7 +105,7 @@ def test_what_is_not_finite_from_the_beginning_is_none_of_its_business() -> None
     assert SoundState(trainer, 1).find_corrupt(is_all=True) == ""
 
 
-def test_one_that_is_always_spoilt_ends_with_a_whole_checkpoint(
+def test_a_trainer_that_is_always_spoilt_ends_with_a_whole_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sound_state, "_SHARE", math.inf)
@@ -124,7 +124,7 @@ def test_one_that_is_always_spoilt_ends_with_a_whole_checkpoint(
     assert trainer.sums.tolist() == [32.0] * 3
 
 
-def test_a_replay_has_longer_and_names_what_it_has_learned_before() -> None:
+def test_a_replay_may_skip_more_updates_and_names_a_number_of_an_earlier_batch() -> None:
     policies = begun("FromAReplay")
     play(policies, "e", 1.0)
     play(policies, "far", 1e30)
@@ -134,7 +134,7 @@ def test_a_replay_has_longer_and_names_what_it_has_learned_before() -> None:
     (warning,) = policies.store.warnings.found
     assert warning.num > 20
     assert "is the reward of 'a' in episode far, 1e+30" in warning.text
-    policies.finish(PATIENCE_S)  # its thread would learn at the same time
+    policies.finish(PATIENCE_S)  # otherwise its thread would learn at the same time
     with pytest.raises(LearnerDiverged, match="more than 100 updates"):
         list(map(policies.acting.learners.learn, ["default"] * 100, [[]] * 100, [0] * 100))
 
@@ -164,7 +164,7 @@ class WithAReplay(WithoutWeights):
 def test_copies_take_a_small_part_of_the_time(
     make: Any, is_seen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a trainer acts by is looked at after each update, but a replay when a copy is due."""
+    """A trainer's weights are checked after each update, a replay when a copy is due."""
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     trainer = make(None)
@@ -199,7 +199,7 @@ def test_copies_take_a_small_part_of_the_time(
     copied.clear()
     learn(200)
     most = actors.learners.skipped.most
-    # Of each update, while a replay may hold the number still.
+    # The state is copied before each update while a replay may still hold the number.
     assert [later - one for one, later in itertools.pairwise(copied)][: most - 2] == [2.0] * (
         most - 2
     )
@@ -224,7 +224,7 @@ def test_numbers_whose_squares_overflow_are_sound() -> None:
 
 
 def sb3(name: str, **settings: Any) -> Actors:
-    """A trainer of Stable-Baselines3 that learns from its first batch on."""
+    """Returns the actors of a Stable-Baselines3 trainer that learns from its first batch on."""
     from muxrl.servers.trainers import stable_baselines3
 
     box = gymnasium.spaces.Box(-np.inf, np.inf, (3,))
@@ -260,11 +260,12 @@ def piece(actors: Actors, number: int, **spoilt: float) -> Trajectory:
 def test_an_absurd_number_in_the_replay_of_stable_baselines3(
     name: str, gradient_steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is undone, and forgotten: each update of the whole replay would draw it again."""
+    """The spoilt update is undone and its number removed; otherwise later updates would draw it
+    again."""
     monkeypatch.setattr(sound_state, "_SHARE", math.inf)
     actors = sb3(name, gradient_steps=gradient_steps)
     trainer: Any = actors.learners["default"]
-    trainer._model.num_timesteps = 1  # past those before learning
+    trainer._model.num_timesteps = 1  # past the steps before learning
     for i in range(4):
         actors.learners.learn("default", [piece(actors, i)], 0)
     num_updates = trainer._model._n_updates
@@ -293,7 +294,7 @@ def test_on_policy_algorithms_go_on_after_an_absurd_number(name: str, what: str)
 # --- checkpoints -------------------------------------------------------------------------------
 
 
-def test_what_was_not_looked_at_yet_is_before_a_checkpoint(
+def test_a_state_that_was_not_checked_yet_is_checked_before_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policies = begun("OneTensor")
@@ -308,7 +309,7 @@ def test_what_was_not_looked_at_yet_is_before_a_checkpoint(
     assert SoundState(resumed.acting.learners["default"], 1).find_corrupt(is_all=True) == ""
 
 
-def test_a_refused_checkpoint_is_said_until_one_is_written(tmp_path: Path) -> None:
+def test_a_refused_checkpoint_is_reported_until_one_is_written(tmp_path: Path) -> None:
     policies = policies_of(plan_of("OneTensor"))
     trainer: Any = policies.acting.learners["default"]
     trainer.weight.data[0] = math.nan
@@ -323,7 +324,7 @@ def test_a_refused_checkpoint_is_said_until_one_is_written(tmp_path: Path) -> No
     assert policies.checkpoint_problem == ""
 
 
-def test_a_default_that_no_config_can_hold_is_no_hindrance(tmp_path: Path) -> None:
+def test_a_default_that_no_config_can_hold_may_be_saved(tmp_path: Path) -> None:
     name = "HasADefaultThatIsAClass"
     policies = policies_of(plan_of(name))
     policies.save(tmp_path / "saved")

@@ -1,4 +1,4 @@
-"""Stable-Baselines3 by its adapter does what it does alone."""
+"""Stable-Baselines3 does by its adapter what it does alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def pieces_of(trainer: Any, env: gymnasium.Env, every: int) -> Iterator[list[Trajectory]]:
-    """Plays with a trainer's actions, and yields what each batch holds."""
+    """Plays with a trainer's actions; yields the pieces of each batch."""
     seen: list[Any] = [env.reset(seed=SEED)[0]]
     acted: list[int] = []
     paid: list[float] = []
@@ -73,7 +73,8 @@ def test_on_policy_algorithms_refuse_logged_actions() -> None:
 
 
 def test_dqn_does_to_the_bit_what_it_does_alone() -> None:
-    """Across the start of learning, exploration's whole schedule, time limits and a full replay."""
+    """Weights agree through the start of learning, all of exploration, time limits and a full
+    replay."""
     import stable_baselines3
     from stable_baselines3.common.logger import Logger
 
@@ -85,7 +86,8 @@ def test_dqn_does_to_the_bit_what_it_does_alone() -> None:
     alone = stable_baselines3.DQN(
         "MlpPolicy", env(), seed=SEED, device="cpu", train_freq=16, **SETTINGS
     )
-    alone.set_logger(Logger(folder=None, output_formats=[]))  # its own makes a folder in /tmp
+    # Its own logger makes a folder in /tmp.
+    alone.set_logger(Logger(folder=None, output_formats=[]))
     alone.learn(NUM_STEPS)
     action_space: gymnasium.Space = gymnasium.spaces.Discrete(2)
     observation_space = env().observation_space
@@ -101,7 +103,7 @@ def test_dqn_does_to_the_bit_what_it_does_alone() -> None:
 
 
 def told_by(name: str, last: str, bias: Any) -> Any:
-    """Returns an algorithm whose last layer says the same of whatever it sees, and two rows."""
+    """Returns a trainer whose last layer has the same output for any input, and two rows."""
     from muxrl.servers.trainers import sb3_contrib, stable_baselines3
 
     box, three = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(3)
@@ -117,7 +119,7 @@ def told_by(name: str, last: str, bias: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["PPO", "A2C", "TRPO"])
-def test_on_policy_algorithms_tell_of_their_distribution_and_critic(name: str) -> None:
+def test_on_policy_algorithms_return_their_probabilities_and_values(name: str) -> None:
     expected = [0.5, 0.3, 0.2]
     trainer, rows = told_by(name, "action_net", np.log(expected))
     np.testing.assert_allclose(trainer.probabilities(rows), [expected] * 2, rtol=1e-6)
@@ -130,7 +132,9 @@ def test_on_policy_algorithms_tell_of_their_distribution_and_critic(name: str) -
     [("DQN", "q_net.q_net.4", [1.0, -2.0, 3.0]),
      ("QRDQN", "quantile_net.quantile_net.4", np.tile([[1.0, -2.0, 3.0]], (200, 1)).ravel())],
 )  # fmt: skip
-def test_those_with_values_of_actions_tell_the_highest(name: str, last: str, bias: Any) -> None:
+def test_the_value_of_algorithms_with_action_values_is_the_highest(
+    name: str, last: str, bias: Any
+) -> None:
     trainer, rows = told_by(name, last, bias)
     assert trainer.value(rows).tolist() == [3.0, 3.0]
     trainer._model.exploration_rate = 0.25
@@ -139,11 +143,11 @@ def test_those_with_values_of_actions_tell_the_highest(name: str, last: str, bia
     assert other.value(rows).tolist() == [3.0, 3.0]
     assert other._model.exploration_rate == 0.25
     earlier = {name: one for name, one in trainer.weights().items() if name != "exploration_rate"}
-    other.set_weights(earlier)  # as older checkpoints have them
+    other.set_weights(earlier)  # as in older checkpoints
     assert other._model.exploration_rate == 0.25
 
 
-def test_noise_is_no_policy_to_evaluate() -> None:
+def test_algorithms_that_only_add_noise_do_not_draw_from_a_distribution() -> None:
     sampled = [
         name for name in registered() if name.startswith("SB3") and find(name).samples_actions
     ]
@@ -163,7 +167,7 @@ def test_td3_draws_noise_for_each_row() -> None:
         rng = np.random.default_rng(0)
         return trainer.act(Rows(seen, None, [None] * 500, ("a",) * 500, explores, learns, rng))
 
-    for learns in (True, False):  # as an opponent that explores
+    for learns in (True, False):  # False: as an opponent that explores
         noise = act(explores=True, learns=learns) - act(explores=False, learns=learns)
         assert noise.std(axis=0) == pytest.approx([0.1, 0.1], rel=0.2)
     assert np.array_equal(act(explores=True), act(explores=True)), "it is the server's generator"

@@ -1,4 +1,4 @@
-"""Steps of a team whose members differ, and its networks as loops over rows in float64."""
+"""Steps of a team of unlike members, and its networks computed by loops over rows in float64."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NUM_ROWS, OBS_DIM, STATE_SIZE = 12, 3, 4
 def team_of(
     sees: Mapping[str, Space], acts: Mapping[str, Space], state_size: int | None = None
 ) -> Seat:
-    """Returns the seat of a team whose members are refused when they come late."""
+    """Returns the seat of a team; members that come late are refused."""
     plan = make_plan(dict(sees), {"team": tuple(sees)}, state_size=state_size)
     agents = {m: replace(agent, action_space=acts[m]) for m, agent in plan.agents.items()}
     return VECTOR_TEAMS.make_seats(replace(plan, agents=agents))["team"]
@@ -41,7 +41,7 @@ HAS_DIMENSION = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1]])
 
 
 def make_trainer(make: Any, team: Seat = TEAM, **settings: Any) -> Any:
-    """Returns a trainer for a team; its targets are not the critics'."""
+    """Returns a team's trainer whose target networks differ from its other networks."""
     seen, acts = spaces_of(team)
     parts: Any = seen.spaces  # type: ignore[attr-defined]
     spec = PolicySpec(
@@ -63,7 +63,7 @@ def make_trainer(make: Any, team: Seat = TEAM, **settings: Any) -> Any:
 
 
 def observed(rng: np.random.Generator, num: int = NUM_ROWS) -> dict[str, np.ndarray]:
-    """Returns parts of observations in which members are absent."""
+    """Returns the parts of a team's observations, in which some members are absent."""
     alive = (rng.random((num, 3)) < 0.7).astype(np.float32)
     obs = rng.normal(size=(num, 3, OBS_DIM)) * alive[..., None]
     state = rng.normal(size=(num, STATE_SIZE)).astype(np.float32)
@@ -71,7 +71,8 @@ def observed(rng: np.random.Generator, num: int = NUM_ROWS) -> dict[str, np.ndar
 
 
 def make_batch(rng: np.random.Generator) -> dict[str, Any]:
-    """Steps before and after which members are absent, some of them terminated."""
+    """Returns a batch of steps; some members are absent before or after them, and some
+    terminate."""
     batch = {
         OBS: observed(rng),
         ACTIONS: rng.uniform(-1, 1, (NUM_ROWS, 3, 3)).astype(np.float32) * HAS_DIMENSION,
@@ -86,7 +87,7 @@ def make_batch(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def piece_of(rng: np.random.Generator, num: int, name: str = "e", **fields: Any) -> Trajectory:
-    """Returns a piece of an episode of `TEAM`, of random steps."""
+    """Returns a piece of an episode of `TEAM` with random steps."""
     seen = observed(rng, num + 1)
     actions = (rng.uniform(-1, 1, (num, 3, 3)) * HAS_DIMENSION).astype(np.float32)
     return Trajectory(
@@ -98,7 +99,7 @@ def piece_of(rng: np.random.Generator, num: int, name: str = "e", **fields: Any)
 def rows_of(
     seen: Mapping[str, Any], *, explores: bool = False, seed: int = 0, env_steps: int = 0
 ) -> Rows:
-    """Returns rows of a team with these parts, arrays or tensors."""
+    """Returns rows for a team to act on, of these arrays or tensors."""
     parts = {key: np.asarray(part) for key, part in seen.items()}
     obs, mask = parts.pop(OBS), parts.pop(ACTION_MASK, None)
     alive = parts.pop(ALIVE, np.ones(obs.shape[:2], np.float32))
@@ -111,7 +112,8 @@ def numbers(tensor: torch.Tensor) -> np.ndarray:
 
 
 def actor_output(actor: Any, obs: np.ndarray, member: int) -> np.ndarray:
-    """Returns what an actor that is told ids gives for one member, before ``tanh``."""
+    """Returns an actor's output for one member, before ``tanh``; the actor reads the member's id,
+    too."""
     x = np.concatenate([obs, np.eye(3)[member]])
     for layer in (actor[0], actor[2], actor[4]):
         x = numbers(layer.weight) @ x + numbers(layer.bias)

@@ -1,11 +1,11 @@
-"""A continuous game of two whose optimum needs both, with a closed form; played in this process.
+"""A continuous game for two whose optimum has a closed form; played in this process.
 
-Both see the same ``c`` in -1..1 and pull with ``a_i`` in -2..2, and
+Both members see the same ``c`` in -1..1 and pull with ``a_i`` in -2..2, and
 
     team reward = - (a_1 + a_2 - c)^2 - k_1 a_1^2 - k_2 a_2^2
 
-A pull is paid by the member itself, the miss by both in equal parts. Each member alone would pull
-``c / (1 + k_i)``, together far too much. The team's optimum shares the work by cost (set the
+Each member is paid the cost of its own pull, and half of the miss. A member alone would pull ``c /
+(1 + k_i)``, which together is far too much. The team's optimum shares the work by cost (set the
 derivatives to 0): with ``K = 1/k_1 + 1/k_2``
 
     a_i = c / (k_i (1 + K)),    team reward = - c^2 / (1 + K)
@@ -33,7 +33,7 @@ SMALL = {
     "num_steps_before_learning": 20,
     "min_sample_timesteps_per_iteration": 10,
 }
-"""Settings of a trainer whose updates begin at once and take next to no time."""
+"""Settings with which a trainer's updates begin at once and take next to no time."""
 NUM_STEPS = 10
 SEEN = np.linspace(-1.0, 1.0, 21)
 """Values of ``c`` by which a team is judged."""
@@ -52,7 +52,7 @@ def rewards_of(c: float, pulls: Mapping[str, float]) -> dict[str, float]:
 
 
 def plan_of(**fields: Any) -> ServerPlan:
-    """Returns the plan of a server for a team of both."""
+    """Returns the plan of a server for a team of both members."""
     plan = make_plan(dict.fromkeys("ab", Box((1,))), {"team": ("a", "b")})
     pulls = Box((1,), "float32", -2.0, 2.0)
     agents = {a: dataclasses.replace(agent, action_space=pulls) for a, agent in plan.agents.items()}
@@ -60,13 +60,13 @@ def plan_of(**fields: Any) -> ServerPlan:
 
 
 def mean_reward(game: Game) -> float:
-    """Returns the greedy team's mean reward."""
+    """Returns the mean reward of the team's greedy actions."""
     return float(np.mean([sum(rewards_of(c, game.pulls(c)).values()) for c in SEEN]))
 
 
 @contextmanager
 def playing(plan: ServerPlan) -> Iterator[Game]:
-    """A game whose policies learn while the ``with`` block lasts."""
+    """Gives a game whose policies learn while the ``with`` block lasts."""
     game = Game(plan)
     try:
         yield game
@@ -75,7 +75,7 @@ def playing(plan: ServerPlan) -> Iterator[Game]:
 
 
 def trainer_of(game: Game) -> Any:
-    """Returns what learns."""
+    """Returns the trainer that learns for the team."""
     return game.policies.acting.learners["team"]
 
 
@@ -89,7 +89,7 @@ class Game(Served):
 
     Args:
         plan: from `plan_of`.
-        seed: of ``c``.
+        seed: from which ``c`` is drawn.
     """
 
     def __init__(self, plan: ServerPlan, seed: int = 0) -> None:
@@ -98,7 +98,7 @@ class Game(Served):
         self._num_episodes = 0
 
     def play_steps(self, num_steps: int) -> None:
-        """Plays whole episodes of training, for at least so many steps."""
+        """Plays whole episodes for training, of at least so many steps together."""
         for _ in range(-(-num_steps // NUM_STEPS)):
             self._episode(lambda t: float(self._rng.uniform(-1, 1)), NUM_STEPS, mode="train")
 

@@ -1,4 +1,4 @@
-"""MADDPG's and MATD3's targets, losses and actions, beside loops over steps and members."""
+"""Targets, losses and actions of MADDPG and MATD3 equal loops over steps and members."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ GAMMA, CLIP = 0.9, 0.3
     ("twin_critics", "noise"), [(True, 0.5), (True, 0.0), (False, 0.0)], ids=str
 )
 def test_targets_equal_a_naive_loop(seed: int, twin_critics: bool, noise: float) -> None:
-    """Whoever is absent after the step, and whether or not the episode terminated with it.
+    """Targets equal those of a loop, whichever members are absent after a step that may be the
+    last.
 
-    A truncated step looks like one in mid-episode: it has an observation after it.
+    A truncated step looks like one in mid-episode: there is an observation after it.
     """
     trainer = make_trainer(
         MADDPG, twin_critics=twin_critics, gamma=GAMMA, target_noise=noise, target_noise_clip=CLIP
@@ -83,7 +84,7 @@ def test_a_member_is_valued_beside_what_the_others_did() -> None:
             joint[member] = np.tanh(output)
             joint *= HAS_DIMENSION * seen[ALIVE][row][:, None]
             x = np.concatenate([seen[STATE][row], seen[ALIVE][row], joint.ravel()])
-            expected = critic_values(trainer.net.critic, x)[0]  # the first of both
+            expected = critic_values(trainer.net.critic, x)[0]  # the first of both critics
             assert found[row, member] == pytest.approx(expected, abs=1e-5)
     present = seen[ALIVE] > 0
     loss = trainer.policy_loss(batch).item()
@@ -97,7 +98,7 @@ def test_the_gradient_of_a_members_value_reaches_its_own_action_alone() -> None:
     values = trainer.values_of_own_actions(obs, batch[ACTIONS], actions)
     for member in range(3):
         (slope,) = torch.autograd.grad(values[:, member].sum(), actions, retain_graph=True)
-        # Of a member that is there, each dimension that it has; of all others nothing.
+        # If the member is present, each of its dimensions has a slope; all other actions have none.
         expected = np.zeros((NUM_ROWS, 3, 3), bool)
         expected[:, member] = obs[ALIVE].numpy()[:, member, None] > 0
         assert not slope.numpy()[~expected].any()
@@ -115,7 +116,7 @@ def test_noise_explores_within_the_box_and_follows_its_schedule() -> None:
 
     np.testing.assert_array_equal(drawn(100), greedy)
     for t, deviation in ((0, 0.4), (50, 0.2)):
-        # The third member has all dimensions; far from the bounds, nothing is clipped.
+        # The third member has all dimensions. Far from the bounds nothing is clipped.
         noise, inner = drawn(t) - greedy, np.abs(greedy[:, 2]) < 0.15
         assert noise[:, 2][inner].std() == pytest.approx(deviation, rel=0.05)
         assert noise[:, 2][inner].mean() == pytest.approx(0.0, abs=0.03)
@@ -129,7 +130,7 @@ def test_noise_explores_within_the_box_and_follows_its_schedule() -> None:
 
 
 def updates_of_actor(trainer: Any) -> int:
-    """Returns how many it has had."""
+    """Returns how many updates the actor has had."""
     steps = trainer.steps["policy"].optimizer.gathered().values()
     return max((int(one["step"]) for one in steps), default=0)
 
@@ -149,7 +150,8 @@ def test_actor_and_targets_move_at_every_so_manyth_update(policy_delay: int) -> 
         every = {"actor", "critic", "target_actor", "target_critic"}
         assert moved == (every if is_turn else {"critic"})
         assert updates_of_actor(trainer) == (t + 1) // policy_delay
-        assert ("policy_loss" in metrics) == (t + 1 >= policy_delay)  # then the last one
+        # Later records repeat the last loss.
+        assert ("policy_loss" in metrics) == (t + 1 >= policy_delay)
         assert metrics["num_updates"] == t + 1
 
 
@@ -162,7 +164,7 @@ MASKED_TEAM = team_of(
 
 
 def masked_steps(num: int) -> tuple[dict[str, torch.Tensor], np.ndarray]:
-    """Returns what a team observes of which the first member has a mask, and this mask."""
+    """Returns a team's observations, in which the first member has a mask, and this mask."""
     rng = np.random.default_rng(0)
     masks = (rng.random((num, 3)) < 0.5).astype(np.float32)
     masks[np.arange(num), rng.integers(3, size=num)] = 1.0
@@ -200,7 +202,8 @@ def test_no_action_that_a_mask_forbids_is_chosen_drawn_or_learned() -> None:
     ):
         np.testing.assert_allclose(actions[:, 0].sum(1), 1.0, atol=1e-6)
         assert not actions[:, 0][masks == 0].any()
-    # No gradient comes from what could not be chosen; "b" has real numbers, and a gradient always.
+    # An action that could not be chosen gets no gradient; "b" acts in real numbers, which always
+    # do.
     (learned * torch.randn(200, 2, 3)).sum().backward()
     slope = predicted.grad.numpy()
     assert not slope[:, 0][masks == 0].any()
@@ -223,7 +226,7 @@ def test_outputs_of_members_that_choose_are_held_small() -> None:
     trainer = make_trainer(MADDPG, MASKED_TEAM)
     obs, _ = masked_steps(8)
     batch = {OBS: obs, ACTIONS: torch.zeros(8, 2, 3)}
-    trainer.net.critic = torch.nn.Module()  # of which the value is 0
+    trainer.net.critic = torch.nn.Module()  # its value is 0
     trainer.values_of_own_actions = lambda *_: torch.zeros(8, 2)
     expected = LOGIT_PENALTY * np.square(numbers(trainer.net.outputs(obs[OBS]))).mean()
     assert trainer.policy_loss(batch).item() == pytest.approx(expected)

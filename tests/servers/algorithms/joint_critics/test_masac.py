@@ -1,4 +1,4 @@
-"""MASAC's targets, losses and actions, beside loops over steps, members and dimensions."""
+"""MASAC's targets, losses and actions equal loops over steps, members and dimensions."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ GAMMA, ALPHA = 0.9, 0.3
 def drawn(
     trainer: MASAC, obs: np.ndarray, noise: np.ndarray, member: int
 ) -> tuple[np.ndarray, float]:
-    """Returns a member's action and its log-density, dimension by dimension.
+    """Returns a member's action and its log-density, computed dimension by dimension.
 
-    If ``u`` has the density N(u; mean, deviation), then ``a = tanh(u)`` has that over
-    ``da/du = 1 - a^2``.
+    If ``u`` has the density N(u; mean, deviation), the density of ``a = tanh(u)`` is that density
+    divided by ``da/du = 1 - a^2``.
     """
     output = actor_output(trainer.net.actor, obs, member)
     action, log_density = np.zeros(3), 0.0
@@ -61,9 +61,10 @@ def valued(
 
 @pytest.mark.parametrize("seed", range(5))
 def test_targets_equal_a_naive_loop(seed: int) -> None:
-    """Whoever is absent after the step, and whether or not the episode terminated with it.
+    """Targets equal those of a loop, whichever members are absent after a step that may be the
+    last.
 
-    A truncated step looks like one in mid-episode: it has an observation after it.
+    A truncated step looks like one in mid-episode: there is an observation after it.
     """
     trainer, batch = make_trainer(MASAC, gamma=GAMMA), make_batch(np.random.default_rng(seed))
     noise = np.random.default_rng(seed).standard_normal((NUM_ROWS, 3, 3), np.float32)
@@ -84,7 +85,7 @@ def test_losses_equal_a_naive_loop() -> None:
     batch, losses = make_batch(np.random.default_rng(0)), {}
     trainer.update = lambda found, batches: losses.update(found)
     rng = np.random.default_rng(3)
-    rng.standard_normal((NUM_ROWS, 3, 3), np.float32)  # of the target
+    rng.standard_normal((NUM_ROWS, 3, 3), np.float32)  # the noise that the target draws
     noise = rng.standard_normal((NUM_ROWS, 3, 3), np.float32)
     trainer.rng = np.random.default_rng(3)
     target = numbers(trainer.target(batch, torch.tensor([ALPHA])))
@@ -119,20 +120,20 @@ def test_members_differ_by_their_id_and_by_nothing_else(has_ids: bool) -> None:
     assert (first[0] != last[0]) == has_ids
 
 
-def test_log_densities_are_finite_and_exact_where_tanh_saturates() -> None:
+def test_log_densities_are_finite_and_exact_even_if_tanh_saturates() -> None:
     trainer = make_trainer(MASAC)
     with torch.no_grad():
         trainer.net.actor[4].bias[:3] = 30.0  # tanh(30) is 1 in float32
     actions, logp = trainer.draw_actions(make_batch(np.random.default_rng(0))[OBS][OBS])
     assert (actions[:, 2] == 1.0).all()
     assert logp.isfinite().all()
-    # log(1 - tanh(u)^2) is log 4 - 2 u there, so that a density grows with e^(2 u).
+    # There log(1 - tanh(u)^2) is log 4 - 2 u, so that the density grows with e^(2 u).
     assert (logp[:, 2] > 3 * (2 * 25.0 - math.log(4.0)) - 20.0).all()
     logp.sum().backward()
     assert all(p.grad.isfinite().all() for p in trainer.net.actor.parameters())
 
 
-def test_it_acts_by_the_policy_that_it_learns() -> None:
+def test_masac_acts_by_the_policy_that_it_learns() -> None:
     trainer, batch = make_trainer(MASAC), make_batch(np.random.default_rng(0))
     trainer.rng = np.random.default_rng(3)
     learned, logp = trainer.draw_actions(batch[OBS][OBS])

@@ -1,4 +1,4 @@
-"""Teams with continuous actions: spaces, seats, and what is recorded of them."""
+"""Teams with continuous actions: their spaces, their seats, and what is recorded of them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_observations_have_no_masks_and_no_last_actions() -> None:
 
 
 def acted_on(who: Any, action: Any, acting: Collection[str] = "abc") -> dict[str, Any]:
-    """Returns what members do who act by a team's action."""
+    """Returns what the acting members do by a team's action."""
     rows = np.asarray(action)[None, None]
     forms = {m.agent_id: (row, m.form) for row, m in enumerate(who.agents)}
     own = {m: (rows[:, :, row], form) for m, (row, form) in forms.items() if m in acting}
@@ -89,7 +89,7 @@ unit = st.floats(-1.0, 1.0, width=32)
 
 
 @given(st.lists(unit, min_size=9, max_size=9), st.sets(st.sampled_from("abc"), min_size=1))
-def test_what_is_logged_is_read_as_it_was_written(flat: list[float], acting: set[str]) -> None:
+def test_logged_actions_are_read_as_they_were_written(flat: list[float], acting: set[str]) -> None:
     who, plan = seat(), plan_of()
     action = np.array(flat, np.float32).reshape(3, 3) * who.actions.masks
     acted = acted_on(who, action, acting)
@@ -136,7 +136,7 @@ def test_an_action_mask_of_real_numbers_is_refused() -> None:
 
 
 def masked_plan() -> ServerPlan:
-    """A team of which `a` observes a mask, and `b` does not."""
+    """Returns the plan of a team in which `a` observes a mask and `b` does not."""
     plan = make_plan({"a": MASKED, "b": Box((2,))}, {"team": ("a", "b")})
     agents = {**plan.agents, "b": replace(plan.agents["b"], action_space=Discrete(2))}
     return replace(plan, algorithm="MADDPG", agents=agents, late_members="allow")
@@ -196,5 +196,6 @@ def test_teams_are_alike_if_their_rows_have_the_same_dimensions() -> None:
     plan = replace(make_plan(), agents=agents, groups=groups)
     one, two, turned = (VECTOR_TEAMS.signature(g, plan) for g in groups)
     assert one == two
-    assert one.key != turned.key  # padded to the same sizes, but other rows lack a dimension
+    # Padded to the same sizes, but the rows lack their dimensions in another order.
+    assert one.key != turned.key
     assert one.text == "2 members, observations of 2, actions of 2"

@@ -60,14 +60,14 @@ BOTH = pytest.mark.parametrize("make", [MADDPG, MASAC])
         ("MASAC", {"lr": 0.1}, "MASAC has no setting 'lr'; it is 'actor_lr' here"),
     ],
 )
-def test_values_that_cannot_be_are_refused(
+def test_settings_out_of_range_are_refused(
     name: str, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(AlgorithmProblem, match=message):
         find(name).make_settings(plan_of(settings=settings))  # type: ignore[attr-defined]
 
 
-def test_what_only_others_have_is_refused() -> None:
+def test_model_settings_an_rl_module_and_the_name_matd3_are_refused() -> None:
     plan = plan_of(model={"fcnet_hiddens": [8]}, rl_module="muxrl.experiments:Own")
     problems = "\n".join(find("masac").find_config_problems(plan))
     assert "MASAC has no separate model settings" in problems
@@ -103,7 +103,7 @@ def test_actions_stay_in_the_dimensions_that_members_have(make: Any) -> None:
 def test_updates_follow_the_steps_from_when_there_are_enough(
     make: Any, updates_per_step: float, num: int
 ) -> None:
-    """The 20th step fills the replay, and counts."""
+    """The 20th step fills the replay enough, and it brings updates itself."""
     trainer = make_trainer(
         make, num_steps_before_learning=20, batch_size_steps=4, updates_per_step=updates_per_step
     )
@@ -120,11 +120,13 @@ def test_a_take_of_many_rows_brings_no_updates_for_those_before_the_threshold() 
     rng, found = np.random.default_rng(0), []
     for k in range(2):
         found.append(trainer.learn([piece_of(rng, 16, f"e{k}.{i}") for i in range(4)]))
-    assert [metrics["num_updates"] for metrics in found] == [0, 29]  # the 100th to the 128th step
+    # For the 100th to the 128th step.
+    assert [metrics["num_updates"] for metrics in found] == [0, 29]
 
 
 def test_learning_goes_on_where_a_full_replay_holds_fewer_steps_than_it_began_with() -> None:
-    """The last observation of an episode takes a place in it, too."""
+    """Learning goes on, although the last observation of each episode takes a place in the full
+    replay."""
     trainer = make_trainer(
         MASAC, num_steps_before_learning=20, buffer_capacity_steps=20, batch_size_steps=4
     )
@@ -155,7 +157,7 @@ def test_noise_is_for_training_alone() -> None:
         assert played.pulls(0.5) == played.pulls(0.5)
         played.play_steps(10)
         taken = trainer_of(played).replay.sample(100)["actions"]
-    assert taken.std() > 0.4  # the untrained actor's own lie close together
+    assert taken.std() > 0.4  # the actions of the untrained actor alone lie close together
     assert (np.abs(taken) <= 1.0).all()
 
 
@@ -163,7 +165,7 @@ DIMS = {"a": 1, "b": 2, "c": 1}
 
 
 def unlike_plan(algorithm: str) -> ServerPlan:
-    """A team whose members observe and do different things, and may come late."""
+    """Returns the plan of a team whose unlike members may come late."""
     sees = {"a": Box((2,)), "b": Box((3,)), "c": Box((2,))}
     plan = make_plan(dict(sees), {"team": ("a", "b", "c")})
     agents = {
@@ -177,7 +179,8 @@ def unlike_plan(algorithm: str) -> ServerPlan:
 
 @pytest.mark.parametrize("algorithm", ["MADDPG", "MASAC"])
 def test_a_team_learns_whoever_is_missing(algorithm: str) -> None:
-    """b comes late and dies, c takes turns; the last of three episodes in a row is truncated."""
+    """A team learns although b comes late and dies, c acts now and then, and some episodes are
+    truncated."""
     asked = ["ac", "abc", "ab", "abc", "a", "ac"]
     rng = np.random.default_rng(0)
     with playing(unlike_plan(algorithm)) as played:
@@ -211,5 +214,5 @@ def test_a_team_learns_whoever_is_missing(algorithm: str) -> None:
     patterns = {tuple(map(int, row)) for row in stored["obs"]["alive"]}
     assert patterns == {(1, 0, 1), (1, 1, 1), (1, 1, 0), (1, 0, 0)}
     assert not stored["obs"]["obs"][stored["obs"]["alive"] == 0].any()
-    # Two of three episodes end with a termination, one step in six.
+    # Two of three episodes end with a termination, which is one step in six.
     assert stored["terminateds"].mean() == pytest.approx(2 / 3 / 6, abs=0.05)

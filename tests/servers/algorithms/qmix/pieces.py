@@ -24,7 +24,7 @@ Part = dict[str, np.ndarray]
 def spec_of(
     num_members: int = 2, obs_dim: int = 3, num_actions: int = 4, state_size: int = 0
 ) -> PolicySpec:
-    """Returns what a team's trainer is made for; without a size the state is what all observe."""
+    """Returns a team's policy spec; without a size the state is all members' observations."""
     shape = num_members, obs_dim
     return PolicySpec(
         "p",
@@ -51,8 +51,11 @@ def observed(
     state: Sequence[float] | None = None,
     obs_dim: int = 3,
 ) -> Part:
-    """Returns what a team observes at one step, by default of `spec_of`, where the first member has
-    two actions, and the other four. None: a member is absent."""
+    """Returns what a team observes at one step.
+
+    By default the team is that of `spec_of`, whose first member may take two actions, and the other
+    four. None in place of an observation: the member is absent.
+    """
     alive = np.array([one is not None for one in of_members], np.float32)
     obs, mask = np.zeros((len(alive), obs_dim), np.float32), np.array(masks, np.float32)
     last_action = np.array(last, np.float32)
@@ -79,7 +82,7 @@ def rows_of(
     seed: int = 0,
     env_steps: int = 0,
 ) -> Rows:
-    """Returns what acting is asked for, of parts ``[B, ...]``."""
+    """Returns rows to act on, of parts ``[B, ...]``."""
     return Rows(
         parts["obs"],
         parts["action_mask"],
@@ -97,7 +100,7 @@ def rows_of(
 def episode(
     seen: Sequence[Part], actions: Any, rewards: Any, *, is_terminated: bool = True
 ) -> Trajectory:
-    """Returns an episode of these observations, one more than actions and rewards."""
+    """Returns an episode with these observations, which are one more than actions and rewards."""
     whole = Trajectory(
         "e_team", "e", "team", "p", stack(seen), np.array(actions), np.array(rewards, float), {},
         is_terminated=is_terminated, is_truncated=not is_terminated,
@@ -116,7 +119,7 @@ def play(length: int, seed: int = 0, *, is_terminated: bool = True) -> Trajector
 
 
 def stored(length: int, seed: int = 0) -> Trajectory:
-    """Returns what `play` returns as replays take it."""
+    """Returns the episode of `play` in the form that replays take."""
     return as_stored(play(length, seed))
 
 
@@ -133,7 +136,7 @@ def update(trainer: QMIX, batch: dict[str, Any]) -> dict[str, float]:
 
 
 def sample_all(*episodes: Trajectory) -> dict[str, Any]:
-    """Returns all episodes, in the order of their first rewards."""
+    """Returns a batch of all episodes, in the order of their first rewards."""
     replay = EpisodeReplay(len(episodes), seed=0)
     replay.add(*map(as_stored, episodes))
     batch = replay.sample(len(episodes))

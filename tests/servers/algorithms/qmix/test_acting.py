@@ -1,4 +1,4 @@
-"""How a team acts, in numpy and in torch, and what others may act with in its place."""
+"""How a team acts, in numpy and in torch, and with weights from another trainer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHAPES = [
 
 
 def observe(num: int, rng: np.random.Generator, last: tuple[float, float] = (-1, -1)) -> Part:
-    """Returns ``[num, ...]``; the second member may choose actions 1 and 3 only."""
+    """Returns observations ``[num, ...]``; the second member may choose actions 1 and 3 only."""
     masks = ((1, 1, 0, 0), (0, 1, 0, 1))
     seen = [
         observed(rng.normal(size=3), rng.normal(size=2), masks=masks, last=last) for _ in range(num)
@@ -43,7 +43,7 @@ def observe(num: int, rng: np.random.Generator, last: tuple[float, float] = (-1,
 
 
 def asked(trainer: QMIX, parts: Part, states: Any = None, **more: Any) -> Rows:
-    """Returns rows of teams at their first step, or with these states."""
+    """Returns rows of teams at their first step, or with these recurrent states."""
     num = len(parts["obs"])
     begin = {key: np.stack([one] * num) for key, one in trainer.initial_state().items()}
     return rows_of(parts, states or begin or None, **more)
@@ -145,7 +145,7 @@ def test_acting_follows_what_is_learned() -> None:
 
 
 def test_large_passes_are_the_same_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU, which is asked for them."""
+    """torch computes large passes for a GPU, with the same values as numpy."""
 
     class Beside:
         is_old = False
@@ -178,7 +178,7 @@ def test_large_passes_are_the_same_in_torch(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_inputs_are_observation_last_action_and_id() -> None:
     steps = [observed([1, 2, 3], [4, 5], last=(-1, 2)), observed(None, [6, 7])]
     obs = tensors_of({key: part[None] for key, part in stack(steps).items()})
-    assert make().net.agent.inputs_of(obs).tolist() == [  # time first
+    assert make().net.agent.inputs_of(obs).tolist() == [  # the first axis is time
         [[[1, 2, 3, 0, 0, 0, 0, 1, 0], [4, 5, 0, 0, 0, 1, 0, 0, 1]]],
         [[[0, 0, 0, 0, 0, 0, 0, 1, 0], [6, 7, 0, 0, 0, 0, 0, 0, 1]]],
     ]
@@ -187,7 +187,7 @@ def test_the_inputs_are_observation_last_action_and_id() -> None:
 
 
 def test_a_gru_is_called_to_train_where_it_learns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU its gradient is an error otherwise: cuDNN's."""
+    """cuDNN computes the gradient of a GRU on a GPU only if the GRU was called in training mode."""
     called: list[bool] = []
     cell = torch.gru
 

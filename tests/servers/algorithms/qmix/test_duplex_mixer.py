@@ -33,7 +33,8 @@ def drawn(*shape: int) -> Tensor:
 def mixed(
     mixer: DuplexMixer, values: Tensor, available: Tensor, alive: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Q_tot ``[joint actions]`` of every joint action ``[joint actions, n]`` of one team."""
+    """Returns Q_tot ``[joint actions]`` of every joint action ``[joint actions, n]`` of one
+    team."""
     n, k = values.shape
     joint = torch.cartesian_prod(*[torch.arange(k)] * n).view(-1, n)
     joint = joint[available[torch.arange(n), joint].all(-1)]
@@ -61,7 +62,7 @@ def mixed(
 def test_the_best_joint_action_is_each_members_own_best(
     n: int, k: int, layers: int, seed: int, spread: float, scale: float
 ) -> None:
-    """IGM, for any weights, states, values and masks; absent members do not matter."""
+    """QPLEX keeps IGM for any weights, states, values and masks, whichever members are absent."""
     torch.manual_seed(seed)
     mixer = make(n, k, 4, adv_hypernet_layers=layers)
     for parameter in mixer.parameters():
@@ -80,7 +81,7 @@ def test_the_best_joint_action_is_each_members_own_best(
     highest = q_tot[is_greedy]
     assert highest.max() - highest.min() <= tolerance
     assert (q_tot <= highest.max() + tolerance).all()
-    # And it is no tie: w and lambda are above 0, and so every other joint action is worse.
+    # No other joint action is as good: w and lambda are above 0.
     q, greedy_q = values[torch.arange(n), joint], values[torch.arange(n), best]
     importance = mixer.importance(state.expand(len(joint), -1), joint, alive.expand(len(joint), -1))
     assert (importance >= 0).all()
@@ -89,8 +90,8 @@ def test_the_best_joint_action_is_each_members_own_best(
     assert ((((q - greedy_q) * alive) < 0).any(-1) == ~is_greedy).all()
 
 
-def test_it_matches_the_papers_formulas() -> None:
-    """Section 3.2, head by head, with values and advantages apart, as PyMARL computes it."""
+def test_qplex_matches_the_papers_formulas() -> None:
+    """The mixer computes section 3.2 of the paper; here head by head, as in PyMARL."""
     n, k, num_states = 2, 3, 5
     mixer = make(n, k, 4, bound_state=False)
     q, best, state = drawn(num_states, n), drawn(num_states, n), drawn(num_states, 4)
@@ -131,7 +132,7 @@ def test_absent_members_contribute_nothing(absent: tuple[int, ...]) -> None:
     assert torch.equal(mixer(q, state, alive, best, actions), one)
     if len(absent) == 3:
         assert one.item() == 0.0
-    # Not even by their bias: what is left is the sum over the others.
+    # Not even their bias contributes: Q_tot is the sum over the other members.
     members = [a for a in range(3) if a not in absent]
     hidden_w, hidden_b = torch.relu(
         mixer.from_state(state / max(1.0, float(state.square().mean().sqrt())))

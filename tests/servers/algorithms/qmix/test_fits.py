@@ -1,8 +1,8 @@
-"""How well QMIX's and QPLEX's networks fit a payoff table, from all of its cells, without an env.
+"""How well QMIX's and QPLEX's networks fit a payoff table that they learn from cell by cell.
 
-A fit that is better than monotonic mixing allows would be a bug, however good it looks, and so
-would be one that is worse than a sum. In between, descent may end in the best fit with another
-action on top than the best of all: in penalty with k = -25 that can be the optimum, 10.
+A fit better than monotonic mixing allows would be a bug, however good it looks; so would be one
+worse than a sum. In between, descent may find the best fit with another action on top than the best
+of all: in penalty with k = -25 that can be the optimum, 10.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def every_cell_once(payoffs: np.ndarray) -> dict[str, Any]:
 
 
 def fitted_table(trainer: QMIX, batch: dict[str, Any]) -> tuple[np.ndarray, tuple[int, ...]]:
-    """Q_tot of every joint action, and the greedy one."""
+    """Returns Q_tot of every joint action, and the greedy joint action."""
     net, obs = trainer.net, tensors_of(batch[OBS])
     with torch.no_grad():
         values = net.agent.values(net.agent.inputs_of(obs))[0, 0]
@@ -84,7 +84,11 @@ def test_the_best_fit_lies_between_sum_and_monotonic(game: Game, k: float) -> No
 @pytest.mark.learning
 @pytest.mark.timeout(400)
 def test_qplex_holds_climbings_optimum() -> None:
-    """Where the best monotonic fit is off by 997 and chooses 5; six seeds had it by update 600."""
+    """QPLEX represents the payoffs of climbing, which monotonic mixing cannot.
+
+    The best monotonic fit is off by 997 and chooses the payoff 5. All of six seeds chose the
+    optimum by update 600.
+    """
     payoffs = payoffs_of("climbing")
     assert monotonic_fits(payoffs)[0].payoff == 5.0
     batch = every_cell_once(payoffs)

@@ -1,4 +1,4 @@
-"""Targets, loss, updates and state of QMIX and its kin, without an environment."""
+"""Targets, loss, updates and state of QMIX, VDN, QPLEX and IQL, without an environment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ from muxrl.servers.episodes.trajectories import Trajectory
 
 
 def hand_made(mask_b: tuple[int, int] = (1, 1)) -> dict[str, Any]:
-    """Two members, two actions, two steps; rewards 1 and 2; the last observation restricted."""
+    """Returns a batch of two members, two actions and two steps with the rewards 1 and 2.
+
+    The mask of the last observation is restricted.
+    """
     masks = torch.ones(1, 3, 2, 2)
     masks[0, 2, 1] = torch.tensor(mask_b)
     return {
@@ -46,7 +49,7 @@ TARGET = torch.tensor([[[[0.0, 0], [0, 0]], [[10, 20], [40, 30]], [[50, 60], [70
 
 
 class _OfAdvantages:
-    """Shows what a mixer that mixes advantages is given: the sum of ``1000 best + 100 u + q``."""
+    """A mixer that shows its inputs: it returns the sum of ``1000 best + 100 u + q``."""
 
     mixes_advantages, is_joint = True, True
 
@@ -58,10 +61,11 @@ class _OfAdvantages:
 @pytest.mark.parametrize(
     ("mask_b", "double_q", "expected"),
     [
-        # t=1: online's choice a:0 (50), b:1 (80) beside the target network's own best: 60 and 80.
+        # At t=1 the online network chooses a:0 (50) and b:1 (80); the target network's own best are
+        # 60 and 80.
         ((1, 1), True, 1000 * 140 + 100 * 1 + 130),
         ((1, 1), False, 1000 * 140 + 100 * 2 + 140),
-        # b may do only 0, whose 70 is its best then.
+        # Member b may only take action 0, so that its value of 70 is b's best.
         ((1, 0), True, 1000 * 130 + 100 * 0 + 120),
     ],
 )
@@ -71,18 +75,19 @@ def test_the_greedy_values_and_the_actions_reach_a_mixer_of_advantages(
     online, mixer = ONLINE.clone().requires_grad_(), cast(Mixer, _OfAdvantages())
     own = QMIXSettings(gamma=GAMMA, double_q=double_q)
     q_taken, target = td_terms((mixer, mixer), online, TARGET, hand_made(mask_b), own)
-    # t=0: 1 + 4 taken, 2 + 4 at best, actions 0 + 1; t=1: 6 + 7, 6 + 8, 1 + 0.
+    # At t=0: 1 + 4 taken, 2 + 4 at best, actions 0 + 1. At t=1: 6 + 7, 6 + 8, 1 + 0.
     assert q_taken[..., 0].tolist() == [[6000 + 100 + 5, 14_000 + 100 + 13]]
     assert target[0, 1, 0].item() == pytest.approx(2 + GAMMA * expected)
 
 
 def test_without_a_mixer_absent_members_are_credited_with_the_teams_rewards() -> None:
     batch = hand_made()
-    batch[OBS]["alive"][0, 1, 1] = 0.0  # b is not asked at t=1, but again at t=2
+    batch[OBS]["alive"][0, 1, 1] = 0.0  # b does not act at t=1, but again at t=2
     own, mixers = QMIXSettings(gamma=GAMMA), (NoMixer(), NoMixer())
     q_taken, target = td_terms(mixers, ONLINE, TARGET, batch, own)
     assert q_taken.tolist() == [[[1, 4], [6, 0]]]
-    # a: 20, then 50. b: 2 and then 80; what stands at t=1 is not b's and is not in the loss.
+    # Member a: 20, then 50. Member b: 2, then 80; its entry at t=1 is no action of b and not in the
+    # loss.
     assert target[0, 0].tolist() == pytest.approx([1 + GAMMA * 20, 1 + GAMMA * (2 + GAMMA * 80)])
     assert target[0, 1, 0].item() == pytest.approx(2 + GAMMA * 50)
 
@@ -105,7 +110,7 @@ def test_loss_and_priorities_are_those_of_a_loop_over_steps(
     lengths, weights = [2, 5, 1], [1.0, 0.25, 0.6]
     batch = sample_all(*(play(length, i) for i, length in enumerate(lengths)))
     if mixer == "none":
-        batch["obs"][ALIVE][1, 2, 0] = 0.0  # a member that is absent has no error
+        batch["obs"][ALIVE][1, 2, 0] = 0.0  # an absent member has no error
     tensors = tensors_of(drawn_by_priority(batch, weights))
     q_taken, target = terms_of(trainer, tensors)
     total, num_terms, expected = 0.0, 0, []
@@ -138,7 +143,7 @@ def test_weights_scale_the_loss_and_not_the_errors() -> None:
     )
     assert (alike["loss"], alike["grad_norm"]) == (plain["loss"], plain["grad_norm"])
     assert halved["loss"] == pytest.approx(plain["loss"] / 2)
-    assert halved["td_error_abs"] == plain["td_error_abs"]  # they say how well values fit
+    assert halved["td_error_abs"] == plain["td_error_abs"]  # errors say how well the values fit
     assert set(alike) - set(plain) == {"importance_weight_mean", "priority_max"}
     assert halved["importance_weight_mean"] == 0.5
     assert halved["priority_max"] == alike["priority_max"] > 0.0
@@ -202,7 +207,9 @@ def test_importance_weights_can_learn_at_a_rate_of_their_own(optimizer_name: str
 
 
 @pytest.mark.parametrize("settings", [{}, {"mixer": "qmix", "importance_lr_factor": 30.0}])
-def test_all_learn_at_one_rate_otherwise(settings: Any) -> None:
+def test_without_a_factor_or_importance_weights_all_parameters_learn_at_one_rate(
+    settings: Any,
+) -> None:
     trainer = make(**({"mixer": "qplex"} | settings))
     assert len(trainer.steps[""].optimizer.param_groups) == 1
 
@@ -214,13 +221,13 @@ def short_episodes(num: int, first: int = 0) -> list[Trajectory]:
     return [play(2, seed) for seed in range(first, first + num)]
 
 
-def test_it_waits_for_episodes_then_updates_at_the_given_rate() -> None:
+def test_qmix_waits_for_enough_episodes_and_then_updates_at_the_given_rate() -> None:
     trainer = make(num_episodes_before_learning=10, updates_per_episode=0.3)
     assert trainer.learn(short_episodes(9)) == {"num_updates": 0, "num_episodes_stored": 9}
-    # The 10th to the 19th: 3 updates.
+    # The 10th to the 19th episode bring 3 updates.
     metrics = trainer.learn(short_episodes(10, 9))
     assert (metrics["num_updates"], metrics["num_episodes_stored"]) == (3, 19)
-    # A batch that brings none tells of the last one.
+    # A batch that brings no update repeats the last record.
     assert trainer.learn([]) == metrics
 
 
@@ -228,7 +235,7 @@ def test_several_updates_per_episode() -> None:
     trainer = make(num_episodes_before_learning=2, updates_per_episode=2.5)
     progress: list[float] = []
     trainer.note_progress = progress.append
-    assert trainer.learn(short_episodes(3))["num_updates"] == 5  # episodes 2 and 3
+    assert trainer.learn(short_episodes(3))["num_updates"] == 5  # for episodes 2 and 3
     assert progress == [0.2, 0.4, 0.6, 0.8, 1.0]
 
 

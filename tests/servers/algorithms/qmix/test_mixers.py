@@ -48,7 +48,7 @@ def test_only_large_states_are_scaled_down(name: str, bound_state: bool) -> None
     q, alive = torch.randn(4, 2), torch.ones(4, 2)
     more = (q + 1.0, torch.randint(4, (4, 2))) if name == "qplex" else ()
     state = torch.randn(4, 4)
-    state /= state.square().mean(-1, keepdim=True).sqrt()  # root mean square 1
+    state /= state.square().mean(-1, keepdim=True).sqrt()  # of root mean square 1
     one, fifty = (mixer(q, s, alive, *more) for s in (state, 50.0 * state))
     assert torch.allclose(one, fifty) == bound_state
     assert not torch.allclose(mixer(q, 0.5 * state, alive, *more), one)

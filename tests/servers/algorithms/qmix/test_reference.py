@@ -1,4 +1,5 @@
-"""An update of QMIX and VDN is that of the papers' equations, by numpy and finite differences."""
+"""An update of QMIX and VDN equals the papers' equations, computed by numpy and finite
+differences."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def batch_of() -> dict[str, Any]:
-    """Two episodes: the first terminates, the second is cut short; one member is absent once."""
+    """Returns two episodes: the first terminates, the second is truncated; one member is absent
+    once."""
     rng, shape = np.random.default_rng(0), (len(LENGTHS), LONGEST + 1, MEMBERS)
     alive = np.ones(shape)
     alive[1, 1, 0] = 0.0
@@ -47,7 +49,8 @@ def batch_of() -> dict[str, Any]:
 
 
 def values_of(w: Arrays, obs: Arrays, episode: int) -> np.ndarray:
-    """PyMARL's ``RNNAgent``: the value of each action of each member, ``[T + 1, n, k]``."""
+    """Returns the value of each action of each member, ``[T + 1, n, k]``, by PyMARL's
+    ``RNNAgent``."""
 
     def sigmoid(x: np.ndarray) -> np.ndarray:
         return 1.0 / (1.0 + np.exp(-x))
@@ -68,10 +71,11 @@ def values_of(w: Arrays, obs: Arrays, episode: int) -> np.ndarray:
 
 
 def mixed(w: Arrays, q: np.ndarray, state: np.ndarray) -> float:
-    """Rashid et al. 2018, figure 2 and appendix; without weights Sunehag et al. 2017."""
+    """Returns Q_tot by Rashid et al. 2018, figure 2 and appendix; without weights by Sunehag et al.
+    2017."""
     if not w:
         return float(q.sum())
-    # Ours holds the first layers of the four hypernetworks in one.
+    # muxrl holds the first layers of the four hypernetworks in one layer.
     cuts = np.cumsum([EMBED + 1, EMBED + 1, EMBED])
     first = w["from_state.weight"] @ state + w["from_state.bias"]
     for_1, for_2, for_value, bias_1 = np.split(first, cuts)
@@ -84,7 +88,7 @@ def mixed(w: Arrays, q: np.ndarray, state: np.ndarray) -> float:
 
 
 def loss_of(nets: Mapping[str, Arrays], batch: Any, double_q: bool, td_lambda: float) -> float:
-    """Rashid et al. 2018, equations 5 and 6, over the steps that there are."""
+    """Returns the loss by Rashid et al. 2018, equations 5 and 6, over the steps without padding."""
     obs, squares = batch["obs"], []
     for episode, length in enumerate(LENGTHS):
         state, alive = obs["state"][episode], obs["alive"][episode]
@@ -100,7 +104,7 @@ def loss_of(nets: Mapping[str, Arrays], batch: Any, double_q: bool, td_lambda: f
             following[length] = 0.0
         target = following[length]
         for t in reversed(range(length)):
-            # After the last step nothing but the value follows.
+            # After the last step only the bootstrapped value follows.
             target = (1 - td_lambda) * following[t + 1] + td_lambda * target
             target = batch["rewards"][episode, t] + GAMMA * target
             taken = alive[t] * values[t, range(MEMBERS), batch["actions"][episode, t]]
@@ -113,7 +117,7 @@ def loss_of(nets: Mapping[str, Arrays], batch: Any, double_q: bool, td_lambda: f
     [("qmix", True, 0.0), ("qmix", False, 0.6), ("vdn", True, 0.0)],
 )
 def test_an_update_is_that_of_the_papers(mixer: str, double_q: bool, td_lambda: float) -> None:
-    """As PyMARL makes it, with the state as it is, but that absent members count 0."""
+    """The update is PyMARL's, with unscaled states, except that absent members count 0."""
     trainer: QMIX = make(
         spec_of(MEMBERS, OBS_DIM, ACTS, STATE_DIM), mixer=mixer, double_q=double_q,
         td_lambda=td_lambda, bound_state=False, hidden_dim=4, mixing_embed_dim=EMBED,

@@ -1,4 +1,4 @@
-"""Targets of whole episodes, against numbers worked out by hand."""
+"""Targets of whole episodes equal numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REWARDS, VALUES = [1.0, 2.0, 3.0], [10.0, 20.0, 40.0]
 
 
 def column(*numbers: float) -> torch.Tensor:
-    """``[1, T, 1]``."""
+    """Returns the numbers as ``[1, T, 1]``."""
     return torch.tensor(numbers)[None, :, None]
 
 
@@ -27,8 +27,8 @@ def column(*numbers: float) -> torch.Tensor:
         ({}, [1 + 5, 2 + 10, 3 + 20], [1 + 5, 2 + 10, 3]),
         ({"n_step": 50}, [1 + 1 + 0.75 + 5, 2 + 1.5 + 10, 3 + 20], [2.75, 3.5, 3]),
         ({"td_lambda": 1.0}, [1 + 1 + 0.75 + 5, 2 + 1.5 + 10, 3 + 20], [2.75, 3.5, 3]),
-        # From the end: 23; 2 + (20 + 23) / 4; 1 + (10 + 12.75) / 4.
-        # Or, terminated: 3; 2 + (20 + 3) / 4; 1 + (10 + 7.75) / 4.
+        # Truncated, from the end: 23; 2 + (20 + 23) / 4; 1 + (10 + 12.75) / 4. Terminated: 3; 2 +
+        # (20 + 3) / 4; 1 + (10 + 7.75) / 4.
         ({"td_lambda": 0.5}, [6.6875, 12.75, 23], [5.4375, 7.75, 3]),
     ],
     ids=str,
@@ -36,7 +36,7 @@ def column(*numbers: float) -> torch.Tensor:
 def test_returns_of_three_steps(
     returns: dict[str, Any], truncated: list[float], terminated: list[float]
 ) -> None:
-    """And padding does not affect them."""
+    """Padding does not change the returns."""
     for ends, expected in ((0.0, truncated), (1.0, terminated)):
         for rubbish in ([], [999.0], [999.0] * 4):
             rewards, values = column(*REWARDS, *rubbish), column(*VALUES, *rubbish)
@@ -57,7 +57,7 @@ def test_returns_of_three_steps(
 def test_n_step_returns_are_n_rewards_and_a_value(
     seed: int, lengths: list[int], n_step: int, width: int
 ) -> None:
-    """Against sums by the definition, on any batch of episodes of unequal length."""
+    """The returns equal sums by the definition, in any batch of episodes of unequal length."""
     torch.manual_seed(seed)
     num, longest = len(lengths), max(lengths)
     rewards, values = torch.randn(num, longest, 1), torch.randn(num, longest, width)
@@ -78,7 +78,7 @@ def test_n_step_returns_are_n_rewards_and_a_value(
 
 
 def test_values_reach_past_steps_at_which_a_member_is_absent() -> None:
-    # Who is asked at t = 1, 2, 3, 4: always; only at 2; and the last one never again.
+    # At t = 1, 2, 3, 4 the first member always acts, the second only at 2, the third never again.
     asked = torch.tensor([[[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]])
     values = torch.tensor([[[10.0, 9.0, 9.0], [20.0, 20.0, 9.0], [30.0, 9.0, 9.0], [40.0, 9, 9]]])
     for ends in (0.0, 1.0):

@@ -48,7 +48,7 @@ def test_a_replay_goes_on_in_a_larger_one_and_not_in_a_smaller_one() -> None:
     larger.set_state(replay.get_state())
     for seed in (7, 8, 9):
         larger.add(stored(2, seed))
-    # The first two were added, the third took the place of one of the three.
+    # The first two were added; the third took the place of one of the three.
     begins = larger.sample(9)["rewards"][:, 0].tolist()
     assert len(begins) == 5
     assert {701, 801, 901} <= set(begins)

@@ -1,4 +1,4 @@
-"""Replay by priority: which episodes are drawn, and what they weigh."""
+"""Prioritized replay: which episodes are drawn, and their weights."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_weights_make_up_for_the_probability(
     np.testing.assert_allclose(weights, expected / expected.max(), rtol=1e-5)
     assert weights.dtype == np.float32
     assert weights.max() == 1.0
-    # One of each range of equal probability: no row is drawn much more or less often.
+    # Draws are stratified by probability: no row is drawn much more or less often than expected.
     counts = np.bincount(rows, minlength=len(values))
     assert np.all(np.abs(counts - num * probabilities) < 2.0)
 
@@ -75,7 +75,8 @@ def test_an_episode_without_error_is_still_drawn_and_one_that_is_not_finite_stay
     script=st.lists(st.one_of(st.none(), st.tuples(st.integers(0, 4), st.floats(0.01, 9.0)))),
 )
 def test_priorities_stay_with_their_episodes(capacity: int, script: list[Any]) -> None:
-    """As a ring of (episode, priority) would have it, whatever is added and measured when."""
+    """Priorities equal those of a ring of (episode, priority), in whatever order episodes are added
+    and measured."""
     priorities, num_added = Priorities(capacity, *BY_PRIORITY), 0
     model: dict[int, float] = {}
     seen: list[float] = []
@@ -108,7 +109,7 @@ def filled(num: int, capacity: int = 4, seed: int = 0) -> EpisodeReplay:
     return replay
 
 
-def test_without_settings_episodes_are_drawn_and_kept_as_ever() -> None:
+def test_without_priorities_episodes_are_drawn_and_kept_as_before() -> None:
     replay, rng = EpisodeReplay(20, seed=3), np.random.default_rng(3)
     for number in range(12):
         replay.add(stored(2, number))

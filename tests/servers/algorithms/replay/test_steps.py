@@ -16,7 +16,7 @@ from muxrl.servers.episodes.trajectories import Trajectory
 GAMMA = 0.5
 LAST = 10
 MORE = 1_000
-"""Of what a life observes, acts and earns at a step, more than of the life before."""
+"""By how much the numbers of a life exceed those of the life before."""
 KINDS = {"uniform": None, "prioritized": (0.6, 0.4)}
 
 
@@ -25,7 +25,7 @@ def make(kind: str, capacity: int, n_step: int = 1) -> StepReplay:
 
 
 def trajectory(first: int, length: int, life: int = 0, **flags: bool) -> Trajectory:
-    """Step t observes t, acts t + 0.5 and earns 10 t; `first` is the first t."""
+    """Returns a piece whose step t observes t, acts t + 0.5 and earns 10 t, from t = `first` on."""
     ts = np.arange(first, first + length + 1) + MORE * life
     return Trajectory(
         f"e{life}_a", f"e{life}", "a", "p",
@@ -39,7 +39,7 @@ def trajectory(first: int, length: int, life: int = 0, **flags: bool) -> Traject
 
 
 def play(replay: StepReplay, begin: int, num: int = 1, num_agents: int = 2) -> None:
-    """Adds so many episodes of `LAST` steps, from this number on, in pieces of all agents."""
+    """Adds `num` episodes of `LAST` steps, numbered from `begin`, in pieces of all agents."""
     for episode in range(begin, begin + num):
         for first in range(0, LAST, 3):
             length = min(3, LAST - first)
@@ -48,7 +48,8 @@ def play(replay: StepReplay, begin: int, num: int = 1, num_agents: int = 2) -> N
 
 
 def drawn(replay: StepReplay, num: int) -> list[tuple[Any, ...]]:
-    """Draws steps: observed, observed next, action, reward, terminated, n, weight."""
+    """Draws steps; returns of each: observed, observed next, action, reward, terminated, n,
+    weight."""
     batch = replay.sample(num)
     names = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS,
              Columns.TERMINATEDS, "n_step", "weights")  # fmt: skip
@@ -125,7 +126,9 @@ pieces = st.lists(
 
 
 @given(pieces, st.integers(2, 40))
-def test_it_holds_the_newest_steps(given_pieces: list[tuple[int, str]], capacity: int) -> None:
+def test_a_full_replay_holds_the_newest_steps(
+    given_pieces: list[tuple[int, str]], capacity: int
+) -> None:
     replay = make("uniform", capacity)
     played: list[tuple[float, float]] = []
     t = num_rows = 0
@@ -159,7 +162,7 @@ LIVES = st.lists(st.tuples(st.integers(0, 3), pieces.map(lambda given: given[0])
 
 
 def of_lives(played: list[tuple[int, tuple[int, str]]], *, in_arrays: bool = False) -> Any:
-    """Returns pieces of four agents' lives, one after another of each, between each other's."""
+    """Returns pieces of four agents' lives; the pieces of several agents are interleaved."""
     ts, lives, found = [0] * 4, [0, 1, 2, 3], []
     for number, (length, end) in played:
         flags = {end: True} if end and length else {}
@@ -177,7 +180,8 @@ def of_lives(played: list[tuple[int, tuple[int, str]]], *, in_arrays: bool = Fal
 def test_a_step_is_drawn_as_it_was_played_with_those_after_it(
     played: list[tuple[int, tuple[int, str]]], capacity: int, kind: str, n_step: int
 ) -> None:
-    """Of n steps, or as many as there are yet; without an end, up to the newest observation."""
+    """A return is over n steps, or over as many as there are; without an end it goes up to the
+    newest observation."""
     replay, known, num_rows = make(kind, capacity, n_step), {}, 0
     steps: set[float] = set()
     for one in of_lives(played):
@@ -229,7 +233,7 @@ def test_several_at_once_are_stored_as_one_by_one(
         begin += len(together)
     assert len(several) == len(single)
     states = [single.get_state(), several.get_state()]
-    for state in states:  # who cannot be gone on from any more is forgotten now and then
+    for state in states:  # lives that can no longer be continued are dropped only now and then
         oldest = state["num_added"] - capacity - 1
         state["open"] = sorted(one for one in state["open"] if one[1] >= oldest)
     np.testing.assert_equal(*states)
