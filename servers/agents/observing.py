@@ -294,7 +294,7 @@ def _set_states(
     for kind, normalizer in kinds.items():
         if kind not in states:
             raise ValueError(
-                f"the checkpoint has no statistics of {whose} for {kind}, only for "
+                f"the checkpoint has no statistics of {whose} in {kind}, only in "
                 f"{', '.join(states) or 'nothing'}; is it the same task?"
             )
         normalizer.set_state(states[kind])

@@ -69,7 +69,9 @@ class Reading:
             )
         if item.t.dtype != _INT64:  # in 8 bits, 0 would follow 255
             if item.t.max() > _LAST_T:
-                raise MalformedMessage(f"t={item.t.max()} is too large a number of a step")
+                raise MalformedMessage(
+                    f"there is no step t={item.t.max()}: the number is too large"
+                )
             item.t = item.t.astype(_INT64)
         if item.rewards is not None:
             _check_rows("rewards", item.rewards, (lead, len(layout.agents)))

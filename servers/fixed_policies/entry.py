@@ -313,7 +313,9 @@ class PoolAlgorithm(FixedAlgorithm):
                 raise AlgorithmProblem(f"has no setting {key!r}{suggestion(key, names)}")
         read = {**known, **read}
         if not isinstance(read[kinds[0]], str):
-            raise AlgorithmProblem(f"{kinds[0]} must name a server, not {read[kinds[0]]!r}")
+            raise AlgorithmProblem(
+                f"{kinds[0]} must be the name of a server, not {read[kinds[0]]!r}"
+            )
         if "last" in read:
             read["last"] = read_as("last", read["last"], int)
             if read["last"] < 1:

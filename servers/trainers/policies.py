@@ -193,7 +193,7 @@ class TrainerPolicies:
         if plan.keeps_untrained:  # a checkpoint replaces them by those of its run's beginning
             self.acting.keep_untrained()
         if plan.resume_from:
-            with raised_by(plan, "go on from", plan.resume_from):
+            with raised_by(plan, "resume from", plan.resume_from):
                 self._restore(Checkpoint.open(Path(plan.resume_from)))
             logger.info("server %r goes on from %s", plan.server_id, plan.resume_from)
 

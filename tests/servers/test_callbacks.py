@@ -159,7 +159,9 @@ def test_a_config_with_wrong_callbacks_is_refused() -> None:
         },
         "stop": {"env_steps": 10},
     }
-    problem = f"callbacks: '{HERE}:Neither' has none of shape_rewards, on_episode, on_update"
+    problem = (
+        f"callbacks: '{HERE}:Neither' has none of the methods shape_rewards, on_episode, on_update"
+    )
     with pytest.raises(ConfigError, match=problem):
         prepare(load_config(config))
     config["servers"]["a"]["algorithm"] = "RANDOM"  # type: ignore[index]

@@ -75,7 +75,7 @@ def test_a_server_whose_network_fails_reports_it_and_saves_what_it_learned(
     monkeypatch.setattr(server._network._uvicorn, "on_tick", fail)
     server._network._thread.join(5.0)
     status = server.status()
-    assert status.problem == "it serves no more: RuntimeError: out of descriptors"
+    assert status.problem == "it has stopped answering: RuntimeError: out of descriptors"
     assert status.phase == "stopping"
     assert server.stop(tmp_path / "saved")
     assert (tmp_path / "saved" / "muxrl.json").is_file()

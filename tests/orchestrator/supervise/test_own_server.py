@@ -89,7 +89,7 @@ NO_CHOICE = {
         ("begin", {"plan": {"limits": {"max_episodes": 2**64}}}, 422, "out of range"),
         ("finish", {"timeout_s": 1e308}, 400, "`float` <= 1000000000"),
         ("save", {"path": "/x", "timeout_s": -1}, 400, "`float` >= 0"),
-        ("save", {"path": "/\0", "timeout_s": 1}, 422, "named absolutely"),
+        ("save", {"path": "/\0", "timeout_s": 1}, 422, "absolute path"),
         ("save", {"path": ".", "timeout_s": 1}, 422, "absolute path, not '.'"),
     ],
 )

@@ -40,5 +40,5 @@ def test_a_number_counts_to_the_bit_as_in_an_array() -> None:
 
 
 def test_statistics_of_another_shape_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"of the shape \[2\], and here they are \[3\]"):
+    with pytest.raises(ValueError, match=r"of the shape \[2\], but arrays of the shape \[3\] are"):
         RunningStatistics((3,)).set_state(RunningStatistics((2,)).get_state())

@@ -89,7 +89,7 @@ def test_policies_are_begun_with_together_with_their_statistics(
     assert_same(second.state()["normalization"], first.state()["normalization"])
     second.end()
     told = refusal(dataclasses.replace(plan, normalize_observations=False))
-    assert "it was trained with normalize_observations: true, and the server" in told
+    assert "it was trained with normalize_observations: true, but the server" in told
 
 
 @pytest.mark.parametrize("name", ["muxrl_state.npz", "muxrl_replay.npz"])
@@ -196,11 +196,11 @@ def test_initialized_policies_have_the_weights_and_nothing_else(saved: Path) -> 
 
 def test_initial_weights_of_other_policies_are_refused(saved: Path) -> None:
     plan = plan_of("DQN", initialize_from=str(saved))
-    assert "it is of DQN, and the server is SAC" in refusal(
+    assert "it was trained with DQN, but the server's algorithm is SAC" in refusal(
         dataclasses.replace(plan, algorithm="SAC", settings=REPLAY)
     )
     renamed = {a: dataclasses.replace(p, policy_id="mine") for a, p in plan.agents.items()}
-    assert "it has no policy 'mine', it has default; say which one 'mine' begins with" in refusal(
+    assert "it has no policy 'mine', only default; name the one that 'mine' begins with" in refusal(
         dataclasses.replace(plan, agents=renamed)
     )
     others = make_plan({"a": Box((3,)), "b": Box((3,))}).agents

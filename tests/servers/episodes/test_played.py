@@ -236,9 +236,9 @@ def test_rows_with_something_wrong_are_refused_for_each_episode(
     ("change", "words"),
     [
         ({"weights_seq_no": 6}, "never had weights of version 6"),
-        ({"logits": [np.zeros((2, 1, 3))]}, "logits of 'a' in rows"),
-        ({"states": {"team": np.zeros(3)}}, "states of 'team' in rows"),
-        ({"logged_actions": None}, "1 kinds of logged actions are expected, of 0 came"),
+        ({"logits": [np.zeros((2, 1, 3))]}, "logits of 'a' of a step in rows"),
+        ({"states": {"team": np.zeros(3)}}, "states of 'team' of a step in rows"),
+        ({"logged_actions": None}, "logged actions came for 0 spaces, .* have 1"),
     ],
 )
 def test_rows_that_do_not_hang_together_are_refused_as_a_whole(
@@ -306,12 +306,15 @@ WITH_NAN = np.array([LOGITS, [0.0, np.nan, 0.0]], np.float32)
         (logits_of_b([0.5, -1.0, 2.0]), r"logits of agent 'b': .* got shape \(1, 3\)"),
         (changed(lambda x: x.logits.update(a=WITH_NAN)), r"of agent 'a': .* NaN at index \[1, 1\]"),
         (logits_of_b([-3e38, 3e38, 3e38], [0.0] * 3), "of agent 'b' has the log-probability -inf"),
-        (changed(lambda x: x.steps[1].logged_actions.pop("a")), "t=1 was played, so it has a log"),
+        (changed(lambda x: x.steps[1].logged_actions.pop("a")), "t=1 was played by a client"),
         (
             changed(lambda x: x.steps[0].logged_actions.update(a=3)),
             "t=0: logged action of agent 'a'",
         ),
-        (changed(lambda x: setattr(x.steps[1], "episode_id", "f")), "step of episode 'f' is among"),
+        (
+            changed(lambda x: setattr(x.steps[1], "episode_id", "f")),
+            "step of episode 'f' came among",
+        ),
         (changed(lambda x: x.logits.update(c=x.logits["a"])), r"agents that did not act: \['c'\]"),
         (played(0, 2, version=6), "never had weights of version 6"),
         (played(0, 2, version=-1), "never had weights of version -1"),
@@ -342,7 +345,9 @@ def test_a_server_that_gives_no_weights_takes_no_steps() -> None:
     assert "has no networks to give" in store.refused(played(0, 1), ValueMismatch).message
     check = PlayedCheck(store.plan.agents, "it has an LSTM", lambda: 0, max_lag=1)
     store.store._played_check = check
-    assert store.refused(played(0, 1), ValueMismatch).message.endswith("by itself: it has an LSTM")
+    assert store.refused(played(0, 1), ValueMismatch).message.endswith(
+        "with local inference: it has an LSTM"
+    )
 
 
 def test_a_replay_reads_no_logits_and_learns_from_actions_of_any_age() -> None:
@@ -351,7 +356,7 @@ def test_a_replay_reads_no_logits_and_learns_from_actions_of_any_age() -> None:
         store.plan.agents, "", lambda: store.version, max_lag=None, epsilon=lambda: 0.25
     )
     item = played(0, 3, version=0)
-    assert "its learner reads none" in store.refused(item, ValueMismatch).message
+    assert "server's learner reads none" in store.refused(item, ValueMismatch).message
     item.logits = {}
     reply = store.play(item)
     assert (reply.num_steps, reply.num_wanted, reply.epsilon) == (3, 64, 0.25)

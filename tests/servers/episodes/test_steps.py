@@ -146,7 +146,7 @@ def test_a_reward_that_no_action_learns_from_is_reported_once(
         store.step(2, "a", episode_id=episode_id, **{how: {"b": at_step}})
         store.end(3, episode_id, **{how: {"b": at_end}})
     assert caplog.text.count("'b' got a reward after its end") == 1
-    assert "in episode late for the first time" in caplog.text
+    assert "for the first time in episode late" in caplog.text
 
 
 def test_a_servers_return_is_the_mean_over_the_agents_that_were_there(store: ScriptedStore) -> None:

@@ -91,7 +91,10 @@ def test_a_trainers_network_acts_as_the_trainer_does(name: str, tmp_path: Path) 
         ("Closed", "Closed has no method network(), which returns the torch module behind act()"),
         ("Elsewhere", "Elsewhere.network(): RuntimeError: the network is elsewhere"),
         ("Weights", "Weights.network(): expected a torch.nn.Module, got dict"),
-        ("Wide", "Linear returns [5] for an observation, and [3] is needed for Discrete(3)"),
+        (
+            "Wide",
+            "Linear returns scores of the shape [5] for an observation, but Discrete(3) needs [3]",
+        ),
     ],
 )
 def test_a_network_that_is_not_the_policy_s_is_refused(

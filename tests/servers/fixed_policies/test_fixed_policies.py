@@ -253,7 +253,7 @@ def test_an_unimportable_path_is_refused(path: str, reason: str) -> None:
     [
         ("make_memory", {"depth": 3}, "unexpected keyword argument 'depth'; it is called with"),
         ("make_constant", {}, "missing 1 required keyword-only argument: 'action'"),
-        ("make_nothing", {}, "made None for agent 'a'; expected something to call"),
+        ("make_nothing", {}, "made None for agent 'a'; expected a function"),
     ],
 )
 def test_a_policy_that_cannot_be_made_is_refused_before_serving(

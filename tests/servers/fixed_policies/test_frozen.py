@@ -136,12 +136,12 @@ def test_a_checkpoint_that_does_not_fit_is_refused_before_serving(tmp_path: Path
     assert path is not None
     plan = frozen_plan(live.policies.store.plan, path)
     renamed = with_policies(plan, a="three", b="three")
-    assert "has no policy 'three', it has one, two; say which" in refusal(renamed)
+    assert "has no policy 'three', only one, two; name the" in refusal(renamed)
     settings = {**plan.settings, "policies": {"three": "one"}}
     make_policies(dataclasses.replace(renamed, settings=settings), pytest.fail)
     for names, told in (
         ({"four": "one"}, "names the policy 'four', which the server does not"),
-        ({"one": "three"}, "has no policy 'three', it has one, two"),
+        ({"one": "three"}, "has no policy 'three', only one, two"),
     ):
         settings = {**plan.settings, "policies": names}
         assert told in refusal(dataclasses.replace(plan, settings=settings))

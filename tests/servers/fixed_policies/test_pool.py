@@ -194,7 +194,7 @@ def test_a_resumed_pool_has_the_same_win_rates(tmp_path: Path) -> None:
         ({"members": {"a": {"live": "x", "last": 3}}}, "member 'a': has no setting 'last'"),
         ({"members": {"a": {"snapshots": "x", "lats": 3}}}, "'lats'; did you mean 'last'?"),
         ({"members": {"a": {"snapshots": "x", "last": 0}}}, "last must be a whole number"),
-        ({"members": {"a": {"live": 3}}}, "member 'a': live names a server, not 3"),
+        ({"members": {"a": {"live": 3}}}, "member 'a': live must be the name of a server, not 3"),
         ({"members": {"a": {"live": "x", "weight": 0}}}, "weight must be above 0"),
         ({"members": {"a": {"live": "x", "weight": "much"}}}, "weight must be a number"),
         ({"members": {"a": {"algorithm": "PPO"}}}, "'PPO' is not FROZEN, SCRIPTED or RANDOM"),

@@ -126,7 +126,7 @@ def test_a_central_critic_reads_the_global_state(tmp_path: Path) -> None:
     state = np.array([1.0, 2.0, 3.0])
     # The critic also reads the agent's id and its own observation.
     assert policy.value(SEEN, state) == pytest.approx(critic(6, 1, -1), rel=1e-6)
-    for wrong, text in ((None, "not nothing"), (state[:2], r"not ndarray of \(2,\)")):
+    for wrong, text in ((None, "got nothing"), (state[:2], r"got ndarray of \(2,\)")):
         with pytest.raises(AlgorithmProblem, match=rf"'a' also reads the global state, .*{text}"):
             policy.value(SEEN, wrong)
     assert policy(SEEN) == 0  # to act, it needs no state
@@ -139,9 +139,11 @@ def test_without_a_global_state_a_central_critic_reads_what_the_team_observes(
 ) -> None:
     plan = central(algorithm, late_members=late)
     policy = load(plan, tmp_path)
-    with pytest.raises(AlgorithmProblem, match=r"'a' also reads what b observe, .*not nothing"):
+    with pytest.raises(
+        AlgorithmProblem, match=r"'a' also reads the observations of b, .*got nothing"
+    ):
         policy.value(SEEN)
-    with pytest.raises(AlgorithmProblem, match=r"what b observe, .*not dict"):
+    with pytest.raises(AlgorithmProblem, match=r"the observations of b, .*got dict"):
         policy.value(SEEN, {"c": SEEN})
     own = 1, -1  # its id, and once more its own observation
     assert policy.value(SEEN, {"b": 3 * SEEN}) == pytest.approx(critic(-1, -3, *own), rel=1e-6)
