@@ -59,7 +59,9 @@ def test_of_a_run_with_every_kind_of_server_those_with_a_network_are_loaded(run:
     )
     assert policies["frozen"].value(seen) == expected.value(seen)  # type: ignore[union-attr]
     assert sorted(policies.left_out) == ["chance", "pool", "script"]
-    with pytest.raises(KeyError, match="'pool' has no policy here: server 'of_pool' is POOL, whi"):
+    with pytest.raises(
+        KeyError, match="'pool' has no policy here: server 'of_pool' is POOL, whose policies"
+    ):
         policies["pool"]
     with pytest.raises(KeyError, match="'nobody' has no policy here: there are policies of frozen"):
         policies["nobody"]

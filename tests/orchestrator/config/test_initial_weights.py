@@ -114,7 +114,7 @@ def test_policies_of_another_algorithm_or_that_read_in_another_way_are_refused(
     """An older checkpoint, which says nothing of it, scaled and normalised nothing."""
     saved = str(checkpoint(tmp_path / "saved"))
     for field, value, story in (
-        ("algorithm", "A2C", f"{saved!r} is of PPO, and the server is A2C$"),
+        ("algorithm", "A2C", f"{saved!r} was trained with PPO, but the server's algorithm is A2C$"),
         ("scale_observations", "bounded", "with scale_observations: .*give the server the same"),
         ("normalize_observations", True, "with normalize_observations: .*give the server the same"),
         ("frame_stack", 2, "was trained with frame_stack: .*give the server the same"),

@@ -88,7 +88,7 @@ def test_weights_of_a_trainer_of_one_s_own_are_brought_if_it_gives_them() -> Non
             "policy 'default' of checkpoint 'servers.main' observes shape (3,), but 'wide' "
             "observes shape (5,); is it the same task?",
         ),
-        ({"members": {"now": OTHERS_POLICY}}, "has no policy 'other', it has default"),
+        ({"members": {"now": OTHERS_POLICY}}, "has no policy 'other', only default"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes: dict[str, Any], story: str) -> None:
