@@ -22,7 +22,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from muxrl.orchestrator.config import Experiment
-from muxrl.orchestrator.config.checks import compares_untrained
+from muxrl.orchestrator.config.checks import compares_untrained, num_evaluation_envs
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.errors import Outdated, ProcessEnded
 from muxrl.orchestrator.launch.run_records import RunRecords
@@ -33,7 +33,6 @@ from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow
 from muxrl.orchestrator.supervise.episodes import (
     Played,
     ServerAddress,
-    num_evaluation_envs,
     truncated_text,
 )
 from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
@@ -154,7 +153,7 @@ class Evaluations:
             s: evaluation.should_explore and plan.samples_actions
             for s, plan in self._learning.items()
         }
-        num_envs = num_evaluation_envs(config.simulation, evaluation, most)
+        num_envs = num_evaluation_envs(config, most)
         self._evaluator = _Evaluator(supervisor, num_envs, self.note)
         self._gateway = gateway
         self._player = self._evaluator if gateway is None else gateway
