@@ -124,8 +124,8 @@ def test_a_gpu_that_is_not_there_is_said_before_anything_starts(monkeypatch, tmp
 def test_check_says_where_a_simulation_connects_and_what_evaluations_take(overrides, told, muxrl):
     """Each evaluation has all as learned, and each of the two servers at random or untrained."""
     lines = muxrl("check", "twenty_lines", *overrides).out.splitlines()
-    assert "simulations connect to one gateway, 127.0.0.1:9900" in lines
-    assert f"evaluations take episodes of theirs: {told}" in lines
+    assert "simulations connect to the gateway at 127.0.0.1:9900" in lines
+    assert f"they also play the episodes of evaluations: {told}" in lines
 
 
 def test_check_says_what_is_scaled_and_normalised(muxrl):
@@ -175,7 +175,7 @@ def test_serve_without_a_server_names_them_and_what_starts_all(served, muxrl):
     assert told.startswith(
         "muxrl: twenty_lines: serve runs one server, so name it: --server ppo or a2c."
     )
-    assert "All servers of a config are started by 'muxrl launch', with 'env: external'" in told
+    assert "To start all servers of a config, use 'muxrl launch', with 'env: external'" in told
     told = muxrl("serve", "tag", "--server", "qmx", code=2).err
     assert told == "muxrl: tag: there is no server 'qmx'; did you mean 'qmix'?\n"
     assert not served
@@ -216,7 +216,7 @@ def test_check_of_a_sweep_says_what_runs_the_same_trials(tmp_path, muxrl):
     """Its hint left out the overrides, and so ran others."""
     (tmp_path / "mine.yaml").write_text(SWEEP)
     given = [str(tmp_path / "mine.yaml"), "seeds=[4]", "metric={mode: min}"]
-    hint = muxrl("check", *given).out.rpartition("and run it with: ")[2]
+    hint = muxrl("check", *given).out.rpartition("how long it would take: ")[2]
     assert shlex.split(hint) == ["muxrl", "sweep", *given]
 
 

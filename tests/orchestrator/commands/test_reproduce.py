@@ -68,7 +68,8 @@ def test_check_says_what_differs_and_starts_nothing(
     recorded: RunDirectory, launched: Launched, tmp_path: Path, muxrl: Muxrl
 ) -> None:
     command = ["reproduce", str(recorded.path), "--check"]
-    assert muxrl(*command).out == f"{SAID}{recorded.path}: nothing that it names differs here\n"
+    alike = "its software, environment and source are the same here"
+    assert muxrl(*command).out == f"{SAID}{recorded.path}: {alike}\n"
     versions_file, packages = recorded.path / "versions.json", recorded.path / "packages.txt"
     now = json.loads(versions_file.read_text())
     versions_file.write_text(json.dumps(now | {"torch": "1.0", "platform": "elsewhere"}))

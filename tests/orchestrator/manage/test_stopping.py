@@ -181,7 +181,7 @@ def test_a_league_ends_likewise(sweep: SweepDirectory, tmp_path: Path, child: Ch
     for number in (1, 2):
         shutil.copytree(sweep.path, league.round(number))
     runs_in(league, child.pid)
-    go_on = f"go on with: muxrl league {league.path} --resume"
+    go_on = f"continue with: muxrl league {league.path} --resume"
     with pytest.raises(CannotStop, match=f"league '{league.path}' is not running: {go_on}"):
         stopped(league.path)
     with league.locked():
