@@ -109,7 +109,7 @@ def test_a_gpu_that_is_not_there_is_said_before_anything_starts(monkeypatch, tmp
         ["sweep", "sweep.yaml", "--dry-run"],
     ):
         told = muxrl(*command, code=2).err
-        assert "server 'ppo': wants 1 GPU (resources.num_gpus), this machine has 0" in told
+        assert "server 'ppo': wants 1 GPU (resources.num_gpus), but this machine has 0" in told
     assert not (tmp_path / "runs").exists()
 
 

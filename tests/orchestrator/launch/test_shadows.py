@@ -141,7 +141,7 @@ def test_a_shadow_learns_is_measured_and_acts_once_it_is_promoted(
     )
     said: str = process.communicate(timeout=PATIENCE_S)[0]
     assert process.returncode
-    assert "holds nothing of dqn: a server that a shadow has repl" in said
+    assert "has no weights of dqn: a server that a shadow has repl" in said
 
 
 def play_and_log(address: str) -> None:

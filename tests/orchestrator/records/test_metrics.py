@@ -73,7 +73,7 @@ with MetricsWriter(run) as metrics:
     assert done.returncode == 0, done.stderr
     path = run.metrics / "joint.jsonl"
     assert done.stdout.strip() == (
-        f"cannot write to {path}: File too large; the metrics are whole up to env step 2,000"
+        f"cannot write to {path}: File too large; the metrics are complete up to env step 2,000"
     )
     assert [r["env_steps"] for r in read_metrics(path)] == [1_000, 2_000, 4_000]
 

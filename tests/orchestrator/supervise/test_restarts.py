@@ -50,7 +50,7 @@ def test_a_fault_at_the_same_place_is_no_accident() -> None:
     restarts.take(at_5, now=100.0)
     for death in (DEATH, DEATH):  # of which nobody knows where
         restarts.take(death, now=100.5)
-    with pytest.raises(RunFailed, match=r"^KeyError, so a failed; the same happened there before"):
+    with pytest.raises(RunFailed, match=r"^KeyError, so a failed; the same line raised before"):
         restarts.take(at_6, now=100.9)
 
 
