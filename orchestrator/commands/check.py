@@ -1,7 +1,8 @@
 """``muxrl check``: say what is wrong with a config, or show what would run.
 
 Lists the problems of a config, or shows what would run. To find problems it plays one episode twice
-with random actions; it starts no servers.
+with random actions, and asks EXTERNAL servers whether they accept their settings, which starts
+their programs. It starts nothing else.
 """
 
 from __future__ import annotations

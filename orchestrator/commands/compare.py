@@ -48,14 +48,14 @@ def compare(
         episodes (N): number of episodes of each baseline and of each match.
         head_to_head: let the policies of every run meet those of every other, in all roles.
         role (NAME=AGENT,...): a role and its agents (names or patterns); default: the
-            roles that the sweep names, or one for each server.
+            roles that the sweep names, or the agents that one server plays in all runs.
         interchangeable (ROLE,ROLE): roles whose seats are rotated in the head to head.
         budget (STEPS): env steps at which runs are compared; default: the most that all runs have.
-        threshold (WHO=RETURN): the return that a run has to reach, such as role:prey=10, where env
-            steps until then are compared; default: halfway from random to the best.
+        threshold (WHO=RETURN): compare the env steps until a run reaches this return, such as
+            role:prey=10; default: halfway from random to the best.
         cooperative: also compare the sum of the returns of all agents; default: only if there is
             one role, or all agents have the same return.
-        checkpoint (NAME): the checkpoint that meets others head to head: last, best, or its env
+        checkpoint (NAME): the checkpoint whose policies meet head to head: last, best, or its env
             steps.
         snapshots: play head to head with all checkpoints that the runs have at the same env steps,
             for a curve of ratings.

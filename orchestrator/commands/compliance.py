@@ -1,4 +1,4 @@
-"""``muxrl compliance``: test whether a server or client in any language keeps the protocol.
+"""``muxrl compliance``: test whether a server or client in any language follows the protocol.
 
 Tests every rule of docs/protocol.md on a server that nobody else uses (--server), or on a client
 (--client): starts a strict server, which also fails on purpose, and the client's program.

@@ -1,7 +1,7 @@
 """``muxrl replay``: show an episode that a run has recorded.
 
-Prints a recorded training episode step by step; simulation.record sets the share that a run
-records.
+Prints a recorded training episode step by step; simulation.record sets the share of episodes that a
+run records.
 """
 
 from __future__ import annotations

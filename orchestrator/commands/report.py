@@ -1,4 +1,4 @@
-"""``muxrl report``: write a table and pictures of a run, or of several runs with other seeds.
+"""``muxrl report``: write the report of a run, or of several runs that differ in seed.
 
 Writes the report of a run from its files, whether it ended, was interrupted or crashed; or one
 report of several runs that differ in seed.

@@ -81,7 +81,7 @@ def run_experiment(
             experiment, before = resume_at_checkpoint(experiment, folder, say)
             write_resumed_config(folder, experiment.config, before.env_steps)
             for key, value in folder.changed_settings().items():
-                say(f"{key} was {value} until now")
+                say(f"{key} was {value}")
             folder.note_promoted(experiment)
         return _run(experiment, folder, before, show_progress, console, hidden_metrics)
 

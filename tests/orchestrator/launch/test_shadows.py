@@ -54,7 +54,7 @@ def launched(host: Host, *arguments: str) -> str:
 
 def test_no_shadow_is_promoted_in_a_new_run(tmp_path: Path) -> None:
     config = load_config(CONFIG, {"servers.dqn.replace_by": "sac"})
-    with pytest.raises(ConfigError, match=r"servers.dqn.replace_by: is for a run that is resumed"):
+    with pytest.raises(ConfigError, match=r"servers.dqn.replace_by: is only for a resumed run"):
         run_experiment(prepare(config), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

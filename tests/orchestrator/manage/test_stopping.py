@@ -154,7 +154,7 @@ def test_what_is_no_run_or_has_not_begun_is_told_of(run: RunDirectory, tmp_path:
 def test_a_trial_is_ended_with_its_sweep(sweep: SweepDirectory) -> None:
     trial = RunDirectory.create_at(sweep.runs / "0-a")
     belongs_to(trial, os.getpid())
-    with pytest.raises(CannotStop, match=f"is a trial of the sweep '{sweep.path}'; stop that"):
+    with pytest.raises(CannotStop, match=f"is a trial of the sweep '{sweep.path}'; stop the sweep"):
         stopped(trial.path)
 
 

@@ -95,7 +95,7 @@ def test_a_folder_that_was_removed_is_noticed_at_the_next_record(
         if is_back:
             run.metrics.mkdir(parents=True)
             (run.metrics / "joint.jsonl").touch()
-        with pytest.raises(CannotRecord, match=r"joint.jsonl: .* whole up to env step 7$"):
+        with pytest.raises(CannotRecord, match=r"joint.jsonl: .* complete up to env step 7$"):
             metrics.joint({"env_steps": 8})
 
 

@@ -269,7 +269,7 @@ def test_a_server_that_offers_nothing_is_asked_for_its_status_alone(
         (
             {"agents": {"a": AGENT, "b": {**AGENT, "observation_space": ACTS}}},
             "ab",
-            ": the observation space of agent 'b' is Box.*serves Discrete",
+            ": the observation space of agent 'b' is Box.*the server has Discrete",
         ),
     ],
 )

@@ -37,8 +37,8 @@ def test_a_process_that_dies_again_and_again_ends_the_run_with_the_reason() -> N
     with pytest.raises(RunFailed) as failure:
         restarts.take(DEATH, now=2.0)
     assert str(failure.value) == (
-        f"{DEATH}; it was started again 2 times within 100 s, as often as servers.ppo.restarts.max "
-        "allows, and 2 times in all"
+        f"{DEATH}; the process was started again 2 times within 100 s, as often as "
+        "servers.ppo.restarts.max allows, and 2 times in all"
     )
 
 
