@@ -95,7 +95,7 @@ class _Evaluator(Life[ProcessReport]):
 
     def _again(self) -> str:
         self._supervisor.on_restart(self.name, self._prefix)
-        return "with what it had not played"
+        return "for the rest of its episodes"
 
     async def stop(self, *, is_idle: bool) -> None:
         """Ends the process.
@@ -243,7 +243,7 @@ class Evaluations:
         if self._evaluator.has_reported:
             self._evaluator.send("move", server_id, address)
         elif self._evaluator.is_up.is_set():
-            why = f"looked for server {server_id!r} where it was before"
+            why = f"looked for server {server_id!r} at its former address"
             self._evaluator.lose_soon(Outdated(why))
 
     async def report(self, wait_s: float) -> None:
@@ -325,14 +325,13 @@ class Evaluations:
             try:
                 played = await self._play(asked)
             except Exception as problem:  # noqa: BLE001  # a server may be lost for too long, say
-                self._give_up(f"the gateway could not play it: {problem}")
+                self._give_up(f"the gateway could not play its episodes: {problem}")
                 return
             first, server_id = asked[0], self._changed
             if server_id:  # a condition was played with several weights of a server
                 self._changed = ""
                 reason = (
-                    f"server {server_id!r} was lost in it, and goes on without what no checkpoint "
-                    "holds"
+                    f"server {server_id!r} was lost meanwhile and has restarted with older weights"
                 )
                 if first.replaced is not None or first.is_final:
                     self._give_up(reason)
@@ -345,7 +344,7 @@ class Evaluations:
                 returns[row.replaced] = one.returns
                 self._write(row, one)
             if len(played) < len(asked):
-                self._give_up("no simulation came to play all its episodes, or one was lost in it")
+                self._give_up("no simulation played all of its episodes, or one was lost meanwhile")
             elif first.is_final and len(returns) == 1 + len(first_conditions(self._learning)):
                 others = final_conditions(returns, self._learning, untrained)
                 self._waiting += [_replacing(first, condition) for condition in others]
@@ -390,9 +389,9 @@ class Evaluations:
         """Drops the conditions that are not played yet, and notes why."""
         row, self._waiting = self._waiting[0], []
         if row.is_final:
-            self.given_up = f"the evaluation at the end is not whole: {why}"
+            self.given_up = f"the evaluation at the end is incomplete: {why}"
         else:
-            logger.warning("the evaluation at %d env steps is not whole: %s", row.env_steps, why)
+            logger.warning("the evaluation at %d env steps is incomplete: %s", row.env_steps, why)
 
     async def stop(self) -> None:
         """Ends the process, and the evaluation under way."""

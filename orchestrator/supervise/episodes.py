@@ -103,8 +103,8 @@ def truncated_text(max_steps: int) -> str:
     """Returns a sentence on what it means that evaluation episodes were truncated."""
     return (
         f"evaluation episodes had not ended after {max_steps:,} env steps "
-        "(evaluation.max_episode_steps) and were truncated there: policies that act greedily may "
-        "never end one, and returns are of what was played"
+        "(evaluation.max_episode_steps) and were truncated there, so their returns lack the rest: "
+        "policies that act greedily may never end an episode"
     )
 
 
