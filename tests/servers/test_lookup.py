@@ -264,7 +264,7 @@ def test_use_lstm_is_refused_for_a_replay_of_single_steps(name: str, instead: st
         ("DQN", "makes its networks itself; for {} use RLLIB_DQN"),
         ("A2C", "makes its networks itself; for {} use RLLIB_PPO"),
         ("QMIX", "cannot take {}: its mixer and its members' networks belong together"),
-        ("MAPPO", "cannot take {}: its critic sees the state, apart from what its actor sees"),
+        ("MAPPO", "cannot take {}: its critic reads the global state, its actor does not"),
     ],
 )
 def test_a_module_of_ones_own_is_for_rllibs_algorithms(name: str, sentence: str) -> None:
