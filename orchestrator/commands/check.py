@@ -117,8 +117,8 @@ def _checked_sweep(loaded: SweepConfig, given: list[str]) -> _Checked:
     def show() -> None:
         print_plan(plan, table_console())
         sys.stdout.write(
-            "this is a sweep; this command runs it, and with --dry-run shows how long it would take: "
-            f"muxrl sweep {shlex.join(given)}\n"
+            "this is a sweep; this command runs it, and with --dry-run shows how long it would "
+            f"take: muxrl sweep {shlex.join(given)}\n"
         )
 
     return plan.config, show

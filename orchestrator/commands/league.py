@@ -34,7 +34,9 @@ def league(
         resume: continue the league in the directory LEAGUE.
     """
     if resume and league_dir is not None:
-        raise ConfigError(["--league-dir: is not for --resume; LEAGUE is the directory"])
+        raise ConfigError(
+            ["--league-dir is for a new league; with --resume, LEAGUE is the directory"]
+        )
     with quiet():
         from muxrl.orchestrator.league.load import load_league
         from muxrl.orchestrator.league.runner import resume_league, start_league

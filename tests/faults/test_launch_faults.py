@@ -122,7 +122,7 @@ def test_a_full_disk_ends_a_run_by_name(launch_alone: Callable[..., Run]) -> Non
     checkpoints = CheckpointFolder(run.folder / "checkpoints")
     run.wait_for("a checkpoint with steps", lambda: any(checkpoints.env_steps))
     # For the process that writes metrics, manifests and the report.
-    room = 1_000 + max(path.stat().st_size for path in (run.folder / "metrics").iterdir())
+    room = 6_000 + max(path.stat().st_size for path in (run.folder / "metrics").iterdir())
     resource.prlimit(run.popen.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
     problem = fail(run)
     assert f"cannot write to {run.folder / 'metrics'}" in problem

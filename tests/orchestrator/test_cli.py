@@ -108,7 +108,7 @@ def test_check_shows_the_whole_of_a_sweep_and_of_a_league(kind, config, load, mu
 def test_a_resumed_league_or_sweep_has_its_directory_already(muxrl):
     for command, option in (("league", "--league-dir"), ("sweep", "--sweep-dir")):
         refused = muxrl(command, "here", "--resume", option, "there", code=2)
-        assert f"{option}: is not for --resume" in refused.err
+        assert f"{option} is for a new {command}; with --resume" in refused.err
 
 
 def test_a_gpu_that_is_not_there_is_said_before_anything_starts(monkeypatch, tmp_path, muxrl):
