@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from muxrl.servers.agents.inputs import AgentId, Alive, Mask, Own, State
 from muxrl.servers.agents.keys import AGENT_ID, ALIVE
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.algorithms.settings.model import AlgorithmSettings, ModelSettings
+from muxrl.servers.algorithms.settings.model import OF_LSTM, AlgorithmSettings, ModelSettings
 from muxrl.servers.trainers.declared_settings import (
     Count,
     Limit,
@@ -241,6 +241,7 @@ class HAPPOModel(CentralModel):
         "use_lstm": "it compares agents row by row, while recurrent policies learn from padded "
         "sequences; use MAPPO",
     }
+    unused = OF_LSTM
 
 
 class HAPPOSettings(CentralSettings):

@@ -122,6 +122,10 @@ class ModelSettings(Settings):
                 initializer_of(getattr(self, f"{prefix}_{kind}_initializer"))
 
 
+OF_LSTM = frozenset(one for one in ModelSettings.known() if one.startswith(("lstm_", "max_seq_")))
+"""Network settings without effect where `use_lstm` is refused."""
+
+
 def activation_of(name: str) -> Any:
     """Returns the class of an activation, None for "linear".
 

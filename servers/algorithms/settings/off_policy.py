@@ -10,6 +10,7 @@ from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.agents.seating import MASKED_AGENTS
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.settings.model import (
+    OF_LSTM,
     AlgorithmSettings,
     Initializer,
     ModelSettings,
@@ -161,6 +162,7 @@ class DQNModelSettings(ModelSettings):
         "use_lstm": f"{NO_MEMORY}IQL, which is recurrent DQN where agents are in no group: its GRU "
         "learns from whole episodes"
     }
+    unused = OF_LSTM | {"free_log_std", "log_std_clip_param", "vf_share_layers"}
 
     fcnet_activation = "relu"
 
@@ -209,7 +211,11 @@ class DQNSettings(OffPolicySettings):
 class SACModelSettings(ModelSettings):
     """Network settings of both the policy and the critics."""
 
-    refused = {"use_lstm": f"{NO_MEMORY}PPO or A2C"}
+    refused = {
+        "use_lstm": f"{NO_MEMORY}PPO or A2C",
+        "free_log_std": "the deviation of its actions depends on the observation",
+    }
+    unused = OF_LSTM | {"log_std_clip_param", "vf_share_layers"}
 
     # With RLlib's tanh the critic hardly learns how an action's value depends on the observation.
     fcnet_activation = "relu"
