@@ -35,6 +35,8 @@ _METRICS_FILES = ("joint", "evaluation")  # files of the run's metrics, besides 
 # Processes of the run, after which logs are named.
 _PROCESSES = re.compile(r"gateway|launch|trial|simulation-\d+|tracker-.*")
 
+_MAX_EVALUATION = 8
+"""Most environments of an evaluation by default; more would save little."""
 _MIN_TOKEN_CHARS = 16
 """So long that a random token cannot be found by trying: 64**16 is 2**96."""
 
@@ -60,6 +62,14 @@ def compares_untrained(config: ExperimentConfig) -> bool:
     if should_compare is None:
         should_compare = config.simulation.env != EXTERNAL
     return should_compare and evaluation.final_num_episodes > 0
+
+
+def num_evaluation_envs(config: ExperimentConfig, num_episodes: int) -> int:
+    """Returns how many environments play `num_episodes` evaluation episodes at the same time."""
+    simulation = config.simulation
+    # With vector environments, each evaluation environment is a separate engine perhaps.
+    usual = 1 if simulation.vector_env else min(simulation.num_envs_per_process, _MAX_EVALUATION)
+    return min(config.evaluation.num_envs or usual, num_episodes)
 
 
 def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[str]:
@@ -295,10 +305,13 @@ def _server_problems(
             "that muxrl makes itself; leave it out, and wrap the transport of the external "
             "simulation in muxrl.client.stand_in.StandIn"
         )
-    simulation, most = config.simulation, server.limits.max_episodes
-    # An evaluation during training plays while training episodes are open.
-    num_evaluated = config.evaluation.num_envs or 1
-    num_open = simulation.num_processes * simulation.num_envs_per_process + num_evaluated
+    simulation, evaluation, most = config.simulation, config.evaluation, server.limits.max_episodes
+    num_open = simulation.num_processes * simulation.num_envs_per_process
+    num_evaluated = num_evaluation_envs(config, evaluation.final_num_episodes)
+    if evaluation.interval_env_steps:  # training episodes are open meanwhile
+        num_evaluated = num_evaluation_envs(config, evaluation.num_episodes)
+        num_open += num_evaluated
+    num_open = max(num_open, num_evaluated)
     if simulation.env != EXTERNAL and num_open > most:
         yield (
             f"servers.{server_id}.limits.max_episodes: is {most:,}, but {num_open:,} environments "

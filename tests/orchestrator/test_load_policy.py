@@ -63,7 +63,7 @@ def test_of_a_run_with_every_kind_of_server_those_with_a_network_are_loaded(run:
         KeyError, match="'pool' has no policy here: server 'of_pool' is POOL, whose policies"
     ):
         policies["pool"]
-    with pytest.raises(KeyError, match="'nobody' has no policy here: there are policies of frozen"):
+    with pytest.raises(KeyError, match="'nobody' has no policy here: only frozen"):
         policies["nobody"]
     assert policies.get("pool") is None
 
@@ -152,7 +152,7 @@ def test_agents_of_one_server_draw_snapshots_of_one_moment(tmp_path: Path) -> No
 
 
 def test_a_mean_of_no_snapshots_is_refused(run: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"has no snapshot; see checkpoint\.keep_every_env"):
+    with pytest.raises(FileNotFoundError, match=r"has no snapshot; checkpoint\.keep_every_env"):
         load_policy(run, mean_of="all")
     for wrong in (0, "some", 2.5):
         with pytest.raises(ValueError, match=f"mean_of is {wrong!r}; expected at least 1 snapshot"):

@@ -226,15 +226,35 @@ def test_a_name_that_cannot_be_a_directory(name):
     assert problem.startswith(f"name: {name!r} cannot name a directory")
 
 
-def test_more_environments_than_a_server_has_episodes():
-    many = {"simulation": {"num_processes": 4, "num_envs_per_process": 256}}
-    limits = {f"servers.{s}.limits.max_episodes": 1_025 for s in ("one", "two")}
-    for problem, server_id in zip(problems(many), ("one", "two"), strict=True):
+@pytest.mark.parametrize(
+    ("per_process", "evaluation", "num_open", "num_evaluated"),
+    [
+        (1, {}, 5, 1),
+        (256, {}, 1_032, 8),
+        (8, {"num_episodes": 3}, 35, 3),
+        (256, {"num_envs": 2}, 1_026, 2),
+        (256, {"interval_env_steps": None}, 1_024, 8),  # its training has ended
+        (1, {"interval_env_steps": None, "num_envs": 80}, 80, 80),
+    ],
+)
+def test_environments_that_play_at_the_same_time_fit_into_a_server(
+    per_process, evaluation, num_open, num_evaluated
+):
+    evaluation = {"interval_env_steps": 100} | evaluation
+    many = {
+        "simulation": {"num_processes": 4, "num_envs_per_process": per_process},
+        "evaluation": evaluation,
+    }
+    few, enough = (
+        {f"servers.{s}.limits.max_episodes": limit for s in ("one", "two")}
+        for limit in (num_open - 1, num_open)
+    )
+    for problem, server_id in zip(problems(many | few), ("one", "two"), strict=True):
         assert problem.startswith(
-            f"servers.{server_id}.limits.max_episodes: is 1,024, but 1,025 environments play at "
-            "the same time, 1 of them in an evaluation"
+            f"servers.{server_id}.limits.max_episodes: is {num_open - 1:,}, but {num_open:,} "
+            f"environments play at the same time, {num_evaluated} of them in an evaluation"
         )
-    assert problems(many | limits) == []
+    assert problems(many | enough) == []
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ DIALS = Box((2,), "float32", 2.0, 10.0)
 MANY = MultiDiscrete((40, 40))
 SHARED = (
     "MAPPO cannot have the model setting 'vf_share_layers'"
-    ".*its actor and its critic do not see the same"
+    ".*its actor and its critic read different inputs"
 )
 CLEARED = (
     r"DQN has no setting 'clip_param'; it is a setting of APPO, HAPPO, MAPPO, PPO; if it "

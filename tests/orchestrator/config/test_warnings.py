@@ -241,8 +241,8 @@ def test_check_says_which_metrics_may_never_come(capsys: pytest.CaptureFixture[s
     assert hit == f"warning: simulation.metrics: 'hit' {absent}"
     assert main(["check", "twenty_lines", "stop.metric_at_most={late: 3, truncate: 0}"]) == 0
     out = capsys.readouterr().out
-    sent = "they have to send the metric 'late' with an episode's end, for stop.metric_at_most\n"
-    assert sent in out
+    sent = "they have to send the metric 'late' when an episode ends; stop.metric_at_most needs it"
+    assert f"{sent}\n" in out
     assert out.endswith(
         "warning: stop.metric_at_most: waits for the metric 'truncate', which simulations have to "
         "send; did you mean 'truncated'?\n"

@@ -48,7 +48,7 @@ def test_a_run_that_nobody_joins_says_so_and_how(
         for sentence in heard:
             assert sentence.startswith(f"{waiting} for ")
             assert f"PolicyClient('{address}')" in sentence
-            assert sentence.endswith("; stop.time_s begins with the first env step")
+            assert sentence.endswith("; stop.time_s counts from the first env step")
         status = read_status(folder)
         assert status is not None
         assert (status.state, status.waiting_for) == ("running", waiting)

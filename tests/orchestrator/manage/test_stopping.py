@@ -74,16 +74,14 @@ def test_a_process_that_ends_without_a_word_is_told_of(run: RunDirectory, child:
     is_well, sentence = stop(run.path, 20.0, said.append)
     assert child.wait(20) == -signal.SIGTERM
     assert is_well
-    assert sentence == (
-        f"run '{run.path}' has ended: its process {child.pid} ended without a last word"
-    )
-    assert f"told process {child.pid}" in said[0]
+    assert sentence == (f"run '{run.path}' has ended: its process {child.pid} was killed")
+    assert f"sent SIGTERM to process {child.pid}" in said[0]
 
 
 @pytest.mark.parametrize("child", [STUBBORN], indirect=True)
 def test_one_that_does_not_end_is_told_of(run: RunDirectory, child: Child) -> None:
     belongs_to(run, child.pid)
-    with pytest.raises(NotEnded, match=rf"has not in 0 s; it goes on as process {child.pid}"):
+    with pytest.raises(NotEnded, match=rf"its process {child.pid} still runs after 0 s"):
         stopped(run.path, 0.0)
     assert child.poll() is None
 
@@ -127,7 +125,7 @@ def test_a_program_that_outlives_its_run_is_not_waited_for(
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"pid_started": "long ago"}, "is over: its process .* ended without a last word"),
+        ({"pid_started": "long ago"}, "is over: its process .* was killed"),
         ({"host": "elsewhere"}, "is on the host 'elsewhere', as process .*; stop it there"),
         ({"host": "elsewhere", "pid_started": "long ago"}, "is on the host 'elsewhere', as proces"),
         ({"ends_on_sigterm": False}, "would not end cleanly"),
@@ -156,7 +154,7 @@ def test_what_is_no_run_or_has_not_begun_is_told_of(run: RunDirectory, tmp_path:
 def test_a_trial_is_ended_with_its_sweep(sweep: SweepDirectory) -> None:
     trial = RunDirectory.create_at(sweep.runs / "0-a")
     belongs_to(trial, os.getpid())
-    with pytest.raises(CannotStop, match=f"is a trial of the sweep '{sweep.path}'; stop that"):
+    with pytest.raises(CannotStop, match=f"is a trial of the sweep '{sweep.path}'; stop the sweep"):
         stopped(trial.path)
 
 
@@ -181,18 +179,18 @@ def test_a_league_ends_likewise(sweep: SweepDirectory, tmp_path: Path, child: Ch
     for number in (1, 2):
         shutil.copytree(sweep.path, league.round(number))
     runs_in(league, child.pid)
-    go_on = f"go on with: muxrl league {league.path} --resume"
+    go_on = f"continue with: muxrl league {league.path} --resume"
     with pytest.raises(CannotStop, match=f"league '{league.path}' is not running: {go_on}"):
         stopped(league.path)
     with league.locked():
         assert stopped(league.path) == (True, f"league '{league.path}' has ended: {go_on}")
         assert child.wait(20) == -signal.SIGTERM
-        with pytest.raises(CannotStop, match="does not say in which process"):
+        with pytest.raises(CannotStop, match="does not name its process yet"):
             stopped(league.path)
     names = [entry["name"] for entry in Listing(tmp_path).read()["entries"]]
     assert {"league/rounds/01", "league/rounds/02"} < set(names)
 
 
 def test_a_sweep_that_does_not_say_who_runs_it_is_left_alone(sweep: SweepDirectory) -> None:
-    with sweep.locked(), pytest.raises(CannotStop, match="does not say in which process"):
+    with sweep.locked(), pytest.raises(CannotStop, match="does not name its process yet"):
         stopped(sweep.path)

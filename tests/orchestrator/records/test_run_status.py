@@ -164,7 +164,7 @@ def test_the_report_says_it(run: RunDirectory, state: str, cause: str, note: str
 def test_a_run_directory_that_is_there_is_refused(tmp_path: Path, muxrl: Muxrl) -> None:
     (tmp_path / "kept").write_text("mine")
     told = muxrl("launch", "chase_scripted", "--run-dir", tmp_path, code=2)
-    assert f"muxrl: {tmp_path} is there already" in told.err
+    assert f"muxrl: {tmp_path} exists already" in told.err
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 

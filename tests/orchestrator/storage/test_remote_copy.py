@@ -104,7 +104,7 @@ def test_whenever_the_line_breaks_its_checkpoints_are_whole(
     assert found[0] in (300, 400)
     num_needed = 4 + 3 * 3  # metrics, a checkpoint of three files; three of three are deleted
     assert problem == (
-        "" if num_operations >= num_needed else f"the copy in {uri} is not whole: the line is down"
+        "" if num_operations >= num_needed else f"the copy in {uri} is incomplete: the line is down"
     )
     if not problem:
         assert found == [400]
@@ -128,7 +128,7 @@ def test_what_could_not_be_copied_is_tried_again(
 def test_an_error_of_any_kind_is_told(run: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = RemoteCopy(run, uri, NAME, is_new=True)
     monkeypatch.setattr(copy, "_copy", lambda: int("x"))
-    assert "is not whole: invalid literal" in copy.finish(30.0)
+    assert "is incomplete: invalid literal" in copy.finish(30.0)
 
 
 def test_a_file_that_is_half_written_is_not_seen(
@@ -179,7 +179,7 @@ def test_what_is_there_is_not_written_over(run: Path, uri: str, tmp_path: Path) 
     other.parent.mkdir(parents=True)
     other.touch()
     with pytest.raises(
-        ConfigError, match=f"cannot hold a copy: there is a folder '{NAME}' already"
+        ConfigError, match=f"cannot hold a copy: a folder '{NAME}' exists there already"
     ):
         RemoteCopy(run, uri, NAME, is_new=True)
     assert [path.name for path in other.parent.iterdir()] == ["thesis.tex"]
@@ -206,7 +206,7 @@ def test_what_cannot_be_fetched(run: Path, uri: str, tmp_path: Path) -> None:
     with pytest.raises(CannotResume, match="holds no run: it has no config"):
         fetch(f"{uri}/none", tmp_path / "back")
     assert not (tmp_path / "back").exists()
-    with pytest.raises(CannotResume, match="is here already"):
+    with pytest.raises(CannotResume, match="exists already: resume"):
         fetch(f"{uri}/{NAME}", run)
     with pytest.raises(CannotResume, match="the schemes are s3, gs"):
         fetch("s4://bucket/run")

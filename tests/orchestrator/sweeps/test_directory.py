@@ -57,7 +57,7 @@ def test_what_is_no_sweep_says_why(folder, tmp_path):
 
 
 def test_one_process_runs_it_at_a_time(folder):
-    with folder.locked(), pytest.raises(SweepIsRunning, match="being run by another process"):
+    with folder.locked(), pytest.raises(SweepIsRunning, match="another process is running"):
         resume_sweep(folder.path)
 
 
