@@ -96,7 +96,7 @@ def test_nobody_acts_in_a_gateways_place(peer: Peer, gateway: ServedGateway) -> 
     )
     for one in played:
         assert isinstance(one, Refused)
-        assert "takes no steps in which a client acted by itself" in one.message
+        assert "takes no steps of clients that act themselves" in one.message
     assert aborted == Aborted(e)
 
 

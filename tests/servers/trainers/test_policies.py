@@ -196,9 +196,7 @@ def test_a_loaded_policy_has_the_probabilities_and_values_of_its_class(tmp_path:
         wrong.value(observed)
     silent = load("Counting")
     assert silent.remembers
-    with pytest.raises(
-        AlgorithmProblem, match=r"no probabilities .*with a method probabilities\("
-    ):
+    with pytest.raises(AlgorithmProblem, match=r"no probabilities .*with a method probabilities\("):
         silent.probabilities(observed)
     with pytest.raises(
         AlgorithmProblem, match=r"no critic can value .* with a method value\(rows\)"
