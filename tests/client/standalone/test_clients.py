@@ -294,7 +294,7 @@ def test_the_loops_run_as_they_stand_and_keep_all_rules(
     verdicts = judge_client([str(part) for part in command], port=port)
     assert not [verdict for verdict in verdicts if verdict.outcome == "broken"], verdicts
     skipped = {verdict.rule: verdict.detail for verdict in verdicts if verdict.outcome == "skipped"}
-    done = "an agent that is done does not observe again"
+    done = "no observation is sent for an agent that is done"
     assert skipped == {done: "no agent was done before the end of its episode"}
 
 
