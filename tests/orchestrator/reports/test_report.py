@@ -37,7 +37,7 @@ def printed(report: Report, width: int = 80, hidden_metrics: str = "") -> str:
 
 
 def files(run: RunDirectory) -> tuple[dict[str, object], str, tuple[int, int]]:
-    """The summaries and the picture's size."""
+    """Returns both summaries and the size of the picture."""
     with Image.open(run.path / "plots" / "learning.png") as picture:
         size = picture.size
     return (
@@ -73,7 +73,7 @@ def test_fixed_policies_are_shown_and_not_judged(tmp_path: Path) -> None:
     wolves, sheep = report.servers
     assert (wolves.learns, sheep.learns) == (True, False)
     assert sheep.final.learned.mean == -1.5
-    assert report.notes == ()  # not "never measured with random in its place"
+    assert report.notes == ()  # no note says "never measured with random in its place"
     summary, markdown, _ = files(run)
     assert summary["servers"]["sheep"]["learns"] is False  # type: ignore[index]
     row = "| sheep | RANDOM | sheep | – | – | −1.50 [−7.85, 4.85] | – | – | does not learn |"
@@ -87,10 +87,10 @@ def test_fixed_policies_are_shown_and_not_judged(tmp_path: Path) -> None:
     [
         (1_000, 0, "none of its agents acted in a training episode"),
         (1_000, 90, "its first batch needs more"),
-        (0, 0, "its first batch needs more"),  # it failed before its first row
+        (0, 0, "its first batch needs more"),  # the run failed before its first row
     ],
 )
-def test_who_never_acted_is_not_credited_with_the_runs_env_steps(
+def test_a_server_that_never_acted_is_not_credited_with_the_runs_env_steps(
     tmp_path: Path, of_run: int, num_env_steps: int, why: str
 ) -> None:
     run = new_run(tmp_path)
@@ -106,7 +106,7 @@ def test_who_never_acted_is_not_credited_with_the_runs_env_steps(
 
 
 @pytest.mark.parametrize("num_updates", [0, 1])
-def test_who_made_no_update_is_not_judged(tmp_path: Path, num_updates: int) -> None:
+def test_a_server_without_updates_is_not_judged(tmp_path: Path, num_updates: int) -> None:
     run = whole_run(tmp_path)
     with MetricsWriter(run) as metrics:
         of_server = {"wolves": {"weights_seq_no": 7}, "sheep": {"weights_seq_no": num_updates}}
@@ -125,7 +125,9 @@ def test_who_made_no_update_is_not_judged(tmp_path: Path, num_updates: int) -> N
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_whose_actions_simulations_chose_is_not_said_to_be_their_algorithm(tmp_path: Path) -> None:
+def test_actions_that_the_simulation_chose_are_not_credited_to_the_algorithm(
+    tmp_path: Path,
+) -> None:
     run = new_run(tmp_path)
     plan = json.loads((run.path / "plan.json").read_text())
     plan["servers"]["sheep"] |= {"algorithm": "RANDOM", "learns": False}
