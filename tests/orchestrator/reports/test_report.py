@@ -199,7 +199,7 @@ def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
     assert summary["evaluated_actions"] == "greedy"
     final = summary["servers"]["sheep"]["final"]  # type: ignore[index]
     assert (final["advantage"]["mean"], final["verdict"]) == (-1.0, "worse")
-    # Train return of 3 and 1, evaluated 5 and 6, with random in place 0 and 1.
+    # Train return of 3 and 1, evaluated 5 and 6, 0 and 1 with random agents in its place.
     row = "| wolves | QMIX | wolf\\_0, wolf\\_1 | 980 | 2.00 | 5.50 [−0.85, 11.85] | 0.50 [−5.73, "
     assert row in markdown
     assert "plots/learning.png" in markdown
@@ -218,15 +218,15 @@ def test_a_run_cut_short_reports_its_last_complete_evaluation(tmp_path: Path) ->
     with MetricsWriter(run) as metrics:
         metrics.evaluation(evaluation(2_000, None, [9.0, 9.0], [9.0, 9.0], [9.0, 9.0]))
     with (run.metrics / "evaluation.jsonl").open("a") as file:
-        file.write('{"time_s": 21, "env_steps": 2000, "repl')  # killed while writing
+        file.write('{"time_s": 21, "env_steps": 2000, "repl')  # killed while it wrote this line
     report = write_report(run)
     assert report.servers[0].final.env_steps == 1_000
     assert report.servers[0].curve[-1].env_steps == 2_000
     assert report.servers[0].curve[-1].random is None
 
 
-def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
-    """First there is nothing, then train returns alone, then one evaluation without random."""
+def test_the_report_says_what_was_not_measured(tmp_path: Path) -> None:
+    """First nothing is recorded, then training returns alone, then an evaluation without random."""
     run = new_run(tmp_path)
     report = write_report(run)
     assert [server.train_return for server in report.servers] == [None, None]
@@ -265,7 +265,7 @@ def test_a_run_in_which_no_episode_ended_says_so(tmp_path: Path, state: EndState
         metrics.joint(JointRow(env_steps=1_000))
     StatusFile(run).enter(state, 1_000, "")
     notes = [note for note in write_report(run).notes if "no episode ended" in note]
-    assert len(notes) == (state == "done")  # another one has its cause
+    assert len(notes) == (state == "done")  # a failed run has its cause in another note
 
 
 def test_seeds_are_combined(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_seeds_are_combined(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_of_seeds_some_of_which_made_no_update_the_verdict_says_so(tmp_path: Path) -> None:
+def test_the_verdict_says_if_some_seeds_made_no_update(tmp_path: Path) -> None:
     runs = [new_run(tmp_path, seed) for seed in (1, 2, 3)]
     for shift, run in enumerate(runs):
         write_whole_run(run, shift=10.0 * shift)
@@ -378,7 +378,7 @@ def test_runs_of_other_settings_are_not_combined(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_seeds_may_differ_in_what_is_around_them(tmp_path: Path) -> None:
+def test_seeds_may_differ_in_settings_that_shape_no_result(tmp_path: Path) -> None:
     runs = [new_run(tmp_path, seed) for seed in (1, 2)]
     around = ["seed=2", "name=other", "servers.ppo.port=7777", "checkpoint.keep_last=1",
               "servers.ppo.initialize_from=runs/two", "simulation.metrics={a: sum}",
@@ -392,7 +392,7 @@ def test_seeds_may_differ_in_what_is_around_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_what_a_resume_changed_is_told_with_its_values(tmp_path: Path) -> None:
+def test_settings_that_a_resume_changed_are_noted_with_their_values(tmp_path: Path) -> None:
     runs = [new_run(tmp_path, seed) for seed in (1, 2)]
     for run in runs:
         write_whole_run(run)
@@ -415,7 +415,7 @@ def test_what_a_resume_changed_is_told_with_its_values(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(("played", "is_told"), [(2_100, False), (2_101, True)])
-def test_steps_beyond_the_budget_are_told(tmp_path: Path, played: int, is_told: bool) -> None:
+def test_steps_beyond_the_budget_are_noted(tmp_path: Path, played: int, is_told: bool) -> None:
     run = whole_run(tmp_path)
     with MetricsWriter(run) as metrics:
         row = evaluation(2_000, None, [9.0], [9.0], [1.0])
@@ -425,7 +425,7 @@ def test_steps_beyond_the_budget_are_told(tmp_path: Path, played: int, is_told: 
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_one_seed_twice_and_different_software_are_remarked(tmp_path: Path) -> None:
+def test_the_same_seed_twice_and_different_software_are_noted(tmp_path: Path) -> None:
     runs = [new_run(tmp_path / str(number)) for number in (0, 1)]
     for number, run in enumerate(runs):
         write_whole_run(run)

@@ -1,4 +1,4 @@
-"""How many copies of an environment a run makes, and that no two have the same number."""
+"""How many copies of an environment a run makes; each has a number of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_every_copy_of_a_run_has_a_number_of_its_own() -> None:
     simulation = SimulationConfig(
         f"{__name__}:of_rllib", {"index": "{index}"}, num_processes=2, num_envs_per_process=3
     )
-    for process in range(3):  # the last one is the evaluation's
+    for process in range(3):  # the last process is the evaluation's
         for number in range(3):
             make_copy(simulation, process, number).close()
     assert [index for index, *_ in MADE] == list(range(9))
@@ -37,7 +37,7 @@ def test_every_copy_of_a_run_has_a_number_of_its_own() -> None:
     [(1, None, 100, 1), (4, None, 100, 4), (64, None, 100, 8), (1, 4, 100, 4), (8, 1, 100, 1),
      (8, None, 3, 3)],
 )  # fmt: skip
-def test_an_evaluation_makes_as_many_as_are_asked_for(
+def test_an_evaluation_makes_as_many_copies_as_the_config_gives(
     per_process: int, given: int | None, num_episodes: int, expected: int
 ) -> None:
     simulation = SimulationConfig("x:y", num_envs_per_process=per_process)
@@ -47,9 +47,7 @@ def test_an_evaluation_makes_as_many_as_are_asked_for(
 
 
 @pytest.mark.parametrize(("own", "bound", "is_truncated"), [(9, 4, True), (4, 4, False)])
-def test_an_episode_ends_at_its_bound_though_nobody_ends_it(
-    own: int, bound: int, is_truncated: bool
-) -> None:
+def test_an_episode_is_truncated_at_its_bound(own: int, bound: int, is_truncated: bool) -> None:
     bounded = Bounded(CountingSimulation(num_steps=own), bound)
     for number in range(2):
         bounded.reset(number)
