@@ -282,7 +282,9 @@ def test_ids_that_are_numbers_name_the_same_agents_as_their_texts(
 
 
 @pytest.mark.parametrize("kind", [PolicyClient, muxrl_client.PolicyClient])
-def test_what_rllib_wrote_gets_a_sentence_and_the_episode_goes_on(address: str, kind: Any) -> None:
+def test_calls_in_rllib_s_style_are_explained_and_the_episode_goes_on(
+    address: str, kind: Any
+) -> None:
     misuse = (EpisodeMisuse, muxrl_client.EpisodeMisuse)
     with kind(address) as client:
         e = client.start_episode()

@@ -142,7 +142,7 @@ def test_a_wrong_observation_is_refused_at_once_and_what_was_played_is_kept(
         assert refusal.value.is_unsound
 
 
-def test_of_several_episodes_in_rows_each_is_refused_for_itself(make_server: MakeServer) -> None:
+def test_an_episode_in_rows_is_refused_without_the_others(make_server: MakeServer) -> None:
     limits = LimitsConfig(max_abs_reward=10.0)
     server = make_server(ppo_plan(server_id="rows", limits=limits))
     with local(server) as client:

@@ -34,7 +34,7 @@ def test_each_algorithm_learns_the_smallest_task_that_shows_it(name: str) -> Non
 
 
 @pytest.mark.night  # it tests the task
-def test_without_a_memory_the_cue_is_not_recalled() -> None:
+def test_a_policy_without_memory_does_not_learn_to_recall_the_cue() -> None:
     """The algorithm of the policy makes no difference to this."""
     outcome = TABLE.run("PPO, MLP")
     assert is_as_expected(outcome), outcome

@@ -30,7 +30,7 @@ def test_counts_of_servers_that_agree_exactly() -> None:
 
 
 @pytest.mark.parametrize("steps", [599, 601])
-def test_one_step_lost_or_twice_is_found(steps: int) -> None:
+def test_a_step_that_is_lost_or_counted_twice_is_found(steps: int) -> None:
     found = agreement([moment(0, 100, a=100), moment(5, 600, a=steps)], num_envs=4)
     (problem,) = found.problems
     assert "between 0 s and 5 s (lost: none) server 'a' counted" in problem
@@ -142,7 +142,7 @@ def test_a_process_that_takes_a_new_name_begins_a_new_life() -> None:
     assert [one.name for one in samples.long(50.0)] == ["ppo"]
 
 
-def test_one_seed_decides_and_every_round_has_all_kinds() -> None:
+def test_a_seed_decides_the_faults_and_every_round_has_all_kinds() -> None:
     def first(seed: int) -> list[Fault]:
         return list(itertools.islice(faults(seed, ["a", "b"], ["s"]), 15))
 

@@ -77,7 +77,7 @@ def comparison(runs: list[Path]) -> Comparison:
     return compare_runs(runs, num_episodes=NUM_EPISODES, should_meet=True)
 
 
-def test_what_was_trained_together_plays_as_it_did_in_its_own_evaluation(
+def test_policies_that_trained_together_return_what_their_own_evaluation_found(
     comparison: Comparison,
 ) -> None:
     """Greedy policies return the same on the same episodes, if no seats or weights are mixed up."""

@@ -61,7 +61,7 @@ def test_valid_parameters_are_taken() -> None:
         ({"lessons": [1, 2], "next_when": {**WHEN, "metric": "wim"}}, "no metric 'wim'; did you"),
     ],
 )
-def test_what_is_refused(given: Any, says: str) -> None:
+def test_invalid_parameters_are_refused(given: Any, says: str) -> None:
     (problem,) = problems({"speed": given})
     assert says in problem
     assert problem.startswith("simulation.parameters.speed")

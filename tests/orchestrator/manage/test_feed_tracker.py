@@ -73,7 +73,7 @@ def test_a_tracker_that_fails_is_reported(tmp_path: Path, muxrl: Muxrl) -> None:
     )
 
 
-def test_what_is_refused(tmp_path: Path, muxrl: Muxrl) -> None:
+def test_wrong_arguments_of_track_are_refused(tmp_path: Path, muxrl: Muxrl) -> None:
     run = finished_run(tmp_path)
     assert "no such folder" in muxrl("track", tmp_path / "absent", "tensorboard", code=2).err
     assert "did you mean 'tensorboard'?" in muxrl("track", run.path, "tensorbord", code=2).err

@@ -162,7 +162,7 @@ def test_an_evaluation_in_which_the_simulation_acted_is_not_judged(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_what_logs_warn_of_is_in_the_report(tmp_path: Path) -> None:
+def test_warnings_in_logs_are_in_the_report(tmp_path: Path) -> None:
     run = whole_run(tmp_path)
     text = "a reward of 'sheep_0' in episode e7 is 9e+11: is it a mistake?"
     warnings = {
