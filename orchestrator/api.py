@@ -85,9 +85,9 @@ def launch(
     if resume and not isinstance(config, str | Path):
         raise TypeError("with resume, the first argument is the run's directory, not a config")
     if resume and run_dir is not None:
-        raise TypeError("with resume, the first argument is the run's directory")
+        raise TypeError("with resume, the first argument is the run's directory; omit run_dir")
     if show_progress and not wait:
-        raise TypeError("show_progress is for a launch that waits; ask the BackgroundRun's status")
+        raise TypeError("show_progress needs wait=True; with wait=False, see BackgroundRun.status")
     folder = open_resumed(str(config)) if resume else None
     loaded = load_resumed_config(folder, overrides) if folder else load_config(config, overrides)
     new_dir = None if run_dir is None else Path(run_dir)
@@ -157,7 +157,9 @@ def sweep(
     with _shown(show_progress) as console:
         if resume:
             if sweep_dir is not None or not isinstance(config, str | Path):
-                raise TypeError("with resume, the first argument is the sweep's directory")
+                raise TypeError(
+                    "with resume, the first argument is the sweep's directory; omit sweep_dir"
+                )
             return resume_sweep(Path(config), overrides, console=console)
         loaded = load_sweep(config, overrides)
         return start_sweep(loaded, None if sweep_dir is None else Path(sweep_dir), console=console)

@@ -221,8 +221,8 @@ class CannotRecord(RunFailed):
 
     def __init__(self, path: Path, error: OSError, env_steps: int) -> None:
         super().__init__(
-            f"cannot write to {path}: {error.strerror or error}; the metrics are whole up to env "
-            f"step {env_steps:,}"
+            f"cannot write to {path}: {error.strerror or error}; the metrics are complete up to "
+            f"env step {env_steps:,}"
         )
         self.path = path
         self.env_steps = env_steps
@@ -270,9 +270,9 @@ class MalformedMetrics(OrchestratorError):
 
     def __init__(self, path: Path, line: int, problem: str = "") -> None:
         super().__init__(
-            f"{path}, line {line}, is not a JSON object that muxrl writes there"
-            f"{problem and f' ({problem})'}, though other lines follow; did something other than "
-            "muxrl write to this file?"
+            f"{path}, line {line}, is not a JSON object as muxrl writes it"
+            f"{problem and f' ({problem})'}, and only a last line may be cut off; did something "
+            "other than muxrl write to this file?"
         )
         self.path = path
         self.line = line

@@ -24,6 +24,7 @@ from muxrl.servers.config import ServerConfig
 from muxrl.servers.declared import Check, KeysOf, bare, hints_of, meanings, metadata
 from muxrl.servers.fixed_policies import FIXED
 from muxrl.servers.lookup import own_algorithms
+from muxrl.servers.trainers.declared_settings import MODEL, Settings
 from muxrl.servers.trainers.lookup import registered
 
 FOLDER = Path(__file__).resolve().parents[1] / "experiments" / "schemas"
@@ -67,14 +68,11 @@ def schema_text(kind: str, *, installed: bool = True) -> str:
         ]
     }
     for entry in own_algorithms():
-        kinds = entry.kinds()
-        known = {name: _of(kinds[name], {}) for name in entry.settings()}
-        for name, meaning in entry.meanings().items():
-            if name in known:
-                known[name]["description"] = meaning
-        definitions[f"settings of {entry.name}"] = _object(known)
-        model: dict[str, Schema] = {name: {} for name in entry.model_settings()}
-        definitions[f"model of {entry.name}"] = _object(model)
+        made = entry.settings_class()
+        definitions[f"settings of {entry.name}"] = _settings(made)
+        model = getattr(made, MODEL, None)
+        definitions[f"model of {entry.name}"] = _ref(type(model).__name__)
+        definitions[type(model).__name__] = _settings(model)  # several have the same
     for fixed in FIXED:
         own = {name: _of(kind, {}) for name, kind in fixed().kinds().items()}
         definitions[f"settings of {fixed.name}"] = _object(own)
@@ -82,6 +80,15 @@ def schema_text(kind: str, *, installed: bool = True) -> str:
     head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": f"muxrl: {kind}"}
     whole = {**head, **_ref(root.__name__), "definitions": definitions}
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+def _settings(made: Settings | None) -> Schema:
+    """Returns the schema of the settings that a user may give; None: there are none."""
+    if made is None:
+        return _object({})
+    cls: Any = type(made)
+    known, meaning_of = cls.known(), meanings(cls)
+    return _object({n: _of(known[n], {}) | {"description": meaning_of[n]} for n in sorted(known)})
 
 
 def _define(cls: type, definitions: dict[str, Schema]) -> None:

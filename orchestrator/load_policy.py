@@ -24,7 +24,7 @@ class Policies(dict[str, "LoadedPolicy | MeanPolicy | OnnxPolicy"]):
         self.left_out: dict[str, str] = {}
 
     def __missing__(self, agent_id: str) -> Any:
-        reason = self.left_out.get(agent_id, f"there are policies of {', '.join(self)}")
+        reason = self.left_out.get(agent_id, f"only {', '.join(self)} have one")
         raise KeyError(f"agent {agent_id!r} has no policy here: {reason}")
 
 
@@ -81,8 +81,8 @@ def load_policy(
         raise AlgorithmProblem(f"{str(path)!r} has no policy to load: {reasons}")
     if not policies:
         raise FileNotFoundError(
-            f"{str(path)!r} is no run with a checkpoint, no checkpoint, and has no ONNX files of "
-            "muxrl export"
+            f"{str(path)!r} is neither a run with a checkpoint, nor a checkpoint, nor an ONNX file "
+            "or a folder of ONNX files from muxrl export"
         )
     return policies
 
@@ -96,7 +96,7 @@ def _load_mean(path: Path, mean_of: int | Literal["all"], seed: int) -> Policies
     places = sorted(int(place.name) for place in whole.glob("*") if place.name.isdecimal())
     if not places:
         raise FileNotFoundError(
-            f"{str(path)!r} has no snapshot; see checkpoint.keep_every_env_steps"
+            f"{str(path)!r} has no snapshot; checkpoint.keep_every_env_steps makes a run keep them"
         )
     places = places if mean_of == "all" else places[-mean_of:]
     loaded = [load_policy(whole / str(place)) for place in places]

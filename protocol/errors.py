@@ -61,19 +61,20 @@ class Unauthorized(ProtocolError):
 
 
 class Forbidden(ProtocolError):
-    """A web page or a foreign name, where there is no token; or a server of a run is to stop."""
+    """A web page asks, a server without a token is called by a foreign name, or a server of a run
+    is asked to stop."""
 
     code = 403
 
 
 class OutOfOrder(ProtocolError):
-    """This step or end is not the one that the episode awaits."""
+    """The episode expects another step or end than this one."""
 
     code = 409
 
 
 class EpisodeGone(ProtocolError):
-    """The server does not hold this episode (any more)."""
+    """The server does not know this episode, or not any more."""
 
     code = 410
 
@@ -91,17 +92,17 @@ class ValueMismatch(ProtocolError):
 
 
 class UnsoundValue(ValueMismatch):
-    """A value would fit, but a number is not finite, or beyond a limit: a simulation's slip."""
+    """A value is as declared, except that a number is not finite or beyond a limit."""
 
 
 class RunOver(ProtocolError):
-    """The run has ended as it should: no episode begins or goes on any more."""
+    """The run has ended as planned: episodes can neither begin nor continue."""
 
     code = 423
 
 
 class TooManyEpisodes(ProtocolError):
-    """The server holds as many open episodes as it is allowed to."""
+    """The server has as many open episodes as it may have."""
 
     code = 429
 

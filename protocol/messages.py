@@ -1,11 +1,11 @@
 """Every message, defined once.
 
-A frame is a `Batch`: a list of items for any number of episodes, answered by a `BatchReply`
-with one reply for each item, in order. Over HTTP every item has an endpoint as well.
+A frame is a `Batch`: a list of items for any number of episodes. A `BatchReply` answers it, with
+one reply for each item, in order. Over HTTP each kind of item also has an endpoint.
 
-`t` counts the steps of one episode *on one server*, from 0. What belongs to the actions of
-step ``t - 1`` (rewards, terminations, truncations, final observations) travels with the
-observations of step ``t``: one round trip a step. All dicts are keyed by agent id.
+`t` counts the steps of one episode *on one server*, from 0. The results of the actions of step
+``t - 1`` (rewards, terminations, truncations, final observations) travel with the observations of
+step ``t``, so that each step takes one round trip. All dicts are keyed by agent id.
 """
 
 from __future__ import annotations
@@ -40,25 +40,27 @@ Phase = Literal["starting", "ready", "training_failed", "stopping"]
 class Item(msgspec.Struct, tag_field="type", omit_defaults=True, forbid_unknown_fields=True):
     """Base of what a client sends about one episode.
 
-    A field that is not known is refused: `reward` for `rewards` would teach nothing, in silence.
+    Unknown fields are refused: otherwise a `reward` instead of `rewards` would silently teach
+    nothing.
     """
 
     episode_id: EpisodeId
 
     @property
     def episode_ids(self) -> Sequence[str]:
-        """All episodes that it is about."""
+        """Ids of all episodes that the item is about."""
         return (self.episode_id,)
 
 
 class StartEpisode(Item, tag="start"):
     """Opens an episode.
 
-    `mode` "eval": measured, never trained on. `should_explore` None: explore in mode "train"
-    only. `untrained`, in mode "eval": agents that act with the weights that the server began with,
-    if it has kept these. `seed`, for servers whose spec says `takes_seed`: with it they draw what
-    they draw for an episode as a whole, such as the member of a pool; without it, with its id.
-    `wants_log_probs`, for servers whose spec says `gives_log_probs`: see `Actions`.
+    `mode`: an episode in mode "eval" is measured and never trained on. `should_explore`: whether
+    policies explore; None: in mode "train" only. `untrained`: in mode "eval", agents that act with
+    the weights that the server began with, if the server has kept them. `seed`: from it a server
+    whose spec says `takes_seed` draws whatever it draws once per episode, such as the member of a
+    pool; without a seed it draws from the episode's id. `wants_log_probs`: whether answers have
+    `log_probs`, from a server whose spec says `gives_log_probs`; see `Actions`.
     """
 
     mode: Mode = "train"
@@ -69,10 +71,10 @@ class StartEpisode(Item, tag="start"):
 
 
 class Step(Item, tag="step"):
-    """Asks for actions at `t`, and reports what followed from those at ``t - 1``.
+    """Asks for the actions at `t`, and reports the results of the actions at ``t - 1``.
 
-    `late_rewards` came later than an end of their agent that the same message tells of: they count
-    in its return, and are credited to no action.
+    `late_rewards` are rewards that came after the end of their agent, where the same message
+    reports this end. They count in the agent's return, but are credited to no action.
     """
 
     t: Time
@@ -88,13 +90,14 @@ class Step(Item, tag="step"):
 
 
 class EndEpisode(Item, tag="end"):
-    """Closes an episode after ``t`` steps; agents not done yet are terminated or truncated.
+    """Closes an episode after ``t`` steps.
 
-    `late_rewards` as in a step.
+    Agents that are not done yet are truncated with `is_truncated`, else terminated. `late_rewards`
+    are the same as in a `Step`.
 
-    `metrics` are what only the simulation knows of the episode (``{"win": 1}``), or by agent
-    (``{"travel_s": {"driver_0": 310}}``). A gateway records them, but for null, NaN and infinity; a
-    server does not look at them.
+    `metrics` are numbers that only the simulation knows, of the episode (``{"win": 1}``) or by
+    agent (``{"travel_s": {"driver_0": 310}}``). A gateway records them, except null, NaN and
+    infinity; a server ignores them.
     """
 
     t: Time
@@ -109,19 +112,19 @@ class EndEpisode(Item, tag="end"):
 
 
 class AbortEpisode(Item, tag="abort"):
-    """Closes an episode early; it is kept as truncated at its last full step."""
+    """Closes an episode early; the server keeps it as truncated at its last full step."""
 
     reason: str = ""
 
 
 class PlayedSteps(Item, tag="played"):
-    """Steps in a row in which the client acted by itself, with the server's own weights.
+    """Consecutive steps in which the client chose the actions itself, with the server's weights.
 
-    Each of `steps` has a logged action of every agent that observes. `logits` are what these were
-    drawn from, if the server wants them: by agent float32 ``[its steps here, n]``. `states` are
-    those of recurrent networks after the last of these steps, by group, float32 ``[members,
-    hidden]``. Steps that the server has already are passed over, so that the same item may be sent
-    again.
+    Each of `steps` has a logged action of every agent that observes. `logits`, if the server wants
+    them, are the logits that these actions were drawn from: by agent float32 ``[its steps here,
+    n]``. `states` are the states of recurrent networks after the last of these steps: by group
+    float32 ``[members, hidden]``. The server skips steps that it already has, so the same item may
+    be sent again.
     """
 
     weights_seq_no: int
@@ -131,19 +134,20 @@ class PlayedSteps(Item, tag="played"):
 
 
 class StepRows(Item, tag="rows", kw_only=True):
-    """The next steps of several episodes, in all of which the same agents act, as arrays.
+    """The next steps of several episodes in which the same agents act, as arrays.
 
-    It says what as many steps would say that have observations, rewards, a state and logged
-    actions, and nothing else; in msgpack only, and to servers whose spec says `takes_rows`. Of
-    ``E`` episodes and ``A`` agents: `t` is int64 ``[E]``; `observations` has rows for each kind of
-    observation space (see `muxrl.protocol.rows`); `rewards` float64 ``[E, A]``, None: there are
-    none yet; `state` is float32 ``[E, state_size]``. `agents` empty: all of the server's, in the
-    order of its spec. `logged_actions` has rows for each kind of action space, `logged_log_probs`
-    is float64 ``[E, A]``, NaN where one is not known; None: no action was chosen elsewhere.
+    It means the same as one `Step` for each episode with observations, rewards, a state and logged
+    actions, and nothing else. It can be sent in msgpack only, to servers whose spec says
+    `takes_rows`. With ``E`` episodes and ``A`` agents: `t` is int64 ``[E]``; `observations` has
+    rows for each kind of observation space (see `muxrl.protocol.rows`); `rewards` is float64
+    ``[E, A]``, None if there are none yet; `state` is float32 ``[E, state_size]``. If `agents` is
+    empty, all agents of the server act, in the order of its spec. `logged_actions` has rows for
+    each kind of action space, and `logged_log_probs` is float64 ``[E, A]``, NaN where one is not
+    known; both are None if no action was chosen elsewhere.
     """
 
     episode_id: str = ""
-    """None: there are several."""
+    """Always empty, since there are several episodes."""
     episode_ids: list[str]
     t: Any
     observations: list[Any]
@@ -157,9 +161,9 @@ class StepRows(Item, tag="rows", kw_only=True):
 class PlayedRows(StepRows, tag="played_rows", kw_only=True):
     """A step of several episodes in which the client acted by itself, see `PlayedSteps`.
 
-    `logged_actions` are those of all agents. `logits` has rows for each kind of action space,
-    float32 ``[E, A, n]``, if the server wants them. `states` are those of recurrent networks after
-    the step, by group, float32 ``[E, members, hidden]``.
+    `logged_actions` has the actions of all agents. `logits` has rows for each kind of action space,
+    float32 ``[E, A, n]``, if the server wants them. `states` are the states of recurrent networks
+    after the step: by group float32 ``[E, members, hidden]``.
     """
 
     weights_seq_no: int
@@ -172,7 +176,7 @@ AnyItem = ItemInJson | StepRows | PlayedRows
 
 
 class Batch(msgspec.Struct, forbid_unknown_fields=True):
-    """One frame of a client."""
+    """One frame that a client sends."""
 
     items: list[AnyItem]
 
@@ -186,13 +190,15 @@ class Reply(msgspec.Struct, tag_field="type", omit_defaults=True):
 class Started(Reply, tag="started"):
     """The episode is open.
 
-    `is_evaluation`: a gateway plays it as one, though it was to be training. It is measured and
-    never trained on; the simulation plays it like any other, but with the actions that it gets.
-    `member`: who plays it, on a server that draws from several.
+    `is_evaluation`: whether a gateway uses the episode as an evaluation, although it was started in
+    mode "train". Then it is measured and never trained on. The simulation plays it like any other
+    episode, with the actions that it receives. `member`: on a server that draws one of several
+    members for each episode, the name of the member that was drawn.
     """
 
     parameters: dict[str, int | float] = {}
-    """By name, with which the simulation is to play it; of the gateway of a run that gives some."""
+    """By name: the values with which the simulation has to play the episode, from the gateway of a
+    run whose config has parameters."""
     is_evaluation: bool = False
     member: str = ""
 
@@ -200,8 +206,9 @@ class Started(Reply, tag="started"):
 class Actions(Reply, tag="actions"):
     """The actions of step `t`, for exactly the agents whose observations were sent.
 
-    `log_probs`, where the episode wants them: the logarithms of the probabilities with which they
-    were drawn, of agents with discrete actions, as far as the policy knows.
+    `log_probs`, if the episode was started with `wants_log_probs`: for agents with discrete
+    actions, the logarithms of the probabilities with which the actions were drawn, as far as the
+    policy knows them.
     """
 
     t: int
@@ -213,7 +220,7 @@ class Actions(Reply, tag="actions"):
 class Refused(Reply, tag="refused"):
     """The item was refused and nothing of it was recorded; `code` is an HTTP status.
 
-    `is_unsound`: it is as declared but for a number that is not finite, or beyond a limit.
+    `is_unsound`: the only fault of the item is a number that is not finite, or beyond a limit.
     """
 
     code: int
@@ -225,12 +232,13 @@ class Refused(Reply, tag="refused"):
 
 
 class Recorded(Reply, tag="recorded"):
-    """Played steps are recorded; `num_steps` of the episode have been observed, if it is one.
+    """Played steps are recorded.
 
-    `num_wanted` is after how many env steps the client should send what it has played then, so that
-    the next batch is of one version of the weights; 0: the server does not mind. `epsilon` is that
-    of `PolicyWeights`, as of now. Of several episodes `refused` are those of which the step is not
-    recorded.
+    `num_steps`: number of the episode's steps that the server has recorded so far, if the item was
+    about one episode. `num_wanted`: after how many further env steps the client should send what it
+    has played by then, so that all of the next batch is played with one version of the weights; 0:
+    at any time. `epsilon`: the current `epsilon` of `PolicyWeights`. `refused`: if the item was
+    about several episodes, a refusal for each episode whose step is not recorded.
     """
 
     num_steps: int
@@ -241,7 +249,7 @@ class Recorded(Reply, tag="recorded"):
 
 
 class Ended(Reply, tag="ended"):
-    """The episode is closed; the server's counts, to be compared with the client's."""
+    """The episode is closed; has the server's counts, to compare with the client's."""
 
     num_steps: int
     returns: dict[str, float] = {}
@@ -252,11 +260,11 @@ class Aborted(Reply, tag="aborted"):
 
 
 class ActionRows(Reply, tag="rows", kw_only=True):
-    """What a `StepRows` is answered with: all of its actions, or else a reply for each episode.
+    """The answer to a `StepRows`: the actions of all episodes, or a reply for each episode.
 
-    `actions` has rows for each kind of action space. `replies`, in the order of the episodes, come
-    in their place where one of the steps is a repeat, or is refused. `log_probs`: those of
-    `Actions`, float64 ``[E, A]``, NaN where one is not known; None: none is.
+    `actions` has rows for each kind of action space. If one of the steps is a repeat or is refused,
+    `actions` is empty and `replies` has a reply for each episode, in their order. `log_probs` are
+    the same as in `Actions`: float64 ``[E, A]``, NaN where one is not known; None if none is known.
     """
 
     episode_id: str = ""
@@ -271,13 +279,13 @@ AnyReply = ReplyInJson | ActionRows
 
 
 class BatchReply(msgspec.Struct):
-    """One frame of a server."""
+    """One frame that a server answers with."""
 
     replies: list[AnyReply]
 
 
 class AgentInfo(msgspec.Struct, omit_defaults=True):
-    """Where an agent belongs on its server."""
+    """An agent's policy, spaces and group on its server."""
 
     policy_id: str
     observation_space: Space
@@ -288,7 +296,8 @@ class AgentInfo(msgspec.Struct, omit_defaults=True):
 class ServerSpec(msgspec.Struct, omit_defaults=True):
     """What a client needs to know of a server before it starts (``GET /v1/spec``).
 
-    `agents_return`: an agent that is done may observe again, which begins a new life of it.
+    `agents_return`: whether an agent that is done may observe again in the same episode, which
+    begins a new trajectory of the agent.
     """
 
     protocol_version: int
@@ -309,8 +318,11 @@ class ServerSpec(msgspec.Struct, omit_defaults=True):
 
 
 class ServerWarning(msgspec.Struct, omit_defaults=True, frozen=True):
-    """What whoever reads a server's results has to know: `what` happened `num` times, first after
-    `env_steps` of training; `text` is a sentence about that first time."""
+    """Something that readers of a server's results have to know.
+
+    `what` happened `num` times, for the first time after `env_steps` of training; `text` describes
+    that first time in a sentence.
+    """
 
     what: str
     num: int = 1
@@ -322,8 +334,8 @@ class Status(msgspec.Struct, omit_defaults=True):
     """Training progress of a server (``GET /v1/status``).
 
     `episode_return_mean` is over the last `num_returns` training episodes that its agents were in.
-    `checkpoint_problem` says why the last checkpoint was not written, "" if it was;
-    `num_refused_checkpoints` counts all such of the process.
+    `checkpoint_problem` says why the last checkpoint could not be written, "" if it was written;
+    `num_refused_checkpoints` counts the checkpoints that this process could not write.
     """
 
     server_id: str
@@ -357,10 +369,10 @@ class DenseLayer(msgspec.Struct, tag_field="type", tag="dense", omit_defaults=Tr
 
 
 class GruLayer(msgspec.Struct, tag_field="type", tag="gru"):
-    """torch's ``GRUCell``, whose output is its next state too; gates are reset, update, new.
+    """torch's ``GRUCell``, whose output is also its next state.
 
-    `weight_x` is float32 ``[in, 3 hidden]``, `weight_h` ``[hidden, 3 hidden]``, `bias_x` and
-    `bias_h` ``[3 hidden]``.
+    The gates are in the order reset, update, new. `weight_x` is float32 ``[in, 3 hidden]``,
+    `weight_h` ``[hidden, 3 hidden]``, `bias_x` and `bias_h` ``[3 hidden]``.
     """
 
     weight_x: Matrix
@@ -373,12 +385,13 @@ Layer = DenseLayer | GruLayer
 
 
 class PolicyNetwork(msgspec.Struct, omit_defaults=True):
-    """From an agent's flattened observation to a number for each of its actions.
+    """A network that maps an agent's flattened observation to a number for each of its actions.
 
-    A team's members share one, and act all at once. Each reads its observation, padded with zeros,
-    then, with `reads_last_action`, its last action one-hot, zeros before its first, and, with
-    `reads_member_id`, its place in the team one-hot. A member that does not observe while others do
-    reads zeros, but for its id. A recurrent state begins with zeros in each episode.
+    The members of a team share one network and act all at once. Each member's input is its
+    observation, padded with zeros; then, with `reads_last_action`, its last action one-hot (zeros
+    before its first action); then, with `reads_member_id`, its place in the team one-hot. A member
+    that does not observe while others do reads zeros, except for its place. A recurrent state
+    begins with zeros in each episode.
     """
 
     layers: list[Layer]
@@ -387,13 +400,13 @@ class PolicyNetwork(msgspec.Struct, omit_defaults=True):
 
 
 class PolicyWeights(msgspec.Struct, omit_defaults=True):
-    """The policies of a server, to act with elsewhere (``GET /v1/policies``, in msgpack).
+    """The policies of a server, for clients that act with them (``GET /v1/policies``, in msgpack).
 
-    With `follows_masks` an observation's action mask is not a part of what the networks read, and
-    what it forbids is not done. With `epsilon` None actions are drawn from the networks' numbers as
-    logits; else these are values: the highest is taken, and with this probability, while exploring,
-    any action. `wants_logits` says whether `PlayedSteps` are to have them. `problem` says why a
-    server has no policies to give.
+    `follows_masks`: whether the networks do not read the action mask of an observation, and actions
+    that the mask forbids are never taken. `epsilon`: None if the networks' outputs are logits, from
+    which actions are drawn. Otherwise the outputs are values: the action with the highest value is
+    taken, and with probability `epsilon`, while exploring, a random one. `wants_logits`: whether
+    `PlayedSteps` must have `logits`. `problem`: why the server cannot give its policies.
     """
 
     server_id: str

@@ -21,8 +21,8 @@ Schema = dict[str, Any]
 _REF = "#/components/schemas/{name}"
 _VALUE: Schema = {
     "title": "Value",
-    "description": "Of a space: Box, MultiDiscrete and MultiBinary are nested lists of numbers, "
-    "Discrete an integer, Dict an object, Tuple a list.",
+    "description": "A value of a space: nested lists of numbers for Box, MultiDiscrete and "
+    "MultiBinary, an integer for Discrete, an object for Dict, a list for Tuple.",
     "anyOf": [
         {"type": ["number", "boolean"]},
         {"type": "array", "items": {"$ref": _REF.format(name="Value")}},
@@ -31,9 +31,9 @@ _VALUE: Schema = {
 }
 _TEXT: Schema = {"type": "string"}
 _NOT_OF_CLASSES = {
-    404: "no such path, or an id with a '/' in it",
-    405: "not with this method",
-    500: "an error in the server itself; its log has the traceback",
+    404: "There is no such path, or an id has a '/' in it.",
+    405: "The path does not accept this method.",
+    500: "An error in the server itself; its log has the traceback.",
 }
 """Codes that no class of `muxrl.protocol.errors` has."""
 
@@ -79,7 +79,7 @@ def openapi(endpoints: Collection[Endpoint]) -> Schema:
         "info": {
             "title": "muxrl policy server",
             "version": str(PROTOCOL_VERSION),
-            "summary": "How a simulation speaks to a policy server, or to the gateway of several.",
+            "summary": "How simulations talk to a policy server, or to the gateway of several.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],

@@ -1,7 +1,7 @@
 """Requests of a run to a server in a separate process: ``POST /v1/run/NAME``, in JSON.
 
-The ``offers`` of a server's spec say which of these requests it answers; the run goes on without
-the others.
+The ``offers`` of a server's spec name the requests that the server answers; the run continues
+without the others.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ PARAMETERS = "parameters"
 
 
 class BeginRun(msgspec.Struct):
-    """Asks to serve a plan from now on, in place of whatever was served before.
+    """A plan to check, or to serve from now on in place of the plan that was served before.
 
-    `plan` has the fields of `muxrl.servers.config.ServerPlan`. With ``resume_from`` the server goes
-    on from that checkpoint.
+    `plan` has the fields of `muxrl.servers.config.ServerPlan`. With ``resume_from`` the server
+    continues from that checkpoint.
     """
 
     plan: Annotated[dict[str, Any], Meta(extra_json_schema={"additionalProperties": True})]
 
 
 class PlanProblems(msgspec.Struct):
-    """What is wrong with a plan, in sentences; none: it can be served."""
+    """The problems of a plan, in sentences; an empty list if it can be served."""
 
     problems: list[str]
 
 
 class ReportRequest(msgspec.Struct, omit_defaults=True):
-    """Asks for a `RunReport` with the records after iteration `taken`."""
+    """Asks for a `RunReport` with the records of the iterations after `taken`."""
 
     taken: int = 0
 
@@ -52,7 +52,7 @@ Timeout = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class FinishRequest(msgspec.Struct, omit_defaults=True):
-    """Asks to end learning within `timeout_s`; acting goes on."""
+    """Asks the server to end learning within `timeout_s`, and to continue acting."""
 
     timeout_s: Timeout
     taken: int = 0
@@ -61,7 +61,7 @@ class FinishRequest(msgspec.Struct, omit_defaults=True):
 class SaveRequest(msgspec.Struct, omit_defaults=True):
     """Asks for a checkpoint in the folder `path`, written between two updates.
 
-    The path is absolute. `timeout_s` is for the end of an update.
+    The path is absolute. `timeout_s` limits how long the server waits for the end of an update.
     """
 
     path: str
@@ -70,17 +70,17 @@ class SaveRequest(msgspec.Struct, omit_defaults=True):
 
 
 class AbortRequest(msgspec.Struct):
-    """Asks to close the episodes whose ids begin with `prefix`: their simulation was lost."""
+    """Asks to close episodes whose ids begin with `prefix`, because their simulation is lost."""
 
     prefix: str
 
 
 class RunReport(msgspec.Struct, omit_defaults=True):
-    """Where a server stands.
+    """The state of a server, and what it has done.
 
-    `records` has an object for each training iteration, with ``iteration`` in it; `cpu_s` is the
-    processor time since it began. `activity` says what it spent its time on, in seconds, and
-    `latencies` how often what took how long.
+    `records` has an object for each training iteration, with the key ``iteration``. `cpu_s` is the
+    processor time since the server began. `activity` has the seconds that the server has spent on
+    each of its activities. `latencies` are histograms of durations, by what was measured.
     """
 
     status: Status
@@ -91,7 +91,7 @@ class RunReport(msgspec.Struct, omit_defaults=True):
 
 
 class SavedPart(msgspec.Struct):
-    """A checkpoint is written, after `iteration`; the report is of that moment."""
+    """A checkpoint was written after `iteration`; `report` describes the server at that moment."""
 
     iteration: int
     report: RunReport

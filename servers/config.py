@@ -39,134 +39,151 @@ _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 @dataclass
 class ResourcesConfig:
-    """What a server's process reserves, and its threads."""
+    """What a server's process reserves, and its number of threads."""
 
     num_cpus: NotNegative[float] = 0.5
-    """Logical CPUs reserved in a sweep or on a cluster, for placement only."""
+    """Logical CPUs that the process reserves in a sweep or on a cluster. They decide where it is
+    placed; they do not limit it."""
     num_gpus: NotNegative[float] = 0.0
-    """GPUs, or a part of one; above 0 learning uses one, and acting where it is faster."""
+    """Number of GPUs that the process reserves, or a fraction of one; above 0 the server learns on
+    a GPU, and acts on it where that is faster."""
     num_torch_threads: AboveZero[int] = 1
-    """Threads of torch; more than one helps only on idle cores."""
+    """Number of threads that PyTorch uses; more than one helps only if cores are idle."""
 
 
 @dataclass
 class LimitsConfig:
-    """What a server refuses, and when it gives up waiting."""
+    """What a server refuses, and after how long it gives up on a silent client."""
 
     max_episodes: AboveZero[int] = 1024
-    """Open episodes; one more is refused with 429."""
+    """Largest number of open episodes; the start of another one is refused with status 429."""
     max_connections: AboveZero[int] = 500
-    """Open connections; one more is refused with 503."""
+    """Largest number of open connections; another one is refused with status 503."""
     max_message_bytes: AboveZero[int | None] = None
-    """Longest frame or body; null: what the declared spaces can need, 64 MiB at most."""
+    """Longest WebSocket frame or HTTP body, in bytes; null: as long as the declared spaces can
+    need, at most 64 MiB."""
     max_abs_reward: AboveZero[float | None] = 1e12
-    """Largest absolute reward of an agent in a step; null: any finite one."""
+    """Largest absolute value of an agent's reward in one step; null: any finite reward is
+    accepted."""
     max_abs_observation: AboveZero[float | None] = 1e15
-    """Largest absolute number in a real Box of an observation, or in a global state; null: any
-    finite one."""
+    """Largest absolute value of a number in a global state, or in a Box of real numbers of an
+    observation; null: any finite number is accepted."""
     episode_timeout_s: AboveZero[float] = 1800.0
-    """Silence after which an episode is truncated, and an HTTP connection closed; a run's own
-    pauses, for evaluations and checkpoints, do not count."""
+    """Seconds without a message after which an episode is truncated, and an HTTP connection closed.
+    The run's own pauses, for evaluations and checkpoints, do not count."""
     tombstone_s: NotNegative[float] = 2700.0
-    """How long an ended episode is remembered, to answer a repeated end; the last 100,000."""
+    """Seconds for which an ended episode is remembered, so that a repeated end gets the same
+    answer; at most the last 100,000 episodes are remembered."""
 
 
 @dataclass
 class RestartsConfig:
-    """How often a process that died, raised or is silent is restarted; so
-    `servers.SERVER.restarts`."""
+    """How often a process is restarted that has died, has raised an exception or does not answer.
+    `servers.SERVER.restarts` has the same keys."""
 
     max: NotNegative[int] = 3
-    """Restarts within `within_s`; one more ends the run."""
+    """Number of restarts within `within_s`; if another one is needed, the run ends."""
     within_s: AboveZero[float] = 600.0
-    """Seconds in which restarts are counted."""
+    """Length of the period, in seconds, in which restarts are counted."""
 
 
 @dataclass
 class ServerConfig:
-    """One policy server: an algorithm, its agents, and how they share policies."""
+    """One policy server: its algorithm, its agents, and how they share policies."""
 
     algorithm: str = ""
-    """An [algorithm's](algorithms.md) name, "" for PPO, or "package.module:Class" of your own."""
+    """Name of an [algorithm](algorithms.md), or "package.module:Class" of your own; "": PPO, or
+    with `command` or `address` EXTERNAL."""
     agents: NotInResults[list[str]] = field(default_factory=list)
-    """Names, shell patterns such as "adversary_*", or numbers in braces, "adversary_{0..2}"."""
+    """The agents that the server acts for: names, shell patterns such as "adversary_*", or numbers
+    in braces, "adversary_{0..2}"."""
     shadow: str = ""
-    """Server whose agents' steps it learns from, without acting; see [Shadow
-    learners](algorithms.md#shadow-learners)."""
+    """Id of a server from whose agents' steps this server learns, without acting itself; see
+    [Shadow learners](algorithms.md#shadow-learners)."""
     replace_by: Adjustable[str] = ""
-    """At a resume: the shadow that acts in its place from then on; it is not started any more."""
+    """For a resumed run: id of a shadow of this server, which acts in its place from then on, while
+    this server is not started any more."""
     label: NotInResults[str] = ""
-    """Name in assignments and results, such as "ppo_lstm"; "": the algorithm's."""
+    """Name of the server in assignments and results, such as "ppo_lstm"; "": the name of its
+    algorithm."""
     host: Free[str] = "127.0.0.1"
-    """Address to listen on; anything but loopback requires a token."""
+    """Address on which the server listens; an address other than loopback requires a token."""
     port: Free[Port] = 0
-    """TCP port; 0 takes any free one (see `servers.json` in the run directory)."""
+    """TCP port on which the server listens; 0: a free port is chosen and written to `servers.json`
+    in the run directory."""
     token: Secret[str] = ""
-    """Bearer token that clients must send; "": none (loopback only)."""
+    """Bearer token that clients must send; "": they need none (allowed on loopback only)."""
     policies: dict[str, list[str]] = field(default_factory=dict)
-    """Policy id to the agents or groups that share it, as names or patterns; empty: one policy
-    "default" if all have the same spaces (MAPPO: and groups as large; HAPPO: never), else one for
-    each."""
+    """Maps policy ids to the agents or groups that share the policy, as names or patterns. Empty:
+    all share one policy "default" if they have the same spaces (with MAPPO: and equally large
+    groups; with HAPPO: never), otherwise each has a policy of its own."""
     groups: dict[str, list[str]] = field(default_factory=dict)
-    """[Team](algorithms.md#teams) to its members, as names or patterns."""
+    """Maps the name of each [team](algorithms.md#teams) to its members, as names or patterns."""
     team_reward: Literal["sum", "mean"] = "sum"
-    """How the members' rewards become the team's."""
+    """Whether a team's reward is the sum or the mean of its members' rewards."""
     late_members: Literal["refuse", "allow"] = "refuse"
-    """Whether a team may first act in an episode without all members, which take turns or join
-    late. MAPPO and HAPPO, whose members stay agents, take these in any case."""
+    """Whether a team's first step in an episode may lack members that take turns or join late.
+    MAPPO and HAPPO, whose members stay agents, always allow it."""
     use_global_state: bool = True
-    """Whether a mixer or a central critic reads the global state, if there is one; false: the
-    members' observations side by side."""
+    """Whether a mixer or a central critic reads the global state, if the simulation has one; false:
+    it reads the members' observations side by side."""
     settings: Adjustable[dict[str, Any]] = field(default_factory=dict)
-    """Settings of the algorithm; see its [page](algorithms.md)."""
+    """Settings of the algorithm; the algorithm's [page](algorithms.md) lists them."""
     action_bounds: list[float] = field(default_factory=list)
-    """[lowest, highest] for Box actions without bounds; those of an integer type are none."""
+    """[lowest, highest]: bounds for Box actions wherever their space has none. The limits of an
+    integer type do not count as bounds of the space."""
     model: dict[str, Any] = field(default_factory=dict)
-    """Network settings: fields of RLlib's DefaultModelConfig; with `rl_module` its model_config."""
+    """Settings of the networks: the fields of RLlib's DefaultModelConfig, or with `rl_module` the
+    module's model_config."""
     rl_module: str = ""
-    """"package.module:Class" of your own RLModule; "": RLlib's default networks."""
+    """"package.module:Class" of your own RLModule; "": the default networks of RLlib."""
     scale_observations: Literal["images", "bounded", "none"] = "images"
-    """What is scaled to 0..1 by the bounds of its space: "images": Boxes of uint8 in three
-    dimensions; "bounded": all numbers with bounds on both sides, up to a million."""
+    """Which observations are scaled to 0..1 by the bounds of their space. "images": Boxes of uint8
+    with three dimensions. "bounded": these, and all other numbers with bounds on both sides, none
+    beyond ±1,000,000. "none": no observations."""
     normalize_observations: bool = False
-    """Whether each number of the observations is normalised by its running mean and deviation in
-    training, within ±10; see [Algorithms](algorithms.md#scaled-and-normalised)."""
+    """Whether each number of an observation is normalised by the running mean and standard
+    deviation that it has in training, and clipped to ±10; see
+    [Algorithms](algorithms.md#scaled-and-normalised)."""
     frame_stack: int = 1
-    """How many of an agent's last observations a network reads; see [Stacked
+    """How many of an agent's last observations a network reads at once; see [Stacked
     frames](algorithms.md#stacked-frames)."""
     normalize_rewards: bool = False
-    """Whether an on-policy algorithm divides rewards by the running deviation of the discounted
-    return, within ±10. Reported returns are raw."""
+    """Whether an on-policy algorithm divides rewards by the running standard deviation of the
+    discounted return, and clips them to ±10. Reported returns are those of the simulation."""
     while_learning: Adjustable[WhileLearning] = "auto"
-    """"wait" holds simulations during an update, "serve" acts with the last weights, "auto" waits
-    for on-policy algorithms."""
+    """What happens during an update. "wait": simulations wait; "serve": agents act with the last
+    weights; "auto": "wait" for on-policy algorithms, "serve" for others."""
     max_policy_lag: Adjustable[Annotated[int, _LAG]] = 1
-    """With "serve": batches that may be complete or in learning before acting has to wait."""
+    """With while_learning "serve": how many batches may be complete or in an update while agents
+    act; with one more, simulations wait."""
     callbacks: Adjustable[str] = ""
-    """"package.module:Class" with `shape_rewards`, `on_episode` or `on_update`; see
-    [callbacks](own-trainer.md#callbacks)."""
+    """"package.module:Class" of a class with the methods `shape_rewards`, `on_episode` or
+    `on_update`; see [callbacks](own-trainer.md#callbacks)."""
     initialize_from: str = ""
-    """Run directory (the server of the same id) or folder of a checkpoint, for the [first
-    weights](algorithms.md#checkpoints)."""
+    """Where the [first weights](algorithms.md#checkpoints) come from: a run directory (its server
+    with the same id) or the folder of a server's checkpoint."""
     initialize_policies: dict[str, str] = field(default_factory=dict)
-    """Policy id to that of this checkpoint, where names differ."""
+    """Maps policy ids of this server to policy ids of that checkpoint, where the two differ."""
     initialize_only: Literal["all", "actor"] = "all"
-    """"actor" leaves critics and mixers fresh; targets begin as what they follow."""
+    """Which weights of that checkpoint are taken. "all": all of them. "actor": those that act;
+    critics and mixers begin with new weights, and target networks equal the networks that they
+    follow."""
     on_server_loss: Adjustable[Literal["wait", "random", "stop"]] = "wait"
-    """"wait": simulations wait until it is restarted from the newest checkpoint; "random": its
-    agents act at random meanwhile; "stop": the run ends."""
+    """What happens when the server is lost. "wait": simulations wait until it is restarted from its
+    newest checkpoint; "random": its agents act at random until then; "stop": the run ends."""
     restarts: Free[RestartsConfig] = field(default_factory=RestartsConfig)
-    """How often it is restarted."""
+    """How often the server is restarted: the keys of `simulation.restarts`."""
     resources: Free[ResourcesConfig] = field(default_factory=ResourcesConfig)
-    """Placement and threads."""
+    """What the server's process reserves, and its number of threads."""
     limits: Free[LimitsConfig] = field(default_factory=LimitsConfig)
-    """Refusals and expiry."""
+    """What the server refuses, and when it gives up waiting."""
 
     command: Adjustable[list[str]] = field(default_factory=list)
-    """Program and arguments of a [server of your own](own-trainer.md#a-process-of-its-own);
-    "{address}" becomes where it has to listen."""
+    """Program and arguments that start a [server of your own](own-trainer.md#a-process-of-its-own);
+    "{address}" in an argument becomes the address on which it has to listen."""
     address: Free[str] = ""
-    """"host:port" of one that runs already."""
+    """"host:port" of a server of your own that runs already."""
 
     def __post_init__(self) -> None:
         self.algorithm = self.algorithm or (EXTERNAL if self.command or self.address else "PPO")

@@ -10,7 +10,7 @@ from muxrl.servers.fixed_names import FIXED_NAMES
 from muxrl.servers.fixed_policies import find_fixed
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.algorithm import Algorithm
-from muxrl.servers.trainers.entry import OWN
+from muxrl.servers.trainers.entry import OWN, TrainerEntry
 from muxrl.servers.trainers.lookup import find_trainer, registered
 
 # Names that people look for, with the reason why they are refused: RLlib's that make no sense on a
@@ -44,6 +44,7 @@ def find(name: str) -> Algorithm:
 
 
 @functools.cache
-def own_algorithms() -> tuple[Algorithm, ...]:
+def own_algorithms() -> tuple[TrainerEntry, ...]:
     """Returns muxrl's own learning algorithms, by name; those of other libraries are left out."""
-    return tuple(find(name) for name, path in registered().items() if path.startswith(OWN))
+    found = (find_trainer(name) for name, path in registered().items() if path.startswith(OWN))
+    return tuple(filter(None, found))

@@ -1,7 +1,8 @@
 """``muxrl check``: say what is wrong with a config, or show what would run.
 
-Says what is wrong with a config, or shows what would run; plays an episode with random actions
-twice, and starts nothing else.
+Lists the problems of a config, or shows what would run. To find problems it plays one episode twice
+with random actions, and asks EXTERNAL servers whether they accept their settings, which starts
+their programs. It starts nothing else.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ def check(
     """Prints what is wrong, or what would run.
 
     Args:
-        config (CONFIG): a YAML file, or the name of a packaged config (tag).
+        config (CONFIG): a YAML file, or the name of a packaged config, such as tag.
         overrides (key=value): replaces a value of the config, such as seed=3 or
             servers.qmix.settings.lr=0.001.
-        yaml: show the whole config instead.
-        report: show what a bug report needs: versions, all of this.
+        yaml: print the whole config with all defaults instead.
+        report: also print what a bug report needs: software versions and the whole config.
     """
     from muxrl.orchestrator.config import to_yaml
     from muxrl.orchestrator.storage.versions import software_versions
@@ -116,8 +117,8 @@ def _checked_sweep(loaded: SweepConfig, given: list[str]) -> _Checked:
     def show() -> None:
         print_plan(plan, table_console())
         sys.stdout.write(
-            "this is a sweep; see how long it would take with --dry-run, and run it with: "
-            f"muxrl sweep {shlex.join(given)}\n"
+            "this is a sweep; this command runs it, and with --dry-run shows how long it would "
+            f"take: muxrl sweep {shlex.join(given)}\n"
         )
 
     return plan.config, show
@@ -198,7 +199,9 @@ def _describe_gateway(experiment: Experiment) -> Iterator[str]:
     from muxrl.orchestrator.config.checks import awaited_metrics, compares_untrained
 
     gateway = experiment.config.simulation.gateway
-    yield f"simulations connect to one gateway, {gateway.host}:{gateway.port or '(any free port)'}"
+    yield (
+        f"simulations connect to the gateway at {gateway.host}:{gateway.port or '(any free port)'}"
+    )
     evaluation = experiment.config.evaluation
     num_learning = len(experiment.servers) - len(experiment.fixed_servers)
     sentences = []
@@ -210,10 +213,10 @@ def _describe_gateway(experiment: Experiment) -> Iterator[str]:
         num = evaluation.final_num_episodes * (1 + others * num_learning)
         sentences.append(f"{num:,} at the end")
     if sentences:
-        yield f"evaluations take episodes of theirs: {', '.join(sentences)}"
+        yield f"they also play the episodes of evaluations: {', '.join(sentences)}"
     for key, metric in awaited_metrics(experiment.config):
         if metric not in RESERVED_METRICS:
-            yield f"they have to send the metric {metric!r} with an episode's end, for {key}"
+            yield f"they have to send the metric {metric!r} when an episode ends; {key} needs it"
 
 
 def _describe_reading(plan: ServerPlan) -> Iterator[str]:

@@ -43,22 +43,25 @@ def compare(
 
     Args:
         paths (RUN): directories of runs, or of sweeps.
-        out (DIR): where the report goes; default: comparison, in the sweep or beside the first run.
-        episodes (N): of the baselines and of each match.
+        out (DIR): directory for the report; default: comparison, in the sweep or beside the first
+            run.
+        episodes (N): number of episodes of each baseline and of each match.
         head_to_head: let the policies of every run meet those of every other, in all roles.
-        role (NAME=AGENT,...): a role and its agents (names or patterns); default: as the sweep or
-            servers have it.
+        role (NAME=AGENT,...): a role and its agents (names or patterns); default: the
+            roles that the sweep names, or the agents that one server plays in all runs.
         interchangeable (ROLE,ROLE): roles whose seats are rotated in the head to head.
-        budget (STEPS): env steps at which runs are compared; default: the most that all have.
-        threshold (WHO=RETURN): what counts as reached (role:prey=10); default: halfway from random
-            to the best.
-        cooperative: measure the sum over all agents, too; default: where there is one role, or all
-            agents have the same return.
-        checkpoint (NAME): whose policies meet head to head: last, best, or by env steps.
-        snapshots: head to head of all checkpoints that the runs have at the same env steps: a curve
-            of ratings.
+        budget (STEPS): env steps at which runs are compared; default: the most that all runs have.
+        threshold (WHO=RETURN): compare the env steps until a run reaches this return, such as
+            role:prey=10; default: halfway from random to the best.
+        cooperative: also compare the sum of the returns of all agents; default: only if there is
+            one role, or all agents have the same return.
+        checkpoint (NAME): the checkpoint whose policies meet head to head: last, best, or its env
+            steps.
+        snapshots: play head to head with all checkpoints that the runs have at the same env steps,
+            for a curve of ratings.
         explore: sample the actions of stochastic policies that meet head to head.
-        greedy: take their likeliest action; default: as in the runs' own evaluations.
+        greedy: take the likeliest action of stochastic policies that meet head to head; default: as
+            in the runs' own evaluations.
     """
     with quiet():
         from muxrl.orchestrator.comparisons.compare import compare_runs, default_folder

@@ -1,7 +1,8 @@
 """``muxrl completion``: print a script with which a shell completes commands, options and files.
 
-Prints a script: eval "$(muxrl completion bash)" in ~/.bashrc, the same with zsh in ~/.zshrc, or
-muxrl completion fish > ~/.config/fish/completions/muxrl.fish.
+Prints a script for your shell. To load it, put eval "$(muxrl completion bash)" into ~/.bashrc, or
+eval "$(muxrl completion zsh)" into ~/.zshrc; for fish, run once muxrl completion fish >
+~/.config/fish/completions/muxrl.fish.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def completion(shell: Literal["bash", "zsh", "fish"]) -> None:
     """Prints the script.
 
     Args:
-        shell: whose script.
+        shell: the shell that loads the script.
 
     Raises:
         ConfigError: shtab, which writes it, is not installed.

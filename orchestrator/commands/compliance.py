@@ -1,7 +1,7 @@
-"""``muxrl compliance``: try the protocol's rules on a server or a client of any language.
+"""``muxrl compliance``: test whether a server or client in any language follows the protocol.
 
-Plays every rule of docs/protocol.md against a server that serves nobody else, or starts a strict
-server that fails on cue, and a client's program.
+Tests every rule of docs/protocol.md on a server that nobody else uses (--server), or on a client
+(--client): starts a strict server, which also fails on purpose, and the client's program.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def compliance(
     """Tries the rules, prints a line for each, and returns 1 if a needed one is broken.
 
     Args:
-        program (-- COMMAND): of a client that plays six episodes or more; in it {gateway} is the
-            address.
-        server (HOST:PORT): a server, or a gateway.
-        client: the program that COMMAND starts.
-        token_file (FILE): has the token of the server.
-        config (CONFIG): whose simulation the client is; default: driver_0, driver_1 and toll of
-            docs/protocol.md.
-        port: of the strict server; default: any free one.
-        timeout (S): for the client.
+        program (-- COMMAND): starts a client that plays six episodes or more; {gateway} in it is
+            replaced by the strict server's address.
+        server (HOST:PORT): address of the server or gateway to test.
+        client: test the client that COMMAND starts.
+        token_file (FILE): file with the server's token.
+        config (CONFIG): the config whose agents the client plays; default: driver_0, driver_1 and
+            toll of docs/protocol.md.
+        port: port of the strict server; default: any free one.
+        timeout (S): seconds after which the client is ended.
     """
     if client:
         check_installed("compliance", ["servers"])
@@ -49,7 +49,9 @@ def compliance(
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     if client != bool(program):
-        raise ConfigError(["--client needs a program, -- COMMAND, and --server has none"])
+        raise ConfigError(
+            ["--client needs the client's command, after --; with --server there must be none"]
+        )
     if server is None:
         verdicts = _try_client(program, config, port, timeout)
     else:

@@ -1,6 +1,7 @@
-"""``muxrl evaluate``: measure the policies of a finished run on episodes that train nothing.
+"""``muxrl evaluate``: play episodes with the policies of a run, and print the returns.
 
-Serves the checkpoints of a run, frozen, and plays episodes with them.
+Loads the policies from the checkpoints of a run, plays episodes with them, and prints the returns.
+Nothing is trained.
 """
 
 from __future__ import annotations
@@ -39,16 +40,17 @@ def evaluate(
 
     Args:
         run (RUN): a run's directory.
-        episodes (N): how many.
-        seed (S): of the first episode; default: evaluation.seed.
+        episodes (N): number of episodes.
+        seed (S): seed of the first episode; default: evaluation.seed of the run.
         explore: sample the actions of stochastic policies, as in training.
-        greedy: take their likeliest action; default: as the run's own evaluations.
-        checkpoint (NAME): by env steps, or best.
+        greedy: take the likeliest action of stochastic policies; default: as in the run's own
+            evaluations.
+        checkpoint (NAME): env steps of a checkpoint, such as 80000, or best.
         replace (SERVER=WHAT): let WHAT play a server's agents: random, a function as module:name,
             or the folder of a checkpoint.
-        parameter (NAME=NUMBER): give each episode this one of simulation.parameters.
-        record (FILE): write what each agent saw, did and earned, a JSON object a line, as pandas
-            reads it.
+        parameter (NAME=NUMBER): set this one of simulation.parameters to NUMBER in all episodes.
+        record (FILE): write each agent's observations, actions and rewards to FILE: as Parquet if
+            its name ends in .parquet, else one JSON object per line.
         video (FOLDER): film each episode (an animated GIF), if the environment renders 'rgb_array'.
     """
     with quiet():

@@ -1,7 +1,7 @@
 """``muxrl export``: write the policies of a run as ONNX files.
 
-Writes an ONNX file for each policy that a run has trained. Each is compared with the frozen server
-first; one that acts in another way is not kept.
+Writes an ONNX file for each policy that a run has trained. Compares each file with the policy in
+the checkpoint, and deletes it if it acts differently.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ def export(
 
     Args:
         run (RUN): a run's directory.
-        server (NAME): whose policies; default: of all servers that learned, without shadows.
-        checkpoint (NAME): by env steps, or best.
-        out (DIR): where the files go; default: RUN/onnx.
-        tolerance (X): by how much a file's logits or values may differ from the server's;
+        server (NAME): export this server's policies; default: those of all servers that learned,
+            except shadows.
+        checkpoint (NAME): env steps of a checkpoint, such as 80000, or best.
+        out (DIR): folder for the files; default: RUN/onnx.
+        tolerance (X): how much a file's logits or values may differ from the server's;
             default: 1e-5.
 
     Raises:

@@ -1,8 +1,7 @@
 """``muxrl gateway``: put one address in front of servers that run already.
 
-Listens at one address and answers for all of these servers, until Ctrl-C: a simulation in any
-language then holds one conversation. 'muxrl launch' with 'env: external' starts a gateway by
-itself.
+Listens at one address for all of these servers, until Ctrl-C: a simulation in any language then
+needs a single connection. 'muxrl launch' with 'env: external' starts a gateway by itself.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ def gateway(
     """Answers until Ctrl-C, and returns the exit code.
 
     Args:
-        servers (HOST:PORT): where the servers listen.
-        run (RUN): a run that goes on, in place of its servers.
-        host: to listen on.
-        port: default: any free one.
-        token_file (FILE): has the token that clients must present.
-        server_token_file (FILE): has the token of the servers.
+        servers (HOST:PORT): addresses of the servers.
+        run (RUN): take the addresses of this run's servers; the run must not have ended.
+        host: address to listen on.
+        port: port to listen on; default: any free one.
+        token_file (FILE): file with the token that clients must send.
+        server_token_file (FILE): file with the token of the servers.
     """
     from muxrl.client.errors import ClientError
     from muxrl.client.multiplexer import MultiplexingClient
@@ -96,8 +95,8 @@ def _find_servers(given: Sequence[str], directory: Path | None) -> list[str]:
         raise ConfigError(
             [
                 f"run {str(directory)!r} has ended ({status.state_now}), and its servers with it; "
-                "--run takes a run that goes on. To play with what it learned, serve its "
-                "checkpoints by FROZEN"
+                "--run takes a run that has not ended. To play with its policies, serve its "
+                "checkpoints with the algorithm FROZEN"
             ]
         )
     path = folder.path / "servers.json"

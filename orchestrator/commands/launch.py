@@ -1,6 +1,6 @@
 """``muxrl launch``: start the servers and simulations of an experiment.
 
-Starts the servers and simulations of an experiment and watches over them.
+Starts the servers and simulations of an experiment, and restarts those that fail.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def launch(
     """Runs an experiment, or goes on with a run, and returns the exit code.
 
     Args:
-        config (CONFIG): a YAML file, or the name of a packaged config (tag).
+        config (CONFIG): a YAML file, or the name of a packaged config, such as tag.
         overrides (key=value): replaces a value of the config, such as seed=3 or
             servers.qmix.settings.lr=0.001.
-        run_dir (DIR): where results go; default: a new one.
-        resume (RUN_DIR): go on with a run that has ended, from its newest checkpoint; the URI of a
-            copy (storage_path) is fetched first, to --run-dir.
+        run_dir (DIR): directory for the results; default: a new one.
+        resume (RUN_DIR): continue a run that has ended, from its newest checkpoint; if RUN_DIR is
+            the URI of a copy (storage_path), the copy is downloaded first, to --run-dir.
         address: Ray cluster to join, such as "auto".
-        no_progress: show no live display.
+        no_progress: show no live table.
     """
     from muxrl.orchestrator.config import load_config
     from muxrl.orchestrator.supervise.fork_server import early

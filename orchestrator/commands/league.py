@@ -1,7 +1,7 @@
-"""``muxrl league``: train members in rounds against an archive of their past.
+"""``muxrl league``: train members in rounds against an archive of their earlier policies.
 
-Trains the members of a league in rounds, each a sweep, against an archive of their past, and rates
-them after each round.
+Trains the members of a league in rounds against an archive of their earlier policies, and rates all
+of them after each round. Each round is a sweep.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ def league(
         config (LEAGUE): a YAML file, or the name of a packaged league; with --resume a league's
             directory.
         overrides (key=value): replaces a value, such as rounds=10 or experiment.seed=1.
-        league_dir (DIR): where results go; default: a new one.
+        league_dir (DIR): directory for the results; default: a new one.
         address: Ray cluster to join, such as "auto".
-        resume: go on with the league in the directory LEAGUE.
+        resume: continue the league in the directory LEAGUE.
     """
     if resume and league_dir is not None:
-        raise ConfigError(["--league-dir: is not for --resume; LEAGUE is the directory"])
+        raise ConfigError(
+            ["--league-dir is for a new league; with --resume, LEAGUE is the directory"]
+        )
     with quiet():
         from muxrl.orchestrator.league.load import load_league
         from muxrl.orchestrator.league.runner import resume_league, start_league
@@ -52,7 +54,7 @@ def league(
     if result.num_rounds:
         lines.append(f"report: {result.league_dir / 'report.html'}")
     if result.exit_code != ExitCode.DONE:
-        lines.append(f"go on with: muxrl league {result.league_dir} --resume")
+        lines.append(f"continue with: muxrl league {result.league_dir} --resume")
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
     return result.exit_code

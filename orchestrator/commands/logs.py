@@ -24,7 +24,7 @@ def logs(
     Args:
         run (RUN): a run's directory.
         processes (PROCESS): a server's id, simulation-0, evaluation, ...; default: all.
-        follow (-f): go on until the run ends, or Ctrl-C.
+        follow (-f): keep printing new lines until the run ends, or Ctrl-C.
         lines (-n N): only the last N lines; default: all of one process, 10 of several.
     """
     from muxrl.orchestrator.manage.logs import Logs

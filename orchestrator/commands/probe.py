@@ -1,8 +1,8 @@
-"""``muxrl probe``: print what a config says of an environment that runs elsewhere.
+"""``muxrl probe``: print the section of a config that declares an external environment.
 
 Makes an environment and prints the section 'simulation' of a config with 'env: external': its
-agents, their spaces, and the length of its state. For the simulation's own machine: it needs
-nothing but the light client.
+agents, their spaces, and the length of its state. Run it on the simulation's own machine: it needs
+no more packages than a client.
 """
 
 # This runs where the simulation runs, with the light client alone: no ray, torch, OmegaConf, YAML.
@@ -37,8 +37,8 @@ def probe(env: str, kwargs: Sequence[str] = (), *, vector_env: bool = False) -> 
     Args:
         env (ENV): package.module:callable of a PettingZoo, Gymnasium or RLlib environment, or
             gymnasium:ENV_ID, pettingzoo:ENV_ID, or open_spiel:GAME.
-        kwargs (key=value): arguments that make the environment; values are JSON, or else text.
-        vector_env: it steps many copies at once, and is made with num_envs=1.
+        kwargs (key=value): arguments of ENV; a value is read as JSON, or else as text.
+        vector_env: ENV steps many copies at once; it is made with num_envs=1.
 
     Raises:
         ConfigError: the environment cannot be made, or an agent's id cannot be declared.
@@ -55,7 +55,7 @@ def probe(env: str, kwargs: Sequence[str] = (), *, vector_env: bool = False) -> 
         raise ConfigError([" ".join(str(error).split())]) from error
     for note in notes:
         sys.stderr.write(f"muxrl: {env}: {note}\n")
-    sys.stdout.write(f"# Of {env}, by muxrl probe; servers and stop are still to be said.\n")
+    sys.stdout.write(f"# Written by muxrl probe {env}; add the sections servers and stop.\n")
     sys.stdout.write(text)
 
 
@@ -101,14 +101,17 @@ def _check_ids(agents: Sequence[str]) -> None:
             is_itself = False
         if not is_itself:
             raise ConfigError(
-                [f"agent {agent!r} cannot be declared: braces count numbers in a config; rename it"]
+                [
+                    f"agent {agent!r} cannot be declared: in a config, braces stand for numbers; "
+                    "rename the agent"
+                ]
             )
 
 
 def _argument(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not (key and equals):
-        raise ConfigError([f"{text!r} is no argument of the environment; write key=value"])
+        raise ConfigError([f"{text!r} must look like key=value, an argument of the environment"])
     try:
         return key, json.loads(value)
     except ValueError:

@@ -1,6 +1,7 @@
 """``muxrl replay``: show an episode that a run has recorded.
 
-Shows a training episode that simulation.record has kept, step by step.
+Prints a recorded training episode step by step; simulation.record sets the share of episodes that a
+run records.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ def replay(
 
     Args:
         run (RUN): a run's directory.
-        seed (S): of the episode; default: the newest one.
+        seed (S): seed of the episode; default: that of the newest one.
         video (FOLDER): play it again and film it (an animated GIF), if the environment renders
             'rgb_array'.
         minari (ID): write all recorded episodes as a Minari dataset, such as chase/prey-v0.
-        agent (NAME): whose steps the dataset has.
+        agent (NAME): the agent whose steps the dataset has.
     """
     if minari:
         return _write_dataset(run, minari, agent)
@@ -43,7 +44,7 @@ def replay(
         rows, parameters = find_episode(files, seed)
         difference = film(run, rows, parameters, video) if video else ""
     given = "".join(f", {name} {value:g}" for name, value in parameters.items())
-    sys.stdout.write(f"seed {rows[0]['seed']}{given}, of {len(files)} recorded episodes\n")
+    sys.stdout.write(f"seed {rows[0]['seed']}{given}, one of {len(files)} recorded episodes\n")
     if video:
         sys.stdout.write(f"{difference}\n" if difference else f"filmed in {video}\n")
         return ExitCode.FAILED if difference else ExitCode.DONE

@@ -1,6 +1,7 @@
-"""``muxrl report``: write table and picture of a run, or of several seeds together.
+"""``muxrl report``: write the report of a run, or of several runs that differ in seed.
 
-Reports on what a run recorded, whether it ended, was cut short or crashed.
+Writes the report of a run from its files, whether it ended, was interrupted or crashed; or one
+report of several runs that differ in seed.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ def report(
 
     Args:
         runs (RUN): directories of runs that differ in seed.
-        out (DIR): where the report goes; default: into the run, if it is one.
-        over_seeds: intervals of several runs speak of training again with other seeds; the default.
-        over_episodes: they speak of these runs' policies, in other episodes.
+        out (DIR): directory for the report; default: the run's own, if it is one run.
+        over_seeds: intervals of several runs say how training with other seeds may turn out; the
+            default.
+        over_episodes: intervals say what the same policies may return in other episodes.
     """
     from muxrl.orchestrator.errors import ConfigError
     from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -33,7 +35,7 @@ def report(
 
     if len(runs) > 1 and out is None:
         raise ConfigError(
-            ["several runs need --out DIR, since their report belongs to none of them"]
+            ["a report of several runs needs --out DIR: it does not belong into one of them"]
         )
     if out is None:
         print_report(write_report(RunDirectory.open(runs[0])))

@@ -1,7 +1,7 @@
 """``muxrl reproduce``: launch a recorded run again, and say which software differs.
 
-Launches the config that a run was made with as a new run, and says first what of its software,
-environment and source is another one here.
+Launches the config of a run as a new run. Before that, prints in which software, environment and
+source code this machine differs from the one that made the run.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def reproduce(
 
     Args:
         run (RUN): the directory of a run.
-        overrides (key=value): as for launch, such as a token.
-        check: say what differs; start nothing.
-        run_dir (DIR): where results go; default: a new one.
-        no_progress: show no live display.
+        overrides (key=value): replaces a value of the config; tokens, say, are not recorded.
+        check: print what differs, and start nothing.
+        run_dir (DIR): directory for the results; default: a new one.
+        no_progress: show no live table.
     """
     from muxrl.orchestrator.config import prepare
     from muxrl.orchestrator.launch.resuming import load_own_config
@@ -52,6 +52,6 @@ def reproduce(
             sys.stdout.write(f"differs: {sentence}\n")
         if check:
             if not differing:
-                sys.stdout.write(f"{run}: nothing that it names differs here\n")
+                sys.stdout.write(f"{run}: its software, environment and source are the same here\n")
             return ExitCode.FAILED if differing else ExitCode.DONE
         return run_prepared(experiment, run_dir, show_progress=not no_progress)

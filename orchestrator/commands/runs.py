@@ -1,7 +1,7 @@
-"""``muxrl runs``: list runs and sweeps, and how they stand.
+"""``muxrl runs``: list runs and sweeps with their states.
 
-Lists the runs and sweeps in a folder and in its own folders, the newest first: state, env steps,
-who serves whom, each server's last evaluation, and when it began.
+Lists the runs and sweeps in a folder and its subfolders, the newest first: state, env steps, the
+agents of each server, its last evaluation, and the age of the run.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def runs(folder: Path = Path(), *, json: bool = False) -> None:
     """Prints the list.
 
     Args:
-        folder (FOLDER): default: the current one, with its runs/ and sweeps/.
+        folder (FOLDER): where to look; default: the current folder, with its runs/ and sweeps/.
         json: print a JSON list, for programs.
     """
     from muxrl.orchestrator.manage.listing import Listing
 
     if not folder.is_dir():
-        raise ConfigError([f"there is no folder {str(folder)!r}; name the parent of runs"])
+        raise ConfigError([f"there is no folder {str(folder)!r}; name a folder that holds runs"])
     found = Listing(folder).read()
     entries = found["entries"]
     if json:
@@ -69,7 +69,7 @@ def _print(entries: list[dict[str, Any]], num_left_out: int) -> None:
             line = f"{entry['name']}: {entry.get('state', 'broken')}: {cause}"
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     if num_left_out:
-        console.print(f"{num_left_out:,} older ones are left out; name one of their folders")
+        console.print(f"{num_left_out:,} older ones are left out; name a folder to see those in it")
 
 
 def _state(entry: Mapping[str, Any]) -> str:

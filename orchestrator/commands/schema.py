@@ -1,7 +1,7 @@
 """``muxrl schema``: print the JSON Schema of experiments, sweeps or leagues, for editors.
 
-Prints a JSON Schema. Saved as FILE, it is what editors with a YAML language server complete and
-check a config by whose first line is '# yaml-language-server: $schema=FILE'.
+Prints the JSON Schema of a kind of config. Save it as FILE: an editor with a YAML language server
+then completes and checks each config whose first line is '# yaml-language-server: $schema=FILE'.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def schema(kind: Literal["experiment", "sweep", "league"]) -> None:
     """Prints the schema.
 
     Args:
-        kind: of which kind of config.
+        kind: the kind of config.
     """
     with quiet():
         from muxrl.orchestrator.json_schema import schema_text

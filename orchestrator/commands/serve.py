@@ -1,7 +1,7 @@
 """``muxrl serve``: run one server of an experiment in the foreground.
 
-Runs one server of an experiment in the foreground, until Ctrl-C. All of them, with one address for
-simulations and a run directory, are 'muxrl launch' of a config with 'env: external'.
+Runs one server of an experiment in the foreground, until Ctrl-C. 'muxrl launch' of a config with
+'env: external' runs all of them, with one address for simulations and a run directory.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def serve(
     """Answers until Ctrl-C, and returns the exit code.
 
     Args:
-        config (CONFIG): a YAML file, or the name of a packaged config (tag).
+        config (CONFIG): a YAML file, or the name of a packaged config, such as tag.
         overrides (key=value): replaces a value of the config, such as seed=3 or
             servers.qmix.settings.lr=0.001.
         server (NAME): id of the server.
-        run_dir (DIR): where its checkpoint goes, every checkpoint.interval_s and when it ends;
-            default: none is written.
-        resume: go on from the newest checkpoint in the run's DIR.
+        run_dir (DIR): directory for the server's checkpoint, which is written every
+            checkpoint.interval_s seconds and at the end; default: no checkpoint is written.
+        resume: continue from the newest checkpoint in --run-dir.
     """
     from muxrl.orchestrator.config import load_config
     from muxrl.protocol.suggestions import similar_or_known
@@ -42,9 +42,9 @@ def serve(
         raise ConfigError(
             [
                 "serve runs one server, so name it: --server "
-                f"{' or '.join(loaded.servers)}. All servers of a config are started by 'muxrl "
-                "launch', with 'env: external' for a simulation that somebody else starts; without "
-                "'stop' until Ctrl-C"
+                f"{' or '.join(loaded.servers)}. To start all servers of a config, use 'muxrl "
+                "launch', with 'env: external' if you start the simulation yourself; without "
+                "'stop' it runs until Ctrl-C"
             ]
         )
     if server not in loaded.servers:

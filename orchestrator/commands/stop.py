@@ -1,7 +1,7 @@
 """``muxrl stop``: end a run, sweep or league from another terminal, as Ctrl-C does.
 
-Ends a run, sweep or league of this machine as Ctrl-C does, a run with a last checkpoint and its
-report, waits for its end and says how it ended.
+Ends a run, sweep or league of this machine as Ctrl-C does: a run still writes a last checkpoint and
+its report. Waits for the end, and prints how it ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def stop(run: Path, *, timeout: float = _TIMEOUT_S) -> int:
 
     Args:
         run (RUN): directory of a run, sweep or league.
-        timeout (S): seconds to wait for its end.
+        timeout (S): seconds to wait for the end.
     """
     from muxrl.orchestrator.manage.stopping import stop as end
 

@@ -1,6 +1,6 @@
 """``muxrl sweep``: run a table of trials: assignments, settings and seeds, on Ray Tune.
 
-Runs every trial of a sweep as a launch of its own, on Ray Tune.
+Runs every trial of a sweep as a run with its own directory, on Ray Tune.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def sweep(
             directory.
         overrides (key=value): replaces a value of the sweep, such as seeds=[0,1] or
             experiment.stop.env_steps=9000.
-        sweep_dir (DIR): where results go; default: a new one.
+        sweep_dir (DIR): directory for the results; default: a new one.
         address: Ray cluster to join, such as "auto".
         dry_run: show the trials and how long they would take.
-        resume: go on with a sweep: finished trials are kept; seeds and samples may be more.
+        resume: continue a sweep: finished trials are kept; you may add seeds and samples.
     """
     if resume and sweep_dir is not None:
-        raise ConfigError(["--sweep-dir: is not for --resume; SWEEP is the directory"])
+        raise ConfigError(["--sweep-dir is for a new sweep; with --resume, SWEEP is the directory"])
     with quiet():
         from muxrl.orchestrator.supervise.fork_server import early
         from muxrl.orchestrator.supervise.signals import uninterrupted
@@ -63,7 +63,7 @@ def sweep(
             result = start_sweep(loaded, sweep_dir, console=console)
     lines = [f"sweep directory: {result.sweep_dir}"]
     if any(not trial.is_finished for trial in result.trials):
-        lines.append(f"go on with: muxrl sweep {result.sweep_dir} --resume")
+        lines.append(f"continue with: muxrl sweep {result.sweep_dir} --resume")
     with uninterrupted():
         print_result(result, console)
         for line in lines:

@@ -1,7 +1,7 @@
-"""``muxrl track``: tell trackers of a finished run or sweep, from its files.
+"""``muxrl track``: send a finished run or sweep to trackers such as wandb.
 
-Tells trackers all that a finished run has recorded, and hands them its report. Each trial of a
-sweep is a run.
+Sends the recorded metrics and the report of a finished run to trackers. Each trial of a sweep is
+sent as a run.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def track(run: Path, trackers: Sequence[str]) -> None:
     """Tells one tracker after another.
 
     Args:
-        run (RUN|SWEEP): directory of a run or a sweep that is over.
-        trackers (TRACKER): as the config names them, such as wandb, or your own as
+        run (RUN|SWEEP): directory of a finished run or sweep.
+        trackers (TRACKER): names as in a config, such as wandb, or your own class as
             package.module:Tracker.
     """
     from muxrl.orchestrator.config.trackers import find_problems
@@ -32,5 +32,5 @@ def track(run: Path, trackers: Sequence[str]) -> None:
         for name in trackers:
             num_rows, known_as = feed(folder, name)
             as_what = f" as {known_as}" if known_as else ""
-            sys.stdout.write(f"{name}: {num_rows:,} rows of {folder.path}{as_what}\n")
+            sys.stdout.write(f"{name}: sent {num_rows:,} rows of {folder.path}{as_what}\n")
             sys.stdout.flush()

@@ -1,6 +1,7 @@
 """``muxrl watch``: show a run, a sweep or a folder of runs as a live page.
 
-Serves a page on this machine that shows what the files say, live; it reads only. Ctrl-C ends it.
+Serves a page on this machine that shows the files of runs as they grow, until Ctrl-C. It only reads
+files.
 """
 
 from __future__ import annotations
@@ -17,19 +18,21 @@ def watch(path: Path = Path("runs"), *, port: int = 0) -> None:
     """Serves the page until it is ended.
 
     Args:
-        path (RUN|FOLDER): directory of a run or a sweep, or the parent of runs.
-        port (N): of the page; default: any free one.
+        path (RUN|FOLDER): directory of a run or a sweep, or a folder that holds runs.
+        port (N): port of the page; default: any free one.
     """
     from muxrl.orchestrator.supervise.page_process import address_of, listen
     from muxrl.orchestrator.watch.serving import serve
 
     if not path.is_dir():
-        raise ConfigError([f"there is no folder {str(path)!r}; name a run, or their parent"])
+        raise ConfigError(
+            [f"there is no folder {str(path)!r}; name a run, or a folder that holds runs"]
+        )
     try:
         listening = listen(port)
     except (OSError, OverflowError) as error:
         raise ConfigError(
-            [f"--port: the page cannot be on port {port}: {error}; leave it out for any"]
+            [f"--port: cannot listen on port {port}: {error}; leave --port out for any free one"]
         ) from None
     with listening:
         sys.stdout.write(f"{address_of(listening)}\n")

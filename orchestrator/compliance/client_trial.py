@@ -72,7 +72,7 @@ def judge_client(
     elif code is not None and not server.has_ended_run:
         notes.broken("exit", "exit code 0", f"exit code {code}")
     elif not server.has_seen_enough.is_set():
-        notes.broken("exit", f"an end within {timeout_s:g} s", "it was ended")
+        notes.broken("exit", f"an end within {timeout_s:g} s", "the program was still running")
     server.finish(was_ended=code is None or (server.has_ended_run and code != 0))
     return notes.verdicts()
 

@@ -36,22 +36,22 @@ _MAX_EPISODES = 4096
 
 @RULES.of("endpoints", is_needed=True)
 def the_spec(server: Subject) -> None:
-    """the spec has protocol version 1, and agents"""
+    """the spec has protocol version 1 and at least one agent"""
     version = server.spec.protocol_version
     expect(version == PROTOCOL_VERSION, f"version {PROTOCOL_VERSION}", version)
     expect(server.agents, "agents", "none")
     members = {member for group in server.spec.groups.values() for member in group}
-    expect(members <= {*server.agents}, "groups of these agents", sorted(members))
+    expect(members <= {*server.agents}, "groups with agents of the spec only", sorted(members))
 
 
 @RULES.of("endpoints", is_needed=True)
 def what_it_says_of_itself(server: Subject) -> None:
-    """GET /v1/health and /v1/status say that it is ready"""
+    """GET /v1/health and /v1/status say that the server is ready"""
     health = server.read(server.request("GET", "/v1/health"), Health)
     status = server.read(server.request("GET", "/v1/status"), Status)
     expect(health.status == status.phase == "ready", "ready", (health, status))
     ids = {health.server_id, status.server_id, server.spec.server_id}
-    expect(len(ids) == 1, "one server_id", ids)
+    expect(len(ids) == 1, "the same server_id in spec, health and status", ids)
 
 
 @RULES.of("endpoints")
@@ -59,14 +59,14 @@ def the_document(server: Subject) -> None:
     """GET /v1/openapi.json is an OpenAPI document"""
     answer = server.request("GET", "/v1/openapi.json")
     if answer.status_code == 404:
-        raise Skipped("the server has none, and needs none: docs/openapi.json is the same for all")
+        raise Skipped("the server has none; docs/openapi.json is the document of all servers")
     document = server.read(answer, dict)
     expect("/v1/step" in document.get("paths", ()), "the path /v1/step in it", document)
 
 
 @RULES.of("endpoints")
 def unknown_paths_and_methods(server: Subject) -> None:
-    """an unknown path is a 404, a wrong method a 405, both with a refusal"""
+    """an unknown path is answered 404, a wrong method 405, both with a refusal as body"""
     server.refusal(server.request("GET", "/v1/nowhere"), 404)
     server.refusal(server.request("GET", "/v1/step"), 405)
     server.refusal(server.request("POST", "/v1/spec", {}), 405)
@@ -74,7 +74,7 @@ def unknown_paths_and_methods(server: Subject) -> None:
 
 @RULES.of("endpoints")
 def one_endpoint_each(server: Subject) -> None:
-    """an item has an endpoint, and its refusal the HTTP status"""
+    """each kind of item has its endpoint, where a refusal's code is the HTTP status"""
     made = server.read(server.request("POST", "/v1/episodes"), Started)
     expect(made.episode_id, "an id that the server made", made)
     aborted = server.read(server.request("POST", f"/v1/episodes/{made.episode_id}/abort"), Aborted)
@@ -101,7 +101,7 @@ def keep_alive(server: Subject) -> None:
             connection.request("GET", "/v1/health", headers=server.headers)
             first = connection.sock
             connection.getresponse().read()
-            expect(connection.sock is first, "the connection open", "it was closed")
+            expect(connection.sock is first, "the connection to stay open", "it was closed")
     except (OSError, http.client.HTTPException) as error:
         raise Broken("an answer", error) from None
     finally:
@@ -110,9 +110,9 @@ def keep_alive(server: Subject) -> None:
 
 @RULES.of("endpoints")
 def the_token(server: Subject) -> None:
-    """with a token, nobody is answered without it"""
+    """a server with a token answers 401 to requests without it"""
     if not server.token:
-        raise Skipped("the server has no token, or none was given here")
+        raise Skipped("no token was given to this test, or the server has none")
     for given in ({"Authorization": ""}, {"Authorization": "Bearer wrong"}):
         for method, path in (("GET", "/v1/spec"), ("GET", "/v1/status"), ("POST", "/v1/step")):
             server.refusal(server.request(method, path, headers=given), 401)
@@ -121,8 +121,8 @@ def the_token(server: Subject) -> None:
 
 @RULES.of("endpoints")
 def no_token(server: Subject) -> None:
-    """without a token, only this machine's names are answered, and nobody may shut the server
-    down"""
+    """a server without a token answers only requests to a name of its own machine, and cannot
+    be shut down"""
     if server.token:
         raise Skipped("the server has a token")
     server.refusal(server.request("GET", "/v1/spec", headers={"Host": "somewhere.example"}), 403)
@@ -131,7 +131,7 @@ def no_token(server: Subject) -> None:
 
 @RULES.of("endpoints")
 def no_web_page(server: Subject) -> None:
-    """no web page is answered"""
+    """requests from web pages, which have an Origin, are refused with 403"""
     origin = {"Origin": "http://127.0.0.1"}
     server.refusal(server.request("GET", "/v1/spec", headers=origin), 403)
     server.refusal(server.request("POST", "/v1/step", {"items": []}, origin), 403)
@@ -152,7 +152,7 @@ def _is_denied(server: Subject, headers: dict[str, str], code: int) -> None:
 
 @RULES.of("transports")
 def malformed_bodies(server: Subject) -> None:
-    """what is no batch is a 400 that says why"""
+    """a body that is no batch of items is refused with 400 and the reason"""
     step = {"type": "step", "episode_id": "e", "t": 0, "observations": {}}
     bodies = [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"items":[{"type":"jump","episode_id":"e"}]}']
     wrongs: list[dict[str, object]] = [
@@ -165,12 +165,12 @@ def malformed_bodies(server: Subject) -> None:
         bodies.append(json.dumps({"items": [step | wrong]}).encode())
     for body in bodies:
         refused = server.refusal(server.request("POST", "/v1/step", body), 400)
-        expect(refused.message, "a message", refused)
+        expect(refused.message, "a message that says why", refused)
 
 
 @RULES.of("transports")
 def unknown_fields(server: Subject) -> None:
-    """a field that is not known is a 400 that names it"""
+    """an unknown field is refused with 400, and the message names it"""
     item = {"type": "abort", "episode_id": server.new_id()}
     for body in ({"items": [item | {"colour": "green"}]}, {"items": [item], "colour": "green"}):
         refused = server.refusal(server.request("POST", "/v1/step", body), 400)
@@ -179,11 +179,11 @@ def unknown_fields(server: Subject) -> None:
 
 @RULES.of("transports")
 def text_frames(server: Subject) -> None:
-    """a text frame is JSON and is answered as JSON"""
+    """a text frame holds JSON and is answered in JSON"""
     with server.websocket() as websocket:
         items = [{"type": t, "episode_id": server.new_id()} for t in ("start", "abort")]
         kinds = [type(reply) for reply in received(websocket, json.dumps({"items": items}))]
-        expect(kinds == [Started, Aborted], "started, aborted", kinds)
+        expect(kinds == [Started, Aborted], "a Started, then an Aborted", kinds)
 
 
 @RULES.of("transports")
@@ -195,15 +195,16 @@ def malformed_frames(server: Subject) -> None:
             is_refused = [isinstance(r, Refused) and r.code == 400 for r in replies]
             expect(is_refused == [True], "one refusal with code 400", replies)
         text = json.dumps({"items": [{"type": "abort", "episode_id": server.new_id()}]})
-        expect(isinstance(received(websocket, text)[0], Aborted), "aborted", "something else")
+        expect(isinstance(received(websocket, text)[0], Aborted), "aborted", "another reply")
 
 
 @RULES.of("limits")
 def large_messages(server: Subject) -> None:
-    """a body over max_message_bytes is a 413, and such a frame closes the WebSocket (1009)"""
+    """a body over max_message_bytes is refused with 413; a frame over it closes the
+    WebSocket with code 1009"""
     limit = server.spec.max_message_bytes
     if not 0 < limit <= _MAX_BODY_BYTES:
-        raise Skipped(f"max_message_bytes is {limit}")
+        raise Skipped(f"max_message_bytes is {limit}; up to {_MAX_BODY_BYTES} is tested")
     server.refusal(server.request("POST", "/v1/step", b" " * (limit + 1)), 413)
     with server.websocket() as websocket:
         try:
@@ -217,11 +218,11 @@ def large_messages(server: Subject) -> None:
 
 @RULES.of("limits")
 def many_items(server: Subject) -> None:
-    """3 items for each episode that may be open, and at least 64"""
+    """a message may hold 3 items for each episode that may be open, and at least 64"""
     num = needed_items(server.spec.max_episodes)
     items: list[AnyItem] = [AbortEpisode(str(n)) for n in range(num + 1)]
     if not 40 * num < (server.spec.max_message_bytes or 0) <= 10 * _MAX_BODY_BYTES:
-        raise Skipped(f"{num} items are over max_message_bytes")
+        raise Skipped(f"{num} items would exceed max_message_bytes, or need too large a message")
     server.refusal(server.request("POST", "/v1/step", Batch(items)), 413)
     replies = server.read(server.request("POST", "/v1/step", Batch(items[1:])), BatchReply).replies
     expect(len(replies) == num, f"{num} replies", len(replies))
@@ -229,10 +230,10 @@ def many_items(server: Subject) -> None:
 
 @RULES.of("limits")
 def large_heads(server: Subject) -> None:
-    """line and headers over 64 KiB are a 400"""
+    """request line and headers over 64 KiB are refused with 400"""
     parts = urlsplit(server.url)
     if parts.scheme == "https":
-        raise Skipped("it is sent by hand, without TLS")
+        raise Skipped("this test cannot send its request over TLS")
     head = f"GET /v1/health HTTP/1.1\r\nHost: {parts.netloc}\r\nX-Large: ".encode()
     try:
         address = (str(parts.hostname), int(parts.port or 80))
@@ -246,10 +247,10 @@ def large_heads(server: Subject) -> None:
 
 @RULES.of("limits")
 def many_episodes(server: Subject) -> None:
-    """an episode over max_episodes is a 429 with Retry-After"""
+    """a start beyond max_episodes open episodes is refused with 429 and Retry-After"""
     limit = server.spec.max_episodes
     if not 0 < limit <= _MAX_EPISODES:
-        raise Skipped(f"max_episodes is {limit}")
+        raise Skipped(f"max_episodes is {limit}; up to {_MAX_EPISODES} is tested")
     for _ in range(0, limit, 32):
         items: list[AnyItem] = [StartEpisode(server.new_id(), "eval") for _ in range(32)]
         server.request("POST", "/v1/step", Batch(items))
@@ -260,5 +261,5 @@ def many_episodes(server: Subject) -> None:
 
 @RULES.of("limits")
 def what_takes_too_long(server: Subject) -> None:
-    """time for a request, number of connections"""
-    raise Skipped("a request may take 30 s, and how many connections there may be is not said")
+    """the time for a request and the number of connections are limited"""
+    raise Skipped("not tested: a request may take 30 s, and the spec has no limit of connections")

@@ -37,12 +37,13 @@ def ids(server: Subject) -> None:
     right = server.new_id() + " é☃"
     right += "x" * (256 - len(right))
     for reply in (server.ask(StartEpisode(right)), server.ask(EndEpisode(right, 0))):
-        expect(reply.episode_id == right and not hasattr(reply, "code"), "an episode of it", reply)
+        is_answer = reply.episode_id == right and not hasattr(reply, "code")
+        expect(is_answer, f"an answer for episode {right}", reply)
 
 
 @RULES.of("an episode", is_needed=True)
 def actions(server: Subject) -> None:
-    """a step is answered with an action of its space for each that observes"""
+    """a step is answered with an action for each agent that observes, from its action space"""
     episode = server.start()
     for _ in range(3):
         reply = episode.step()
@@ -63,23 +64,23 @@ def _are_actions_of(server: Subject, reply: Actions, agents: list[str]) -> None:
 
 @RULES.of("an episode", is_needed=True)
 def frames(server: Subject) -> None:
-    """in a frame, items are answered in order, those of other episodes, too"""
+    """the items of a frame are answered in order, also if they are of several episodes"""
     mine, other = server.start(), server.start("eval")
     new = server.new_id()
     first, second = mine.next(), other.next()
     replies = server.say(StartEpisode(new), first, second, AbortEpisode(new))
     kinds = [type(reply).__name__ for reply in replies]
-    expect(kinds == ["Started", "Actions", "Actions", "Aborted"], "started, actions twice, aborted",
-           kinds)  # fmt: skip
+    names = ["Started", "Actions", "Actions", "Aborted"]
+    expect(kinds == names, f"replies {names}", kinds)
 
 
 @RULES.of("rule 1", is_needed=True)
 def starts(server: Subject) -> None:
-    """an id is used once; a start may be repeated until the second step"""
+    """an id belongs to one episode; its start may be repeated until the second step"""
     episode = server.start()
     start = StartEpisode(episode.id)
     for _ in range(2):
-        expect(isinstance(reply := server.ask(start), Started), "started, again", reply)
+        expect(isinstance(reply := server.ask(start), Started), "a Started again", reply)
         if episode.t == 0:
             episode.step()
     refused(server.ask(StartEpisode(episode.id, "eval")), 409)
@@ -91,7 +92,7 @@ def starts(server: Subject) -> None:
 
 @RULES.of("rule 2", is_needed=True)
 def repeats(server: Subject) -> None:
-    """the same t again gets the same answer, and records nothing"""
+    """a step that repeats the last t gets the same answer, and records nothing"""
     episode, agent_id = server.start(), server.agents[0]
     for t in range(3):
         step = episode.next(rewards={agent_id: 1.0} if t else {})
@@ -104,7 +105,7 @@ def repeats(server: Subject) -> None:
 
 @RULES.of("rule 2")
 def other_steps(server: Subject) -> None:
-    """any other t is a 409 that says what was expected and what came"""
+    """any other t is refused with 409; the refusal has expected and got"""
     episode = server.start()
     refused(server.ask(episode.next(t=1)), 409)
     episode.step()
@@ -120,7 +121,7 @@ def other_steps(server: Subject) -> None:
 
 @RULES.of("rule 3")
 def whole_steps(server: Subject) -> None:
-    """a step is checked as a whole: of one that is refused nothing is recorded"""
+    """a refused step records nothing, not even its valid values"""
     agent_id = server.agents[0]
     episode, other = server.begun(), server.begun()
     wrong = episode.next(rewards={agent_id: 5.0, "nobody at all": 1.0})
@@ -134,7 +135,7 @@ def whole_steps(server: Subject) -> None:
 
 @RULES.of("rule 4", is_needed=True)
 def rewards(server: Subject) -> None:
-    """rewards of an agent add up, and none means 0"""
+    """rewards of an agent add up; a missing reward is 0"""
     agent_id = server.agents[0]
     episode = server.start()
     episode.step(rewards={agent_id: 0.5})  # a reward before the first action counts in the return
@@ -146,7 +147,7 @@ def rewards(server: Subject) -> None:
 
 @RULES.of("rule 5", is_needed=True)
 def late_agents(server: Subject) -> None:
-    """an agent may appear in mid-episode"""
+    """an agent may join in the middle of an episode"""
     first, rest = server.two_disjoint()
     episode = server.start()
     episode.step(first)
@@ -156,9 +157,9 @@ def late_agents(server: Subject) -> None:
 
 @RULES.of("rule 5")
 def agents_that_are_done(server: Subject) -> None:
-    """an agent that is done does not observe again"""
+    """an observation of an agent that is done is refused"""
     if server.spec.agents_return:
-        raise Skipped("its agents may come back (agents_return)")
+        raise Skipped("the server's agents may return after their end (agents_return)")
     gone, rest = server.agents[0], server.agents[1:]
     for how in ("terminations", "truncations"):
         episode = server.begun()
@@ -173,7 +174,7 @@ def agents_that_are_done(server: Subject) -> None:
 
 @RULES.of("rule 5", is_needed=True)
 def parts_of_teams(server: Subject) -> None:
-    """of a team those act who are asked, after a first observation of all"""
+    """after all members of a team have observed, a step may ask only some of them"""
     group = next((g for g in server.spec.groups.values() if len(g) > 1), None)
     if group is None:
         raise Skipped("the server has no team")
@@ -207,7 +208,8 @@ def truncated_agents(server: Subject) -> None:
 
 @RULES.of("rule 6", is_needed=True)
 def terminated_agents(server: Subject) -> None:
-    """a terminated agent may have one; who is said to be both has terminated"""
+    """a final observation of a terminated agent is allowed; an agent that is also truncated counts
+    as terminated"""
     gone = server.agents[0]
     may_have: dict[str, Any] = {"final_observations": server.observe([gone])}
     for fields in ({}, may_have, {"truncations": {gone: True}}):
@@ -241,7 +243,7 @@ def late_rewards(server: Subject) -> None:
 
 @RULES.of("rule 7")
 def early_rewards(server: Subject) -> None:
-    """late_rewards are of agents that are done"""
+    """late_rewards of an agent that is not done are refused"""
     episode, agent_id = server.begun(), server.agents[0]
     refusal = refused(server.ask(episode.next(late_rewards={agent_id: 1.0})), 422)
     expect(refusal.agent_id == agent_id, f"agent_id {agent_id!r}", refusal)
@@ -250,7 +252,7 @@ def early_rewards(server: Subject) -> None:
 
 @RULES.of("rule 8", is_needed=True)
 def both_ends(server: Subject) -> None:
-    """ends and aborts may be repeated; who is unknown is aborted"""
+    """ends and aborts may be repeated; the abort of an unknown episode is answered Aborted"""
     agent_id = server.agents[0]
     episode, other = server.begun(), server.begun()
     end = EndEpisode(episode.id, 1, rewards={agent_id: 1.0})
@@ -266,7 +268,7 @@ def both_ends(server: Subject) -> None:
 
 @RULES.of("rule 8", is_needed=True)
 def unknown_episodes(server: Subject) -> None:
-    """a step or end of what is unknown, or over, is a 410"""
+    """a step or end of an unknown episode, or a step of one that is over, is refused with 410"""
     unknown_id = server.new_id()
     seen = server.observe()
     refused(server.ask(Step(unknown_id, 0, seen, state=server.state)), 410)
@@ -288,19 +290,19 @@ def silence(server: Subject) -> None:
     """a silent episode is closed as truncated after episode_timeout_s"""
     timeout_s = server.spec.episode_timeout_s
     if not 0 < timeout_s <= _PATIENCE_S:
-        raise Skipped(f"episode_timeout_s is {timeout_s:g}; up to {_PATIENCE_S:g} it is waited for")
+        raise Skipped(f"episode_timeout_s is {timeout_s:g}; up to {_PATIENCE_S:g} is tested")
     episode = server.begun()
     deadline = time.monotonic() + 3 * timeout_s + _LATE_S
     # The status counts open episodes without breaking the silence.
     while server.read(server.request("GET", "/v1/status"), Status).num_open_episodes:
-        expect(time.monotonic() < deadline, f"no open episode {timeout_s:g} s later", "it is open")
+        expect(time.monotonic() < deadline, f"no open episode {timeout_s:g} s later", "one is open")
         time.sleep(timeout_s / 10)
     refused(server.ask(episode.next()), 410)
 
 
 @RULES.of("rule 10", is_needed=True)
 def signs_of_life(server: Subject) -> None:
-    """of a repeated step only episode_id and t count"""
+    """of a repeated step only episode_id and t are read"""
     episode = server.start()
     first = episode.step()
     again = server.ask(Step(episode.id, 0, {}))
@@ -310,7 +312,7 @@ def signs_of_life(server: Subject) -> None:
 
 @RULES.of("rule 11", is_needed=True)
 def evaluation(server: Subject) -> None:
-    """eval episodes are not counted as training"""
+    """steps of episodes with mode eval do not count in num_env_steps"""
 
     def num_env_steps() -> int:
         return server.read(server.request("GET", "/v1/status"), Status).num_env_steps

@@ -7,27 +7,28 @@ from collections import Counter
 from muxrl.orchestrator.compliance.verdicts import Broken, Verdict
 
 RULES = {
-    "messages": ("transports", "what is sent are messages of the protocol"),
+    "messages": ("transports", "each message is one of the protocol"),
     "starts": ("rule 1", "each episode is started, under an id of its own"),
-    "order": ("rule 2", "t counts from 0, and the end has the number of steps"),
-    "turns": ("transports", "no frame comes before the answer to the one before it"),
-    "values": ("refusals", "agents and values are as the spec says; rewards are finite"),
-    "done": ("rule 5", "an agent that is done does not observe again"),
-    "finals": ("rule 6", "a truncated agent that acted has its final observation"),
+    "order": ("rule 2", "t counts steps from 0, and an end has the number of steps as its t"),
+    "turns": ("transports", "a frame is sent only after the answer to the previous frame"),
+    "values": ("refusals", "agents and values match the server's spec; rewards are finite"),
+    "done": ("rule 5", "no observation is sent for an agent that is done"),
+    "finals": ("rule 6", "the final observation of each truncated agent that acted is sent"),
     "closed": ("an episode", "each episode that is started is ended or aborted"),
-    "repeats": ("rule 2", "a frame whose answer is lost is sent again as it was"),
-    "410": ("refusals", "an episode that the server does not know is given up for another one"),
-    "503": ("across 7", "a start that is refused with a 503 is sent again"),
-    "exit": ("the command", "it ends by itself, with exit code 0"),
+    "repeats": ("rule 2", "a frame whose answer is lost is sent again unchanged"),
+    "410": ("refusals", "after a 410, another episode is started"),
+    "503": ("across 7", "a start that is refused with a 503 is sent again later"),
+    "exit": ("the command", "the client's program ends by itself, with exit code 0"),
 }
 _NEVER = {
     "done": "no agent was done before the end of its episode",
     "finals": "no agent was truncated",
-    "turns": "no third episode had a second step",
-    "repeats": "no second episode had a second step",
-    "410": "no fourth episode had a second step, or none came after it",
-    "503": "there was no fifth episode, or it was not waited for",
-    "exit": "it went on after all troubles, and was ended",
+    "turns": "tested at the second step of the third episode, which was not sent",
+    "repeats": "tested at the second step of the second episode, which was not sent",
+    "410": "tested at the second step of the fourth episode and the start of the fifth, of which "
+    "one was not sent",
+    "503": "tested at the start of the fifth episode, which was not sent, or not sent again",
+    "exit": "the program was still running after all tests, and was ended",
 }
 
 
@@ -55,5 +56,5 @@ class Notes:
             elif self._num_kept[rule]:
                 found.append(Verdict(where, text, "ok"))
             else:
-                found.append(Verdict(where, text, "skipped", _NEVER.get(rule, "no step came")))
+                found.append(Verdict(where, text, "skipped", _NEVER.get(rule, "no step was sent")))
         return found

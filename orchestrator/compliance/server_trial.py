@@ -43,7 +43,7 @@ def judge_server(address: str, token: str = "") -> Iterator[Verdict]:
     Raises:
         ValueError: `address` is no address.
     """
-    spec_rule = ("endpoints", "GET /v1/spec says what the server is")
+    spec_rule = ("endpoints", "GET /v1/spec describes the server and its agents")
     try:
         subject = Subject(address, token)
     except Broken as broken:

@@ -121,22 +121,22 @@ class StrictServer(PolicyServerApp):
             was_ended: whether the client was stopped in the middle of its work.
         """
         if self._refused_start and not was_ended:
-            self._notes.broken("503", "the start again", "it did not come")
+            self._notes.broken("503", "the refused start again", "it was not sent")
         for episode_id, episode in self._episodes.items():
             if episode.is_closed:
                 self._notes.kept("closed")
             elif not (episode.is_gone or was_ended):
-                self._notes.broken("closed", f"an end or abort of {episode_id}", "none")
+                self._notes.broken("closed", f"an end or abort of episode {episode_id}", "none")
             if episode.is_pending and not was_ended:
-                again = f"t={episode.t - 1} of {episode_id} again"
-                self._notes.broken("repeats", again, "it did not come")
+                again = f"t={episode.t - 1} of episode {episode_id} again"
+                self._notes.broken("repeats", again, "it was not sent")
 
     # --- frames -------------------------------------------------------------------------
 
     def answer(self, items: list[AnyItem], reply: Answered, *, is_alone: bool) -> None:
         self._notes.kept("messages")
         if self._is_replying:
-            self._notes.broken("turns", "the next frame after the answer", "it came before")
+            self._notes.broken("turns", "the next frame after the answer", "it was sent before")
         faults = {self._fault_of(item) for item in items}
         loop = asyncio.get_running_loop()
 
@@ -206,7 +206,7 @@ class StrictServer(PolicyServerApp):
         """
         if len(self._episodes) >= _MOST_EPISODES:
             self.has_ended_run = True
-            raise RunOver("the run has ended: all has been seen")
+            raise RunOver("the run has ended: the strict server has tested everything")
         if any(episode.is_gone for episode in self._episodes.values()):
             self._notes.kept("410")
         if self._refused_start == item.episode_id:
@@ -223,7 +223,7 @@ class StrictServer(PolicyServerApp):
             EpisodeGone: the server has forgotten the episode.
         """
         if episode.is_gone and not isinstance(item, AbortEpisode):
-            self._notes.broken("410", "another episode after a 410", item)
+            self._notes.broken("410", "the start of another episode after a 410", item)
             raise EpisodeGone(f"episode {item.episode_id} is unknown here")
         if not isinstance(item, Step) or episode.is_closed:
             return
@@ -233,10 +233,10 @@ class StrictServer(PolicyServerApp):
                 self._notes.kept("repeats")
             is_sign_of_life = not (item.observations or item.rewards)
             if not is_sign_of_life and encode_json(item) != encode_json(episode.last):
-                self._notes.broken("repeats", f"the same again: {episode.last}", item)
+                self._notes.broken("repeats", f"the same step again: {episode.last}", item)
         elif item.t == episode.t:
             if episode.is_pending:
-                self._notes.broken("turns", "nothing before the answer", item)
+                self._notes.broken("turns", "no step before the answer to the last one", item)
             if episode.number == _GONE and item.t == _FAULT_AT:
                 episode.is_gone = True
                 self.store.accept(AbortEpisode(item.episode_id), now)
@@ -244,9 +244,10 @@ class StrictServer(PolicyServerApp):
                 raise EpisodeGone(detail)
             back = sorted(item.observations.keys() & episode.done)
             if back and not self.spec.agents_return:
-                self._notes.broken("done", "observations of who is not done", f"one of {back}")
+                expected = "observations only of agents that are not done"
+                self._notes.broken("done", expected, f"one of {back}")
             if not item.observations:
-                self._notes.broken("values", "an observation in each step", "none")
+                self._notes.broken("values", "at least one observation in each step", "none")
 
     def _accept(self, item: AnyItem, episode: _Episode) -> None:
         """Notes the rules that an accepted item has kept."""
@@ -276,7 +277,7 @@ class StrictServer(PolicyServerApp):
             self.has_seen_enough.set()
 
     def refuse(self, item: AnyItem, error: ProtocolError) -> Refused:
-        rule, expected, came = "values", error.expected or "something else", error.message
+        rule, expected, came = "values", error.expected or "a valid item", error.message
         if isinstance(error, OutOfOrder):
             rule = "order"
         elif expected.startswith("final_observations["):
@@ -286,9 +287,9 @@ class StrictServer(PolicyServerApp):
             if item.episode_id in self._episodes:
                 expected, came = "an id that was not used before", str(item)
         elif item.episode_id not in self._episodes:
-            rule, expected, came = "starts", f"a start of {item.episode_id} before", str(item)
+            rule, expected, came = "starts", f"a start of {item.episode_id} first", str(item)
         elif isinstance(error, EpisodeGone):
-            rule, expected, came = "order", "nothing after the end", str(item)
+            rule, expected, came = "order", "no item after an end", str(item)
         self._notes.broken(rule, expected, came)
         return super().refuse(item, error)
 

@@ -114,7 +114,7 @@ class Subject:
     def refusal(self, answer: requests.Response, code: int) -> Refused:
         """Returns an answer's refusal; raises `Broken` if it is none with this code."""
         refused = self.read(answer, Refused, code)
-        expect(refused.code == code, f"code {code} in the body, too", refused)
+        expect(refused.code == code, f"code {code} also in the body", refused)
         return refused
 
     @contextlib.contextmanager
@@ -150,7 +150,7 @@ class Subject:
             replies = received(self._websocket, encode(batch))
         asked = [item.episode_id for item in items]
         answered = [reply.episode_id for reply in replies]
-        expect(answered == asked, f"a reply each, in order, for episodes {asked}", answered)
+        expect(answered == asked, f"a reply to each item, in order, for episodes {asked}", answered)
         return replies
 
     def ask(self, item: AnyItem) -> AnyReply:
@@ -168,7 +168,7 @@ class Subject:
         """Starts an episode."""
         episode = Episode(self, self.new_id())
         reply = self.ask(StartEpisode(episode.id, mode, wants_log_probs=wants_log_probs))
-        expect(isinstance(reply, Started), "started", reply)
+        expect(isinstance(reply, Started), "a Started", reply)
         return episode
 
     def begun(self) -> Episode:
@@ -230,7 +230,7 @@ class Subject:
             has_mask = isinstance(seen, DictSpace) and ACTION_MASK_KEY in seen.spaces
             if has_mask and isinstance(does, Discrete):
                 return agent_id, does
-        raise Skipped("no agent observes an action mask")
+        raise Skipped("no agent with Discrete actions has an action mask")
 
     def two_disjoint(self) -> tuple[list[str], list[str]]:
         """Returns an agent with its team, and all other agents."""
@@ -285,7 +285,7 @@ class Episode:
 def acted(reply: AnyReply) -> Actions:
     """Returns a reply as actions; raises `Broken` if it is another reply."""
     if not isinstance(reply, Actions):
-        raise Broken("actions", reply)
+        raise Broken("an Actions", reply)
     return reply
 
 
@@ -300,7 +300,7 @@ def refused(reply: AnyReply, code: int) -> Refused:
 def ended(reply: AnyReply, num_steps: int, returns: Mapping[str, float] | None = None) -> None:
     """Checks the reply to an end: its number of steps, and the returns of agents in `returns`."""
     if not isinstance(reply, Ended) or reply.num_steps != num_steps:
-        raise Broken(f"ended, {num_steps} steps", reply)
+        raise Broken(f"an Ended with num_steps {num_steps}", reply)
     for agent_id, value in (returns or {}).items():
         came = reply.returns.get(agent_id, 0.0)
         expect(abs(came - value) < 1e-6, f"a return of {value} for {agent_id!r}", reply)

@@ -27,7 +27,7 @@ def _is_refused(server: Subject, agent_id: str, value: Any) -> Refused:
 
 @RULES.of("refusals")
 def shapes(server: Subject) -> None:
-    """an observation of another shape is refused at once, by the agent's name"""
+    """an observation of a wrong shape is refused at once, and the refusal names the agent"""
     agent_id, space = server.one_with_box()
     _is_refused(server, agent_id, np.zeros((*space.shape, 2), np.float32))
     _is_refused(server, agent_id, [])
@@ -36,7 +36,7 @@ def shapes(server: Subject) -> None:
 
 @RULES.of("refusals")
 def no_numbers(server: Subject) -> None:
-    """NaN, null, texts and infinities in an observation are refused"""
+    """NaN, null, strings and infinities in an observation are refused"""
     agent_id, space = server.one_with_box()
     for wrong in (np.nan, np.inf):
         _is_refused(server, agent_id, np.full(space.shape, wrong, np.float32))
@@ -46,7 +46,7 @@ def no_numbers(server: Subject) -> None:
 
 @RULES.of("refusals", has_items=False, is_needed=True)
 def dtypes(server: Subject) -> None:
-    """numbers of any dtype are taken, if they stay what they are (msgpack)"""
+    """arrays of any dtype are accepted if their numbers fit the space's dtype (msgpack)"""
     agent_id, space = server.one_with_box()
     server.over_websocket = True
     episode = server.start()
@@ -65,7 +65,7 @@ def observation_bounds(server: Subject) -> None:
 
 @RULES.of("refusals")
 def unknown_agents(server: Subject) -> None:
-    """an agent that is not the server's is refused by its name"""
+    """an agent that is not in the spec is refused, and the refusal names it"""
     unknown_id = "nobody at all"
     seen = server.observe()
     for fields in (
@@ -79,7 +79,7 @@ def unknown_agents(server: Subject) -> None:
 
 @RULES.of("refusals")
 def corrections(server: Subject) -> None:
-    """after a refusal the same t can be sent again, corrected"""
+    """after a refusal, a corrected step with the same t is accepted"""
     if server.is_gateway:
         raise Skipped("a gateway closes the episode on all servers when one of them refuses")
     agent_id, space = server.one_with_box()
@@ -92,24 +92,24 @@ def corrections(server: Subject) -> None:
 
 @RULES.of("refusals")
 def states(server: Subject) -> None:
-    """the global state is asked for, and checked"""
+    """if the spec has a state_size, a step without a state of that length is refused"""
     size = server.spec.state_size
     if size is None:
-        raise Skipped("the server asks for no state")
+        raise Skipped("the spec has no state_size")
     for wrong in (None, np.zeros(size + 1, np.float32)):
         refused(server.ask(server.start().next(state=wrong)), 422)
 
 
 @RULES.of("limits")
 def large_rewards(server: Subject) -> None:
-    """a reward beyond float32, 3.4e38, is refused"""
+    """a reward beyond the range of float32, 3.4e38, is refused"""
     agent_id = server.agents[0]
     refused(server.ask(server.start().next(rewards={agent_id: 1e39})), 422)
 
 
 @RULES.of("an episode", is_needed=True)
 def logged_actions(server: Subject) -> None:
-    """a logged action is answered in place of the policy's"""
+    """a logged action is answered instead of an action of the policy"""
     episode, agent_id = server.start(), server.agents[0]
     reply = episode.step(logged_actions={agent_id: (chosen := server.an_action(agent_id))})
     came = conform(server.spec.agents[agent_id].action_space, reply.actions[agent_id])
@@ -120,20 +120,21 @@ def logged_actions(server: Subject) -> None:
 
 @RULES.of("an episode")
 def log_probs(server: Subject) -> None:
-    """a log-probability comes only beside a logged action, and in answers that want it"""
+    """a log-probability is accepted only with a logged action, and answered only if the episode
+    wants_log_probs"""
     agent_id = server.agents[0]
     refused(server.ask(server.start().next(logged_log_probs={agent_id: -1.0})), 422)
     if server.spec.gives_log_probs:
         reply = server.start(wants_log_probs=True).step()
         is_sound = all(one < 1e-5 for one in reply.log_probs.values())  # float32 rounds
         is_sound = is_sound and reply.log_probs.keys() <= reply.actions.keys()
-        expect(is_sound, "logarithms of the probabilities of its agents' actions", reply)
-        expect(not server.start().step().log_probs, "none where an episode wants none", reply)
+        expect(is_sound, "a log-probability (at most 0) only for agents with an action", reply)
+        expect(not server.start().step().log_probs, "no log_probs without wants_log_probs", reply)
 
 
 @RULES.of("an episode")
 def masks(server: Subject) -> None:
-    """actions keep to the action mask, and logged ones have to"""
+    """actions are allowed by the action mask; a logged action that is not is refused"""
     agent_id, space = server.one_with_mask()
     episode = server.start()
     for action in range(min(space.n, 4)):
@@ -146,4 +147,5 @@ def masks(server: Subject) -> None:
             logged = {agent_id: forbidden}
             refused(server.ask(episode.next(observations=seen, logged_actions=logged)), 422)
         reply = episode.step(observations=seen)
-        expect(reply.actions[agent_id] == action + space.start, f"{action + space.start}", reply)
+        allowed = action + space.start
+        expect(reply.actions[agent_id] == allowed, f"{allowed}, which alone is allowed", reply)

@@ -125,7 +125,7 @@ def table(verdicts: Sequence[Verdict]) -> str:
             "needed by muxrl's clients and runs",
             *_lines(needed, width),
             "",
-            "hardening, and for clients of other languages",
+            "not needed by muxrl: they harden a server, or help clients in other languages",
             *_lines(others, width),
             "",
             _counts("needed", needed),

@@ -35,6 +35,8 @@ _METRICS_FILES = ("joint", "evaluation")  # files of the run's metrics, besides 
 # Processes of the run, after which logs are named.
 _PROCESSES = re.compile(r"gateway|launch|trial|simulation-\d+|tracker-.*")
 
+_MAX_EVALUATION = 8
+"""Most environments of an evaluation by default; more would save little."""
 _MIN_TOKEN_CHARS = 16
 """So long that a random token cannot be found by trying: 64**16 is 2**96."""
 
@@ -62,6 +64,14 @@ def compares_untrained(config: ExperimentConfig) -> bool:
     return should_compare and evaluation.final_num_episodes > 0
 
 
+def num_evaluation_envs(config: ExperimentConfig, num_episodes: int) -> int:
+    """Returns how many environments play `num_episodes` evaluation episodes at the same time."""
+    simulation = config.simulation
+    # With vector environments, each evaluation environment is a separate engine perhaps.
+    usual = 1 if simulation.vector_env else min(simulation.num_envs_per_process, _MAX_EVALUATION)
+    return min(config.evaluation.num_envs or usual, num_episodes)
+
+
 def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[str]:
     """Returns one sentence for each thing that is wrong.
 
@@ -79,7 +89,7 @@ def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[
     problems += _metric_problems(config)
     problems += _parameter_problems(config)
     if not config.servers:
-        problems.append("servers: there is none; at least one has to serve the agents")
+        problems.append("servers: is empty; at least one server has to serve the agents")
     for server_id, server in config.servers.items():
         problems += _server_problems(server_id, server, config)
         problems += [
@@ -106,8 +116,8 @@ def _best_problems(config: ExperimentConfig) -> Iterator[str]:
         return
     if config.evaluation.interval_env_steps is None:
         yield (
-            "checkpoint.best: needs evaluations to choose by; set "
-            "evaluation.interval_env_steps, or leave it out"
+            "checkpoint.best: needs evaluations during the run, by which checkpoints are "
+            "compared; set evaluation.interval_env_steps, or leave out checkpoint.best"
         )
     yield from unknown_server("checkpoint.best.of", "name", best.of, config)
 
@@ -116,8 +126,8 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
     simulation = config.simulation
     if simulation.record and simulation.env == EXTERNAL:
         yield (
-            "simulation.record: is for simulations that muxrl makes; 'muxrl evaluate --record' "
-            "records afterwards"
+            "simulation.record: muxrl records only simulations that it makes itself, and this one "
+            "is external; leave it out"
         )
     if not simulation.env:
         yield (
@@ -134,7 +144,7 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
             for kind in ("observation_space", "action_space"):
                 if not getattr(agent, kind):
                     yield (
-                        f"simulation.agents.{agent_id}.{kind}: is missing; give its plain form, "
+                        f"simulation.agents.{agent_id}.{kind}: is missing; describe the space, "
                         "such as {type: discrete, n: 2}"
                     )
         yield from access_problems(
@@ -142,17 +152,20 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
         )
         if simulation.command and not any("{gateway}" in part for part in simulation.command):
             yield (
-                "simulation.command: does not say where the gateway is; put {gateway} into it, "
-                'such as ["java", "-jar", "sim.jar", "{gateway}"]'
+                "simulation.command: does not give the gateway's address to the program; put "
+                '{gateway} into an argument, such as ["java", "-jar", "sim.jar", "{gateway}"]'
             )
         for key in ("kwargs", "vector_env", "on_bad_value"):
             if getattr(simulation, key) != getattr(type(simulation)(), key):
-                yield f"simulation.{key}: is for simulations that muxrl makes; leave it out"
+                yield (
+                    f"simulation.{key}: is only for simulations that muxrl makes itself, and this "
+                    "one is external; leave it out"
+                )
         if simulation.respawn not in ("refuse", "same_id"):
             yield (
-                f"simulation.respawn: is {simulation.respawn!r}; an external simulation says by "
-                "itself what is an agent's last observation, and which id it has, so with "
-                "'same_id' its agents may come back in any step"
+                f"simulation.respawn: is {simulation.respawn!r}, which is not for an external "
+                "simulation; use 'same_id': its agents may then come back in any step, since the "
+                "simulation itself names each agent and sends its last observation"
             )
         if simulation.metrics:
             yield (
@@ -162,14 +175,14 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
     else:
         if simulation.env.startswith("__main__:"):
             yield (
-                f"simulation.env: {simulation.env!r} is in the script that runs, and simulations "
-                "run in processes of their own, which do not know it; put it into a module, and "
+                f"simulation.env: {simulation.env!r} is defined in the script that is running, "
+                "which the processes of simulations cannot import; put it into a module, and "
                 f"give 'module:{simulation.env.partition(':')[2]}'"
             )
         if simulation.vector_env and simulation.respawn == "new_ids":
             yield (
-                "simulation.respawn: is 'new_ids'; a vector environment has rows of the agents "
-                "that it declares, which come back with 'same_id' or 'same_step'"
+                "simulation.respawn: is 'new_ids', but a vector environment has rows only for the "
+                "agents that it declares; use 'same_id' or 'same_step'"
             )
         if ":" not in simulation.env:
             hint = did_you_mean(simulation.env, [EXTERNAL])
@@ -181,8 +194,8 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
         for key in ("agents", "state_size"):
             if getattr(simulation, key):
                 yield (
-                    f"simulation.{key}: is only for env: {EXTERNAL}; the simulation "
-                    f"{simulation.env!r} is asked itself"
+                    f"simulation.{key}: is only for env: {EXTERNAL}; muxrl reads it from "
+                    f"{simulation.env!r} itself, so leave it out"
                 )
 
 
@@ -193,25 +206,31 @@ def _inference_problems(config: ExperimentConfig) -> Iterator[str]:
     for server_id, mode in modes.items():
         if mode not in get_args(InferenceMode):
             where = f"{key}.{server_id}" if server_id else key
-            yield f"{where}: is 'remote' or 'local', or server to one of these, got {mode!r}"
+            yield (
+                f"{where}: must be 'remote' or 'local', or a mapping of server ids to these, "
+                f"got {mode!r}"
+            )
         elif mode == "local" and config.simulation.env == EXTERNAL:
             yield (
-                f"{key}: is 'local', but simulations that muxrl does not start reach the servers "
-                "through the gateway, which has no networks to give; leave it out"
+                f"{key}: is 'local', but an external simulation reaches the servers through the "
+                "gateway, which does not pass on their networks; leave it out"
             )
 
 
 def _metric_problems(config: ExperimentConfig) -> Iterator[str]:
     for name, way in config.simulation.metrics.items():
         if name in RESERVED_METRICS:
-            yield f"simulation.metrics: {name!r} is muxrl's own; every episode has it"
+            yield (
+                f"simulation.metrics: {name!r} is the name of a number that muxrl itself records "
+                "of every episode; leave it out, or rename yours"
+            )
         if not is_metric_name(name):
             yield f"simulation.metrics: {name!r} cannot name a metric; use {METRIC_NAMES}"
         if way not in WAYS:
-            hint = similar_or_known(way, REDUCTIONS, "there are")
+            hint = similar_or_known(way, REDUCTIONS)
             yield (
-                f"simulation.metrics.{name}: {way!r} is no way to reduce numbers{hint}; "
-                "'max of sum' is the largest of the agents' sums"
+                f"simulation.metrics.{name}: {way!r} is no way to make one number of an "
+                f"episode's{hint}; 'max of sum', say, is the largest of the agents' sums"
             )
 
 
@@ -241,9 +260,9 @@ def _algorithm_problems(server_id: str, server: ServerConfig) -> Iterator[str]:
         name = next(unknown, "")
         if owners := [one.name for one in own_algorithms() if name in one.settings()]:
             yield (  # perhaps inherited from a base with another algorithm
-                f"{problem.partition('; known: ')[0]}; it is one of {listed(owners)}; if it is "
-                f"inherited, servers.{server_id}.settings={{}}, in a file settings: {{}}, clears "
-                "such settings"
+                f"{problem.partition('; known: ')[0]}; it is a setting of {listed(owners)}; if "
+                f"it comes from the base, clear its settings by servers.{server_id}.settings={{}} "
+                "on the command line, or settings: {} in a file"
             )
         else:
             yield problem
@@ -254,15 +273,18 @@ def _server_problems(
 ) -> Iterator[str]:
     if not _SERVER_ID.fullmatch(server_id):
         yield (
-            f"servers: the id {server_id!r} names files and keys; use letters, digits, '_' and '-'"
+            f"servers: the id {server_id!r} cannot be the name of files and config keys; use "
+            "letters, digits, '_' and '-'"
         )
     if server_id in _METRICS_FILES:
-        yield f"servers: the id {server_id!r} is a file of the run's own metrics; choose another"
+        yield (
+            f"servers: the id {server_id!r} is taken by a file of the run's metrics; choose another"
+        )
     if _PROCESSES.fullmatch(server_id):
-        yield f"servers: the id {server_id!r} is a process of the run's own; choose another"
+        yield f"servers: the id {server_id!r} is taken by a process of the run; choose another"
     if server.label and not is_label(server.label):
         yield (
-            f"servers.{server_id}.label: {server.label!r} names algorithms in assignments; use "
+            f"servers.{server_id}.label: {server.label!r} cannot be a name in assignments; use "
             "letters, digits, '_', '-' and '.'"
         )
     if not (server.agents or server.shadow):
@@ -274,23 +296,27 @@ def _server_problems(
     own = next((key for key in ("command", "address") if getattr(server, key)), "")
     if own and server.algorithm.upper() != OWN_PROCESS:
         yield (
-            f"server {server_id!r}: has algorithm {server.algorithm} and {own}, whose process "
-            f"brings its own; leave out one of them, or set algorithm: {OWN_PROCESS}"
+            f"server {server_id!r}: has algorithm {server.algorithm}, and {own}, whose process "
+            f"has an algorithm itself; leave out one of the two, or set algorithm: {OWN_PROCESS}"
         )
     if server.on_server_loss == "random" and config.simulation.env == EXTERNAL:
         yield (
-            f"servers.{server_id}.on_server_loss: is 'random', which is done by simulations that "
-            "muxrl starts; an external one wraps its transport in muxrl.client.stand_in.StandIn"
+            f"servers.{server_id}.on_server_loss: is 'random', which works only with simulations "
+            "that muxrl makes itself; leave it out, and wrap the transport of the external "
+            "simulation in muxrl.client.stand_in.StandIn"
         )
-    simulation, most = config.simulation, server.limits.max_episodes
-    # An evaluation during training plays while training episodes are open.
-    num_evaluated = config.evaluation.num_envs or 1
-    num_open = simulation.num_processes * simulation.num_envs_per_process + num_evaluated
+    simulation, evaluation, most = config.simulation, config.evaluation, server.limits.max_episodes
+    num_open = simulation.num_processes * simulation.num_envs_per_process
+    num_evaluated = num_evaluation_envs(config, evaluation.final_num_episodes)
+    if evaluation.interval_env_steps:  # training episodes are open meanwhile
+        num_evaluated = num_evaluation_envs(config, evaluation.num_episodes)
+        num_open += num_evaluated
+    num_open = max(num_open, num_evaluated)
     if simulation.env != EXTERNAL and num_open > most:
         yield (
-            f"servers.{server_id}.limits.max_episodes: is {most:,}, and {num_open:,} environments "
-            f"play at a time, {num_evaluated} of them an evaluation's; raise it, or have fewer "
-            "(simulation.num_envs_per_process)"
+            f"servers.{server_id}.limits.max_episodes: is {most:,}, but {num_open:,} environments "
+            f"play at the same time, {num_evaluated} of them in an evaluation; raise the limit, or "
+            "lower the number of environments (simulation.num_envs_per_process)"
         )
     yield from access_problems(f"server {server_id!r}", f"set servers.{server_id}.token", server)
 
@@ -316,7 +342,8 @@ def access_problems(who: str, remedy: str, listener: ServerConfig | GatewayConfi
         )
     if not listener.token.isascii() or any(char.isspace() for char in listener.token):
         yield (
-            f"{who}: its token cannot travel in an HTTP header; use ASCII characters without spaces"
+            f"{who}: its token cannot be sent in an HTTP header; use ASCII characters without "
+            "spaces"
         )
 
 
@@ -375,11 +402,11 @@ def unknown_metric(where: str, name: str, config: ExperimentConfig) -> Iterator[
         return
     hint = similar_or_known(name, known, "simulation.metrics and muxrl's own are")
     if name == RETURN:
-        hint = "; stop.episode_return is for that"
+        hint = "; for the return use stop.episode_return"
     elif config.simulation.env == EXTERNAL:
         if is_metric_name(name):
             return
-        hint = f"; simulations send those that are named by {METRIC_NAMES}"
+        hint = f"; a simulation can name its metrics by {METRIC_NAMES}"
     yield f"{where}: there is no metric {name!r}{hint}"
 
 
@@ -397,7 +424,7 @@ def _unknown_servers(
             renamed = {shadows.acting_instead(config, s) or s: value for s, value in given.items()}
             add = " ".join(f"{where}.{s}={value}" for s, value in renamed.items())
             problem = (
-                f"{where}: names {server_id!r}, which {now!r} replaces; add {where}={{}} {add}"
+                f"{where}: names {server_id!r}, which {now!r} has replaced; add {where}={{}} {add}"
             )
         yield problem
 
@@ -418,7 +445,7 @@ def unknown_server(
     if of == TOTAL or of in acts:
         return
     if now := shadows.acting_instead(config, of):
-        yield f"{where}: is {of!r}, which {now!r} replaces; add {where}={now}"
+        yield f"{where}: is {of!r}, which {now!r} has replaced; add {where}={now}"
         return
     hint = similar_or_known(of, [*acts, TOTAL], "there are")
     if of in (*config.simulation.metrics, *OWN_METRICS):

@@ -77,8 +77,8 @@ def _external_facts(simulation: SimulationConfig) -> SimulationFacts:
     for pattern, config in simulation.agents.items():
         if pattern.endswith("*"):
             problems.append(
-                f"simulation.agents: {pattern!r} names nobody: a server's agents may be a pattern, "
-                f"but here each agent is declared; count them, as "
+                f"simulation.agents: {pattern!r} declares no agent: patterns are for the agents of "
+                f"servers, but here each agent needs a name; give numbers, such as "
                 f"{pattern[:-1] + '{0..3}'!r}"
             )
             continue

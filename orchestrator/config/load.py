@@ -86,7 +86,9 @@ def find_config(name: str | Path, kind: str = "conf") -> Path:
     if str(name) in packaged:
         return packaged[str(name)]
     if not str(name):
-        raise ConfigError(["'' names no file; a mapping of a whole config comes in its place"])
+        raise ConfigError(
+            ["the name of the config is empty; give a file, or a mapping with a whole config"]
+        )
     if path.is_dir():
         raise ConfigError(["this is a directory, not a YAML file"], str(name))
     near = {p.name for p in path.parent.glob("*.y*ml")} if path.parent.is_dir() else set()
@@ -141,7 +143,9 @@ def load_config(source: ConfigSource, overrides: Overrides = ()) -> ExperimentCo
     if isinstance(source, str | Path):
         return _load_file(source, overrides, ())
     if isinstance(source, ExperimentConfig) and source.base:
-        raise ConfigError(["base: is for a mapping; an ExperimentConfig says all or nothing"])
+        raise ConfigError(
+            ["base: is for files and mappings; an ExperimentConfig has a value for every key"]
+        )
     tree = plain(source)
     defaults = load_base(Path(), override_value(overrides, "base", tree.get("base")))
     config = load_structured(tree, replace(defaults, name=""), overrides)
@@ -177,7 +181,7 @@ def _load_file(
     file = find_config(source)
     if file.resolve() in above:
         files = " on ".join(str(path) for path in (*above, file.resolve()))
-        raise ConfigError([f"base: it is based on itself: {files}"], str(source))
+        raise ConfigError([f"base: the experiment is based on itself: {files}"], str(source))
     base = override_value(overrides, "base", read_yaml(file)[0].get("base"))
     defaults = load_base(file.parent, base, (*above, file.resolve()))
     config = load_structured(file, replace(defaults, name=file.stem), overrides, str(source))

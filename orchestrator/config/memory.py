@@ -50,9 +50,9 @@ def describe_replays(experiment: Experiment) -> Iterator[str]:
         )
         if size.longest:
             yield (
-                f"server {server_id!r} pads what an update draws to its longest episode: where one "
-                f"has {size.longest:,} env steps or more (max_sequence_steps), a batch takes at "
-                f"least {shown(size.update_bytes)}, and its networks several times as much"
+                f"server {server_id!r} pads the episodes of an update to the longest of them: if "
+                f"one has {size.longest:,} env steps or more (max_sequence_steps), a batch takes "
+                f"at least {shown(size.update_bytes)}, and the networks several times as much"
             )
     if replays and not experiment.config.address:
         yield f"free memory on this machine: {shown(free_bytes())}"

@@ -69,7 +69,9 @@ def _yaml_problem(error: yaml.MarkedYAMLError) -> str:
     if not mark:
         return f"not YAML: {what}"
     start = error.context_mark
-    began = f" (what began in line {start.line + 1})" if start and start.line < mark.line else ""
+    began = (
+        f" (in what begins in line {start.line + 1})" if start and start.line < mark.line else ""
+    )
     return f"line {mark.line + 1}, column {mark.column + 1}: not YAML: {what}{began}"
 
 

@@ -86,7 +86,7 @@ def plain(value: Any, path: KeyPath = ()) -> Any:
         except CannotImport as error:
             raise ConfigError([f"{dotted(path)}: {error}"]) from error
     if not isinstance(value, str | int | float | bytes | None):
-        raise ConfigError([f"{dotted(path)}: {value!r} is nothing that YAML can hold"])
+        raise ConfigError([f"{dotted(path)}: {value!r} cannot be written as YAML"])
     return value
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from muxrl.client.episode_metrics import METRIC_NAMES, RESERVED_METRICS, is_metric_name
 from muxrl.orchestrator.config.schema import ExperimentConfig, SimulationConfig
-from muxrl.protocol.suggestions import similar_or_known
+from muxrl.protocol.suggestions import listed, similar_or_known
 from muxrl.servers.setting_values import without_quotes
 
 _FORMS = (
@@ -49,8 +49,8 @@ def find_misread(simulation: SimulationConfig) -> Iterator[str]:
         key = f"simulation.parameters.{name}"
         if not is_metric_name(name) or name in (*simulation.metrics, *RESERVED_METRICS):
             yield (
-                f"{key}: cannot be named so: a parameter is recorded beside the metrics, so it "
-                f"needs a name of its own, of {METRIC_NAMES}"
+                f"{key}: cannot have this name: parameters are recorded among the metrics, so the "
+                f"name must differ from theirs, and have {METRIC_NAMES}"
             )
         yield from _or_quotes(_value_problems, key, given, simulation)
 
@@ -62,11 +62,13 @@ def find_problems(config: ExperimentConfig) -> Iterator[str]:
     for name, given in config.evaluation.parameters.items():
         key = f"evaluation.parameters.{name}"
         if name not in parameters:
-            yield f"{key}: simulation.parameters has none of that name" + similar_or_known(
-                name, parameters, "there are"
-            )
+            hint = similar_or_known(name, parameters)
+            yield f"{key}: simulation.parameters has no parameter of this name{hint}"
         if is_schedule(given) or has_lessons(given):
-            yield f"{key}: evaluations are alike, so give a number, {{low, high}} or {{choice}}"
+            yield (
+                f"{key}: all evaluations play with the same values, so give a number, "
+                "{low, high} or {choice} instead of a schedule or lessons"
+            )
         else:
             yield from _or_quotes(_range_problems, key, given)
 
@@ -95,11 +97,11 @@ def _value_problems(key: str, given: Any, simulation: SimulationConfig) -> Itera
 def _schedule_problems(key: str, given: Sequence[Any]) -> Iterator[str]:
     pairs = [one for one in given if isinstance(one, Sequence) and len(one) == 2]
     if len(pairs) < max(1, len(given)) or not all(_is_number(n) for one in pairs for n in one):
-        yield f"{key}: a schedule is of pairs of env steps and a number, got {given!r}"
+        yield f"{key}: a schedule must be a list of pairs [env steps, number], got {given!r}"
         return
     steps = [at for at, _ in pairs]
     if steps[0] != 0 or any(b <= a for a, b in pairwise(steps)):
-        yield f"{key}: the env steps of a schedule begin at 0 and rise, got {steps}"
+        yield f"{key}: the env steps of a schedule must begin at 0 and increase, got {steps}"
 
 
 def _range_problems(key: str, given: Any) -> Iterator[str]:
@@ -116,24 +118,27 @@ def _range_problems(key: str, given: Any) -> Iterator[str]:
 def _side_problems(key: str, sides: Any, simulation: SimulationConfig) -> Iterator[str]:
     if simulation.env == "external" or simulation.respawn == "new_ids":
         yield (
-            f"{key}: agents cannot swap sides where env is external, or with respawn: new_ids; "
-            "let the simulation do it"
+            f"{key}: agents cannot swap sides in an external simulation, or with respawn: "
+            "new_ids; let the simulation itself swap them"
         )
     lists = [[side] if isinstance(side, str) else side for side in sides if is_schedule(sides)]
     if len(lists) < 2 or not all(
         is_schedule(agents) and all(isinstance(agent, str) for agent in agents) for agents in lists
     ):
-        yield f"{key}.sides: are two or more agents, or lists of them, got {sides!r}"
+        yield f"{key}.sides: must be two or more agents, or lists of agents, got {sides!r}"
 
 
 def _lesson_problems(key: str, given: Mapping[str, Any]) -> Iterator[str]:
     lessons, rule = given["lessons"], given.get("next_when")
     if not _are_numbers(lessons) or len(set(lessons)) < len(lessons):
-        yield f"{key}.lessons: are numbers, each another one, got {lessons!r}"
+        yield f"{key}.lessons: must be numbers, all different, got {lessons!r}"
     if unknown := given.keys() - {"lessons", "next_when"}:
-        yield f"{key}: lessons have no {sorted(unknown)}, only next_when"
+        yield f"{key}: has the unknown keys {sorted(unknown)}; known are lessons and next_when"
     if not isinstance(rule, Mapping) or "metric" not in rule or rule.keys() - set(_NEXT_WHEN):
-        yield f"{key}.next_when: is {rule!r}; expected a metric, and of {list(_NEXT_WHEN)}"
+        yield (
+            f"{key}.next_when: must be a mapping that has metric, and no keys but "
+            f"{listed(_NEXT_WHEN)}, got {rule!r}"
+        )
         return
     bounds = [rule[side] for side in ("at_least", "at_most") if side in rule]
     if len(bounds) != 1 or not _is_number(bounds[0]):

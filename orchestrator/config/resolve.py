@@ -87,7 +87,7 @@ def resolve(
             problems.append(f"server {pool!r}: POOL's member {entry!r}: {problem}")
     if config.stop.iterations is not None and len(experiment.fixed_servers) == len(config.servers):
         problems.append(
-            "stop.iterations: is given, but no server learns, so that there are no iterations; "
+            "stop.iterations: is given, but no server learns, so there are no iterations; "
             "leave it out"
         )
     if not problems:  # it builds networks, for which settings must be right
@@ -117,12 +117,12 @@ def _source_problems(
     if not find(theirs.algorithm).has_weights:
         yield (
             f"{kind}: server {source!r} is {theirs.algorithm}, which has no weights() and "
-            "set_weights() to bring its newest weights by; give a checkpoint of it with algorithm: "
-            "FROZEN"
+            "set_weights(), so a pool cannot copy its newest weights; use a checkpoint of it, with "
+            "algorithm: FROZEN"
         )
         return
     if kind == "snapshots" and experiment.config.checkpoint.keep_every_env_steps is None:
-        yield "snapshots: none are kept; set checkpoint.keep_every_env_steps"
+        yield "snapshots: the run keeps none; set checkpoint.keep_every_env_steps"
     plan = experiment.servers[pool]
     policies = plan.settings["members"][entry].get("policies", {})
     try:
@@ -140,9 +140,9 @@ def _respawn_problems(experiment: Experiment) -> Iterator[str]:
         is_alone = not set(plan.agents) <= {m for team in plan.groups.values() for m in team}
         if not is_fixed and plan.model.get("use_lstm") and is_alone:
             yield (
-                f"server {server_id!r}: with use_lstm the lives of an agent that comes back "
-                "(simulation.respawn) would be one sequence; leave out use_lstm, or have MAPPO for "
-                "groups"
+                f"server {server_id!r}: with use_lstm, the lives of an agent that comes back "
+                "(simulation.respawn) would be one sequence to the LSTM; leave out use_lstm, or "
+                "use MAPPO with groups"
             )
 
 

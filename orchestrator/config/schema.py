@@ -30,130 +30,155 @@ _SHARE = between(0, 1, "must be a share, from 0 to 1")
 
 @dataclass
 class ExternalAgentConfig:
-    """Spaces of one agent of an external simulation; "driver_{0..9}" stands for ten of them."""
+    """The spaces of one agent of an external simulation; the name "driver_{0..9}" declares ten
+    agents with these spaces."""
 
     observation_space: _Space = field(default_factory=dict)
-    """Such as {type: box, shape: [4]} or {type: discrete, n: 2}."""
+    """Space of the agent's observations, such as {type: box, shape: [4]} or {type: discrete, n:
+    2}."""
     action_space: _Space = field(default_factory=dict)
-    """Likewise."""
+    """Space of the agent's actions, such as {type: discrete, n: 2}."""
 
 
 @dataclass
 class GatewayConfig:
-    """The one address of all servers for an external simulation."""
+    """The one address at which an external simulation reaches all servers."""
 
     host: str = "127.0.0.1"
-    """Address to listen on; anything but loopback requires a token."""
+    """Address on which the gateway listens; an address other than loopback requires a token."""
     port: Port = 0
-    """TCP port; 0 takes any free one (see `gateway.json` in the run directory)."""
+    """TCP port on which the gateway listens; 0: a free port is chosen and written to `gateway.json`
+    in the run directory."""
     token: Secret[str] = ""
-    """Bearer token that simulations must send; "": none (loopback only)."""
+    """Bearer token that simulations must send; "": they need none (allowed on loopback only)."""
 
 
 @dataclass
 class SimulationConfig:
-    """The simulation of all agents."""
+    """The simulation in which all agents act."""
 
     env: str = ""
-    """'package.module:callable' of a PettingZoo (parallel or AEC), Gymnasium or RLlib multi-agent
-    environment, 'gymnasium:ENV_ID', 'pettingzoo:ENV_ID', 'open_spiel:GAME', or 'external': you
-    start it, or `command`."""
+    """The environment: 'gymnasium:ENV_ID', 'pettingzoo:ENV_ID', 'open_spiel:GAME', or
+    'package.module:callable' of a PettingZoo (parallel or AEC), Gymnasium or RLlib multi-agent
+    environment. 'external': a program that you start, or that `command` starts."""
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the environment; an RLlib class gets them as its config. "{index}" is the copy's
-    number, from 0 over all training processes, then the evaluation's; "{5000 + 2*index}" is a port
-    for each."""
+    """Arguments with which the environment is made; an RLlib class gets them as its config.
+    "{index}" in a text becomes the number of the environment's copy: 0, 1, ... over all training
+    processes, then over the evaluation's. So "{5000 + 2*index}" gives each copy a port."""
     metrics: dict[str, str] = field(default_factory=dict)
-    """Key of the infos to what counts of an episode: last, sum, mean, max or min. See
-    [Metrics](concepts.md#metrics); not for 'external'."""
+    """Maps keys of the infos to how an episode's numbers become one: last, sum, mean, max or min.
+    See [Metrics](concepts.md#metrics); not for 'external'."""
     parameters: Adjustable[dict[str, Any]] = field(default_factory=dict)
-    """What `reset(options=...)` gets in each episode. See [Curriculum](concepts.md#curriculum)."""
+    """Numbers, by name, that each episode gets in `reset(options=...)`. See
+    [Curriculum](concepts.md#curriculum)."""
     respawn: Literal["refuse", "same_id", "same_step", "new_ids"] = "refuse"
-    """How agents come back in the episode in which they ended: "refuse": not; "same_id": in a later
-    step, of 'external' in any; "same_step": the observation in the step of their end is the next
-    life's first; "new_ids": under undeclared ids, in the place of agents of their kind that have
-    ended. A team ends with its last member. Not for LSTMs, nor in turn-based environments."""
+    """Whether an agent that has ended may come back in the same episode. "refuse": it may not.
+    "same_id": it may, under its id, in a later step (in any step of an external simulation).
+    "same_step": it comes back at once; the observation in the step in which it ends is the first
+    one of its next life. "new_ids": it comes back under an id that the environment has not
+    declared, and takes the place of an ended agent of its kind. A team has ended once its last
+    member has. Refused with `use_lstm` (except by MAPPO for groups) and in turn-based
+    environments."""
     on_bad_value: Adjustable[Literal["stop", "episode"]] = "stop"
-    """What a number ends that is not finite, or beyond `limits`: the simulation's process (see
-    `restarts`), or the episode, which is closed before that step and counted."""
+    """What happens when a server refuses a number from the simulation because it is not finite or
+    exceeds the server's `limits`. "stop": the simulation's process ends, and is restarted as
+    `restarts` allows. "episode": the episode is closed without that step, and counted; after 20
+    such episodes in a row the process ends."""
     record: Free[Annotated[float, _SHARE]] = 0.0
-    """Share of training episodes that is kept; see [What was
+    """Share of the training episodes that is recorded, from 0 to 1; see [What was
     played](concepts.md#what-was-played). Not for 'external'."""
     num_processes: Adjustable[AboveZero[int]] = 1
-    """Simulation processes."""
+    """Number of simulation processes."""
     num_envs_per_process: Adjustable[AboveZero[int]] = 1
-    """Environments of each process; they share every message."""
+    """Number of environments in each process; one message to a server has the steps of all of
+    them."""
     vector_env: bool = False
-    """Whether `env` makes one environment of all `num_envs_per_process` copies. See [Vector
-    environments](environments.md#vector-environments)."""
+    """Whether `env` makes one vector environment with all `num_envs_per_process` copies. See
+    [Vector environments](environments.md#vector-environments)."""
     num_cpus: Free[NotNegative[float]] = 0.5
-    """Logical CPUs that each process reserves in a sweep or on a cluster, for placement only."""
+    """Logical CPUs that each process reserves in a sweep or on a cluster. They decide where it is
+    placed; they do not limit it."""
     inference_mode: Adjustable[Any] = "remote"
-    """Who chooses training actions: "remote": servers; "local": simulations; or a dict by server.
-    Not for 'external'. See [Local inference](client.md#local-inference)."""
+    """Where training actions are chosen. "remote": on the servers; "local": in the simulations,
+    with the servers' networks; or a mapping of server ids to these. Not for 'external'. See [Local
+    inference](client.md#local-inference)."""
     update_interval_s: Adjustable[NotNegative[float | None]] = 0.0
-    """With "local": least time between two pulls of weights; null: only at a server's start."""
+    """With inference_mode "local": least time between two pulls of a server's weights, in seconds;
+    null: they are pulled only when a server starts."""
     restarts: Free[RestartsConfig] = field(default_factory=RestartsConfig)
-    """Of each simulation process, and of the evaluation."""
+    """How often each simulation process, and the evaluation's, is restarted."""
     agents: NotInResults[dict[str, ExternalAgentConfig]] = field(default_factory=dict)
-    """Agent, or several as "driver_{0..9}", to its spaces; only for 'external'."""
+    """Maps the name of an agent, or of several as "driver_{0..9}", to its spaces; only for
+    'external'."""
     state_size: NotInResults[AboveZero[int | None]] = None
-    """Length of the global state; only for 'external'. null: none is sent."""
+    """Length of the global state that the simulation sends; null: it sends none. Only for
+    'external'."""
     gateway: Free[GatewayConfig] = field(default_factory=GatewayConfig)
-    """Only for 'external'."""
+    """The address that the simulation connects to; only for 'external'."""
     command: Free[list[str]] = field(default_factory=list)
-    """Only for 'external': program and arguments, started `num_processes` times with the run.
-    {gateway} becomes the gateway's address, http://host:port, and {index} 0, 1, ... Empty: you
-    start it."""
+    """Only for 'external': program and arguments, which the run starts `num_processes` times.
+    {gateway} in an argument becomes the gateway's address, http://host:port, and {index} the number
+    of the process: 0, 1, ... Empty: you start the simulation."""
 
 
 @dataclass
 class StopConfig:
-    """When a run ends: at the first of these."""
+    """When a run ends: as soon as one of these conditions holds."""
 
     env_steps: AboveZero[int | None] = None
-    """Steps of all environments together. Then open episodes are played to their ends, for
-    checkpoint.hold_s at most; in a vector environment, an external simulation, or without
-    checkpoint.at_end they are cut."""
+    """Env steps of all environments together. Episodes that are open then are played to their ends,
+    for `checkpoint.hold_s` seconds at most. In a vector environment, in an external simulation, or
+    without `checkpoint.at_end` they are cut."""
     time_s: AboveZero[float | None] = None
-    """Seconds since the first env step, or since a simulation was lost before it."""
+    """Seconds since the first env step; if a simulation is lost before any env step, seconds since
+    then."""
     iterations: AboveZero[int | None] = None
-    """Training iterations of every server."""
+    """Training iterations that every learning server has made."""
     episode_return: dict[str, _Number] = field(default_factory=dict)
-    """Server to return; the run ends when all reach theirs: the mean over the server's agents and
-    the last 100 training episodes that they were in, at least 20."""
+    """Maps server ids to returns. The condition holds when the mean return of each of these servers
+    is at least its value. The mean is over the server's agents, and over the last 100 training
+    episodes in which they took part; it needs 20 of them."""
     metric_at_least: dict[str, _Number] = field(default_factory=dict)
-    """Metric to value, such as {win: 0.9}; likewise, of the episode, else the mean over all
-    agents."""
+    """Maps metrics to values, such as {win: 0.9}. The condition holds when the mean of each of
+    these metrics is at least its value. The mean is over the last 100 training episodes that had
+    the metric, and needs 20 of them. If an episode has no value as a whole, the mean over all
+    agents counts."""
     metric_at_most: dict[str, _Number] = field(default_factory=dict)
-    """The same for metrics that should fall, such as {travel_s: 300}."""
+    """Maps metrics to values, such as {travel_s: 300}. The condition holds when the mean of each of
+    these metrics, as for `metric_at_least`, is at most its value."""
 
 
 @dataclass
 class EvaluationConfig:
-    """How the servers are measured: each against random agents in its place."""
+    """How the servers are measured: each is compared with random agents in its place."""
 
     interval_env_steps: AboveZero[int | None] = None
-    """Env steps between evaluations; null: only at the end. Training waits for each."""
+    """Env steps between evaluations, during which training waits; null: there is only the
+    evaluation at the end."""
     num_episodes: AboveZero[int] = 20
-    """Episodes of an evaluation during the run, for each condition."""
+    """Episodes that an evaluation during the run plays under each condition (all agents as learned;
+    those of one server random)."""
     final_num_episodes: NotNegative[int] = 100
-    """Episodes of the evaluation at the end; 0: none."""
+    """Episodes that the evaluation at the end plays under each condition; 0: there is no evaluation
+    at the end."""
     max_episode_steps: AboveZero[int] = 27_000
     """Env steps after which an evaluation episode is truncated."""
     num_envs: AboveZero[int | None] = None
-    """Environments in the evaluation's process; null: `simulation.num_envs_per_process`, up to 8
-    (with `vector_env` one)."""
+    """Number of environments in the evaluation's process; null: `simulation.num_envs_per_process`,
+    but at most 8 (with `vector_env` 1)."""
     should_compare_untrained: bool | None = None
-    """Whether the evaluation at the end also plays each server's untrained policies. null: unless
-    the simulation is external."""
+    """Whether the evaluation at the end also plays each server's untrained policies in its place;
+    null: it does, unless the simulation is external."""
     should_explore: bool = False
-    """Whether stochastic policies (PPO, SAC) are sampled; false: their likeliest action."""
+    """Whether stochastic policies (PPO, SAC) sample their actions; false: they take the likeliest
+    action."""
     seed: Seed[int | None] = None
-    """Seed of each evaluation's first episode. null: from the run's `seed`, so that runs of one
-    seed play the same episodes, and others do not."""
+    """Seed of the first episode of each evaluation; null: it follows from the run's `seed`, so runs
+    with the same seed are evaluated on the same episodes, and runs with different seeds on
+    different ones."""
     parameters: Adjustable[dict[str, Any]] = field(default_factory=dict)
-    """Those of `simulation.parameters` that are others here: a number, or what is drawn. See
-    [Curriculum](concepts.md#curriculum)."""
+    """Maps names of `simulation.parameters` to the values that they have in evaluations instead: a
+    number, or what it is drawn from. See [Curriculum](concepts.md#curriculum)."""
 
 
 TOTAL = "total"
@@ -164,17 +189,20 @@ RETURN = "return"
 
 @dataclass
 class BestConfig:
-    """Which checkpoints are kept for their evaluations."""
+    """Which checkpoints are kept for their results in evaluations."""
 
     of: str = TOTAL
-    """A server (in a sweep also a role): the mean over its agents; "total": the sum over all."""
+    """Whose result counts. A server, or in a sweep a role: the mean over its agents. "total": of
+    the return, the sum over all agents; of a metric, the value of the whole episode, or if it has
+    none, the mean over all agents."""
     keep: AboveZero[int] = 1
-    """How many: checkpoints/best, checkpoints/best-2 and so on."""
+    """How many of the best checkpoints are kept, as checkpoints/best, checkpoints/best-2 and so
+    on."""
     name: str = RETURN
-    """"return", a key of `simulation.metrics`, "episode_length" or "truncated"; see
-    [Sweeps](sweeps.md#the-metric)."""
+    """Which result counts: "return", a key of `simulation.metrics`, "episode_length" or
+    "truncated"; see [Sweeps](sweeps.md#the-metric)."""
     mode: Literal["max", "min"] = "max"
-    """What is better."""
+    """Whether the highest ("max") or the lowest ("min") result is the best."""
 
 
 @dataclass
@@ -182,24 +210,27 @@ class CheckpointConfig:
     """When checkpoints of all servers are written; see [Reliability](reliability.md)."""
 
     at_end: bool = True
-    """Whether one is written when the run ends, in any way."""
+    """Whether a checkpoint is written when the run ends, for whatever reason."""
     interval_s: AboveZero[float | None] = 600.0
     """Seconds between checkpoints."""
     interval_env_steps: AboveZero[int | None] = None
     """Env steps between checkpoints."""
     keep_last: AboveZero[int] = 2
-    """How many are kept."""
+    """How many of the newest checkpoints are kept."""
     keep_every_env_steps: AboveZero[int | None] = None
-    """Snapshots: one is written at each multiple, where episodes end (external ones pause in their
-    middle), and kept for good, also where a resumed run has another value."""
+    """Snapshots: a checkpoint is written at each multiple of these env steps, and is never deleted,
+    not even by a resumed run with another value. Simulations stop for it where episodes end;
+    external simulations pause within an episode."""
     best: BestConfig | None = None
-    """Which are kept for their evaluations; one is then written before each. Of all of these as
-    many episodes count, the first ones."""
+    """Keeps the checkpoints with the best evaluations; a checkpoint is then written before each
+    evaluation. Of every evaluation the same number of episodes counts, from the first: the smaller
+    of `evaluation.num_episodes` and `evaluation.final_num_episodes` (unless this is 0)."""
     replay_max_mib: NotNegative[int | None] = 1024
-    """Largest replay in a checkpoint; a resumed run fills a larger one again. null: any."""
+    """Largest replay, in MiB, that a checkpoint contains. After a resume, a larger replay is empty
+    and fills again. null: a checkpoint contains any replay."""
     hold_s: NotNegative[float] = 10.0
-    """Seconds in which episodes may end before servers save; then simulations pause between two
-    steps."""
+    """Seconds for which a checkpoint waits for episodes to end; simulations whose episodes have not
+    ended then pause between two steps."""
 
 
 @dataclass
@@ -207,40 +238,45 @@ class TimeoutsConfig:
     """How long the run waits for its own processes, in seconds."""
 
     start_s: AboveZero[float] = 120.0
-    """For the servers to listen."""
+    """For a process to start: a server, say, has to listen within this time."""
     report_s: AboveZero[float] = 60.0
-    """For a process's report, due about once a second; then it is killed and restarted."""
+    """For the report that each process is asked for about once a second; a process that does not
+    answer in time is killed and restarted."""
     step_s: AboveZero[float] = 1800.0
-    """For one step or reset of a simulation; likewise. See also `limits.episode_timeout_s`."""
+    """For one step or reset of a simulation; a process that takes longer is killed and restarted.
+    See also `limits.episode_timeout_s`."""
     make_env_s: AboveZero[float] = 600.0
-    """For one environment to be made."""
+    """For making one environment."""
     update_s: AboveZero[float] = 600.0
-    """For an update: while simulations wait, at the end, and before a checkpoint."""
+    """For one update of a server, while simulations, a checkpoint or the end of the run wait for
+    it."""
     save_s: AboveZero[float] = 300.0
-    """For a server's checkpoint."""
+    """For writing a server's checkpoint, and at the end for the last copy to `storage_path`."""
     stop_s: AboveZero[float] = 45.0
-    """For the servers to end."""
+    """For the servers to end at the end of the run."""
 
 
 @dataclass
 class ExperimentConfig:
-    """One run: a simulation, the servers that learn from it, and when to stop."""
+    """One run: its simulation, the servers that learn from it, and when it stops."""
 
     name: NotInResults[str] = ""
-    """Name of the experiment and of its run directories; "": the config file's."""
+    """Name of the experiment and of its run directories; "": the name of the config file."""
     base: NotInResults[str] = ""
-    """Experiment whose keys hold where this one says nothing."""
+    """Another experiment, a packaged config or a file, from which all keys are taken that this one
+    does not give."""
     seed: NotInResults[Seed[int]] = 0
-    """Seed of all servers and simulations."""
+    """Seed from which the seeds of all servers and simulations are derived."""
     runs_dir: Free[str] = "runs"
-    """Parent of the run directories."""
+    """Directory in which run directories are made."""
     storage_path: Free[str | None] = None
-    """URI, such as s3://bucket/runs, for a [copy](cluster.md#a-copy-elsewhere) of the run
-    directory."""
+    """URI, such as s3://bucket/runs, to which the run directory is
+    [copied](cluster.md#a-copy-elsewhere)."""
     simulation: SimulationConfig = field(default_factory=SimulationConfig)
     """The environment and its copies."""
     servers: dict[str, ServerConfig] = field(default_factory=dict)
-    """Server id to its algorithm and agents; every agent belongs to exactly one server."""
+    """Maps server ids to servers, each with its algorithm and agents; every agent belongs to
+    exactly one server."""
     stop: Free[StopConfig] = field(default_factory=StopConfig)
     """When the run ends."""
     evaluation: Free[EvaluationConfig] = field(default_factory=EvaluationConfig)
@@ -248,13 +284,15 @@ class ExperimentConfig:
     checkpoint: Free[CheckpointConfig] = field(default_factory=CheckpointConfig)
     """When checkpoints are written."""
     timeouts: Free[TimeoutsConfig] = field(default_factory=TimeoutsConfig)
-    """How long processes are waited for."""
+    """How long the run waits for its processes."""
     metrics_interval_s: Free[AboveZero[float]] = 1.0
-    """Seconds between two rows of metrics."""
+    """Seconds between two rows in the files of metrics."""
     trackers: Free[list[str]] = field(default_factory=lambda: ["tensorboard"])
-    """Names of [trackers](monitoring.md#trackers), or "package.module:name"."""
+    """[Trackers](monitoring.md#trackers) that get the metrics: names, or "package.module:name" of
+    your own."""
     watch: Free[bool] = False
-    """Whether a [live page](monitoring.md#the-live-page) of the run, or sweep, is served; its
-    address is printed."""
+    """Whether a [live page](monitoring.md#the-live-page) of the run or sweep is served; the command
+    prints its address."""
     address: Free[str] = ""
-    """Ray cluster to join, such as "auto" or "ray://head:10001"; "": this machine."""
+    """Address of the Ray cluster on which the run's processes are placed, such as "auto" or
+    "ray://head:10001"; "": they run on this machine."""

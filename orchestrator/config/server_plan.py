@@ -105,8 +105,8 @@ class ServerResolver:
         sees_state = algorithm.learns and algorithm.asks_for_state
         if sees_state and config.use_global_state and self.facts.state_problem:
             self._refuse(
-                f"{algorithm.name} reads the global state, and {self.facts.state_problem}; have "
-                "state() return as many numbers each time, or set use_global_state: false"
+                f"{algorithm.name} reads the global state, but {self.facts.state_problem}; have "
+                "state() always return the same number of values, or set use_global_state: false"
             )
         plan = replace(
             draft,
@@ -118,8 +118,8 @@ class ServerResolver:
         self._check_normalization(algorithm, plan)
         if algorithm.learns and config.frame_stack < 1:
             self._refuse(
-                f"has frame_stack: {config.frame_stack}, and a network reads at least one "
-                "observation; 1 stacks none"
+                f"has frame_stack: {config.frame_stack}, but a network reads at least one "
+                "observation; with 1 nothing is stacked"
             )
         if algorithm.learns or len(agents) == len(self.agents):
             for problem in algorithm.find_problems(plan, own_algorithms()):
@@ -134,7 +134,10 @@ class ServerResolver:
         if not given:
             for name in ("initialize_policies", "initialize_only"):
                 if getattr(self.config, name) not in ({}, "all"):
-                    self._refuse(f"has {name} without initialize_from; name the run or checkpoint")
+                    self._refuse(
+                        f"has {name} without initialize_from, which names the run or checkpoint; "
+                        f"add that, or leave out {name}"
+                    )
             return ""
         if not algorithm.learns:
             self._refuse(f"has initialize_from, but {algorithm.name} learns no weights")
@@ -171,16 +174,16 @@ class ServerResolver:
         if plan.normalize_rewards and algorithm.learns_from != "newest":
             able = (one.name for one in own_algorithms() if one.learns_from == "newest")
             self._refuse(
-                f"has normalize_rewards: true, but {algorithm.name} learns from rewards of earlier "
-                "policies, too, which would have been scaled otherwise; leave it out, or use one "
-                f"of {listed(able)}"
+                f"has normalize_rewards: true, but {algorithm.name} also learns from older "
+                "rewards, which were divided by other deviations; leave it out, or use one of "
+                f"{listed(able)}"
             )
         if plan.normalize_observations and plan.agents:
             seen = {str(a.observation_space): a.observation_space for a in plan.agents.values()}
             if not any(has_numbers(space) for space in seen.values()):
                 self._refuse(
                     "has normalize_observations: true, but its agents observe no numbers "
-                    f"({listed(seen)}): what is one-hot stays as it is; leave it out"
+                    f"({listed(seen)}), and one-hot vectors are not normalised; leave it out"
                 )
 
     def _draft(self, algorithm: Algorithm, groups: dict[str, tuple[str, ...]]) -> ServerPlan:
@@ -227,8 +230,8 @@ class ServerResolver:
         high = np.where(high >= last, given[1], high)
         if (low >= high).any():
             self._refuse(
-                f"has action_bounds {given}, which leave agent {agent_id!r} nothing to do: its "
-                f"actions are {actions} from {actions.low} to {actions.high}"
+                f"has action_bounds {given}, within which agent {agent_id!r} has no action: its "
+                f"action space is {actions} from {actions.low} to {actions.high}"
             )
             return actions
         return Box(actions.shape, actions.dtype, low.tolist(), high.tolist())
@@ -241,7 +244,7 @@ class ServerResolver:
             late = [one for one in members if one not in self.facts.first_agents]
             if late and len(late) < len(members):
                 self._refuse(
-                    f"group {group!r} begins its episodes without {listed(late)}; where members "
+                    f"group {group!r} begins its episodes without {listed(late)}; if its members "
                     "take turns or join late, set late_members: allow"
                 )
 
@@ -320,7 +323,7 @@ class ServerResolver:
             if not is_file_name(policy):
                 self._refuse(_bad_name("policy", policy))
             if not patterns:
-                self._refuse(f"policy {policy!r} is given to nobody")
+                self._refuse(f"policy {policy!r} has no agents")
             own, idle = match(patterns, units)
             for pattern in idle:
                 self._refuse(f"policy {policy!r} names {self._no_such_unit(pattern, teams)}")
@@ -334,8 +337,8 @@ class ServerResolver:
             if len(own) > 1 and algorithm.learns and not seating.shares_policies:
                 self._refuse(
                     f"policy {policy!r} is shared by {listed(own)}, but {algorithm.name} "
-                    "updates agents one after another, each with networks of its own; give each a "
-                    "policy, or leave out 'policies', which does"
+                    "updates agents one after another, each with networks of its own; give each "
+                    "agent a policy of its own, or leave out 'policies'"
                 )
                 continue
             different = [u for u in own if signatures[u].key != signatures[own[0]].key]

@@ -61,14 +61,14 @@ def find_problems(config: ExperimentConfig) -> Iterator[str]:
         if server.shadow:
             if server.shadow not in first_of:
                 hint = similar_or_known(server.shadow, sorted(first_of), "those that act are")
-                yield f"{at}.shadow: {server.shadow!r} is no server that acts{hint}"
+                yield f"{at}.shadow: there is no server {server.shadow!r} that acts{hint}"
             if server.agents:
                 yield (
-                    f"{at}.agents: are given, and a shadow learns from the agents of "
+                    f"{at}.agents: are given, but a shadow learns from the agents of "
                     f"{server.shadow!r}; leave them out"
                 )
             if server.on_server_loss == "random":
-                yield f"{at}.on_server_loss: is 'random', and a shadow acts nowhere"
+                yield f"{at}.on_server_loss: is 'random', but a shadow does not act; leave it out"
         if server.replace_by:
             names = list(servers)
             own = [s for s in names if servers[s].shadow == (server.shadow or server_id)]
@@ -76,8 +76,8 @@ def find_problems(config: ExperimentConfig) -> Iterator[str]:
                 own = own[own.index(server_id) + 1 :]
             if server.replace_by not in own:
                 yield (
-                    f"{at}.replace_by: {server.replace_by!r} is none of its shadows "
-                    f"({listed(own) or 'it has none'})"
+                    f"{at}.replace_by: {server.replace_by!r} is not a shadow of {server_id!r}; its "
+                    f"shadows are {listed(own) or 'none'}"
                 )
 
 

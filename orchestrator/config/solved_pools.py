@@ -77,18 +77,18 @@ def _weights(
     players = table.get("players")
     if not players:
         raise AlgorithmProblem(
-            f"{str(games)!r} has no comparison.json with players who met; 'muxrl compare RUN RUN "
-            "--head-to-head --out FOLDER' writes it"
+            f"{str(games)!r} has no comparison.json with games between players; 'muxrl compare RUN "
+            "RUN --head-to-head --out FOLDER' writes it"
         )
     if table["simulation"] != json.loads(json.dumps(simulation, default=str)):
         raise AlgorithmProblem(
-            f"the games of {str(games)!r} are of {table['simulation']}, not of {simulation}"
+            f"the games in {str(games)!r} were played in {table['simulation']}, not in {simulation}"
         )
     roles = table["roles"]
     role = next((name for name, theirs in roles.items() if {*theirs} == {*agents}), "")
     if not role or len(roles) != 2:
         raise AlgorithmProblem(
-            f"needs games of two roles, one of them {listed(agents)}; those of {str(games)!r} have "
+            f"needs games of two roles, one of them {listed(agents)}; those in {str(games)!r} have "
             + "; ".join(f"{name}: {listed(theirs)}" for name, theirs in roles.items())
         )
     label_of = {
@@ -97,9 +97,9 @@ def _weights(
     }
     if absent := [entry for entry, label in label_of.items() if not label]:
         raise AlgorithmProblem(
-            f"{str(games)!r} has no games of {listed(absent)} as {role}, of that checkpoint with "
-            f"that should_explore; it has {listed({p['player']: 0 for p in players[role]})}. "
-            "Whoever has a weight needs none"
+            f"{str(games)!r} has no games of {listed(absent)} as {role}, with the same checkpoint "
+            f"and should_explore; it has {listed({p['player']: 0 for p in players[role]})}. "
+            "Members with a weight need no games"
         )
     (other,), payoffs = roles.keys() - {role}, table["tables"]["payoffs"]
     own = list(dict.fromkeys(label_of.values()))

@@ -141,8 +141,8 @@ def _find_idle_intervals(config: ExperimentConfig, budget: int) -> Iterator[str]
     for key, interval in intervals.items():
         if interval is not None and interval > budget:
             yield (
-                f"{key}: is {interval:,}, but the run stops at {budget:,} env steps: it never "
-                "comes to it"
+                f"{key}: is {interval:,}, but the run stops at {budget:,} env steps, so it has no "
+                "effect"
             )
 
 
@@ -163,7 +163,7 @@ def find_late(experiment: Experiment, episode_length: float) -> Iterator[str]:
             if num * episode_length > budget:
                 yield (
                     f"{learner.needs(milestone, f'{num:,} episodes')}: at {episode_length:,.1f} "
-                    f"env steps each, the run will have {budget / episode_length:,.0f}"
+                    f"env steps each, the run will have only {budget / episode_length:,.0f}"
                 )
 
 
@@ -188,8 +188,8 @@ def _find_idle_bounds(experiment: Experiment) -> Iterator[str]:
         acts = {str(agent.action_space): agent.action_space for agent in plan.agents.values()}
         if given and not any(isinstance(space, Box) for space in acts.values()):
             yield (
-                f"server {server_id!r}: action_bounds {given} change nothing: they are for a Box, "
-                f"and its agents act {listed(acts)}"
+                f"server {server_id!r}: action_bounds {given} have no effect: they are for Box "
+                f"actions, and the action spaces of its agents are {listed(acts)}"
             )
 
 
@@ -197,9 +197,9 @@ def _find_idle_serving(experiment: Experiment) -> Iterator[str]:
     for server_id, plan in experiment.learning.items():
         if experiment.config.servers[server_id].while_learning == "serve" != plan.while_learning:
             yield (
-                f"server {server_id!r}: while_learning: serve changes nothing: {plan.algorithm} "
-                "has no copies that act while it learns (acts_while_learning), so simulations wait "
-                "for each update"
+                f"server {server_id!r}: while_learning: serve has no effect: {plan.algorithm} "
+                "cannot act while it learns (acts_while_learning), so simulations wait for each "
+                "update"
             )
 
 
@@ -240,10 +240,9 @@ def _find_lag(experiment: Experiment) -> Iterator[str]:
         if batch is not None and num >= _MANY * batch:
             yield (
                 f"{learner.who}: {num:,} simulations are many for a batch of {batch:,} env steps "
-                f"(train_batch_size_per_learner): each plays on by a step while the batch is made, "
-                f"so up to {min(1.0, num / batch):.0%} of the actions in it are one update older "
-                f"than the weights; with {math.floor(num / _MANY) + 1:,} env steps it is less than "
-                f"{_MANY:.0%}"
+                f"(train_batch_size_per_learner): each may have one action in it that was chosen "
+                f"before the last update, up to {min(1.0, num / batch):.0%} of the batch; with "
+                f"{math.floor(num / _MANY) + 1:,} env steps it is less than {_MANY:.0%}"
             )
 
 
@@ -264,5 +263,5 @@ def _cut_short(schedule: Schedule, budget: int) -> str:
         return ""
     return (
         f"{schedule.setting} changes until env step {steps[-1]:,.0f}, but the run stops at "
-        f"{budget:,}: at {reached:.3g}, not at {values[-1]:g}"
+        f"{budget:,}, when it is {reached:.3g}, not {values[-1]:g}"
     )

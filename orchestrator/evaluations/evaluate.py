@@ -25,6 +25,7 @@ from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.client.episode_metrics import TRUNCATED
 from muxrl.orchestrator.config import Experiment, ExperimentConfig
+from muxrl.orchestrator.config.checks import num_evaluation_envs
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.config.shadows import acting
 from muxrl.orchestrator.doing import doing
@@ -53,7 +54,6 @@ from muxrl.orchestrator.storage.versions import software_versions
 from muxrl.orchestrator.supervise.episodes import (
     make_evaluation_copy,
     metrics_by_name,
-    num_evaluation_envs,
     returns_by_agent,
 )
 from muxrl.protocol.codec import encode_json
@@ -174,7 +174,7 @@ def _play(
     video: Path | None,
 ) -> tuple[list[EpisodeResult], int]:
     config = experiment.config
-    num_envs = num_evaluation_envs(config.simulation, config.evaluation, len(seeds))
+    num_envs = num_evaluation_envs(config, len(seeds))
     video = None if video is None else video.absolute()
     doing("starting servers")
     with contextlib.ExitStack() as stack:

@@ -164,8 +164,8 @@ class GatewayEpisodes:
         num_ending = sum(len(outbox.ended) for outbox in self.outboxes.values())
         if len(self.open) - num_ending >= self._spec.max_episodes:
             raise TooManyEpisodes(
-                f"the gateway holds {len(self.open)} open episodes, as many as the servers behind "
-                "it take (limits.max_episodes); end one first"
+                f"the gateway has {len(self.open)} open episodes, the most that its servers allow "
+                "(limits.max_episodes); end one first"
             )
 
     # --- steps --------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class GatewayEpisodes:
     def _end(self, item: EndEpisode, episode: OpenEpisode) -> Forwarded:
         if is_repeat(item.episode_id, episode.t, item.t):
             raise OutOfOrder(
-                f"episode {item.episode_id} has had t={item.t}, and ends after {episode.t} steps",
+                f"episode {item.episode_id} has {episode.t} steps, so its end has t={episode.t}",
                 expected=f"t={episode.t}",
                 got=f"t={item.t}",
             )
@@ -317,8 +317,8 @@ class GatewayEpisodes:
 
     def _truncated(self, episode: OpenEpisode) -> ProtocolError:
         """Records that an evaluation episode was truncated for its length; returns the refusal."""
-        why = f"it is an evaluation episode, and has had its {episode.t:,} env steps"
-        self._ended(episode, {}, f"{why} (evaluation.max_episode_steps); begin another one")
+        why = f"it is an evaluation episode, and has reached its limit of {episode.t:,} env steps"
+        self._ended(episode, {}, f"{why} (evaluation.max_episode_steps); start another one")
         return self.ledger.gone(episode.joint.episode_id)
 
     def abort(self) -> None:
@@ -399,7 +399,9 @@ class GatewayEpisodes:
 
 
 def _takes_no_played() -> ProtocolError:
-    return ValueMismatch("a gateway takes no steps in which a client acted by itself")
+    return ValueMismatch(
+        "a gateway takes no steps of clients that act themselves (local inference)"
+    )
 
 
 def _refusal_of(why: ClientError, *, is_start: bool) -> ProtocolError:

@@ -262,7 +262,7 @@ class Gateway(Front):
         try:
             action()
         except Exception:  # the top of the thread; without it, clients would wait for ever
-            logger.exception("the gateway could not do what it was to do")
+            logger.exception("an error in the gateway")
 
     def _answer_together(self, frames: list[_Waiting]) -> None:
         together = [one for frame in frames for one in frame.asked]
@@ -295,7 +295,7 @@ class Gateway(Front):
         try:
             frame.loop.call_soon_threadsafe(frame.reply, replies)
         except RuntimeError:
-            logger.info("a frame's connection is closed: nobody is there for its answers")
+            logger.info("a frame's connection is closed; answers are dropped")
 
     def _stopped(self) -> ProtocolError:
         return self.episodes.refusal or NotServing("the gateway is stopping")
@@ -316,7 +316,7 @@ def merged_spec(specs: Mapping[str, ServerSpec], *, agents_return: bool = False)
         ClientError: there is no server.
     """
     if not specs:
-        raise ClientError("a gateway needs a server behind it, and there is none")
+        raise ClientError("a gateway needs at least one server, and got none")
     agents = {
         agent_id: AgentInfo(
             f"{name}/{agent.policy_id}",

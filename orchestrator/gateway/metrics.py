@@ -40,7 +40,7 @@ def metrics_of(item: EndEpisode, agents: Container[str]) -> EpisodeMetrics:
                 raise ValueMismatch(
                     f"metric {name!r}: no server has an agent {agent_id!r}",
                     agent_id=agent_id,
-                    expected=f"{COMMON!r}, or an agent",
+                    expected=f"{COMMON!r} (the whole simulation), or an agent",
                     got=repr(agent_id),
                 )
         known = {

@@ -103,7 +103,7 @@ class OpenEpisode:
         """
         episode_id, t = self.joint.episode_id, self.t - 1
         if self.last_answer is None:
-            raise OutOfOrder(f"t={t} of episode {episode_id} is being answered")
+            raise OutOfOrder(f"the answer to t={t} of episode {episode_id} is still being computed")
         if isinstance(self.last_answer, tuple):
             self.last_answer = Actions(episode_id, t, actions_of(*self.last_answer))
         return self.last_answer

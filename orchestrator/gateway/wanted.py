@@ -54,7 +54,7 @@ class Wanted:
             return episodes.repeat(known, known.started)
         episodes.check_new(item.episode_id)
         if item.untrained:
-            raise ValueMismatch("a gateway has no untrained agents; ask their server")
+            raise ValueMismatch("a gateway has no untrained agents; ask their server itself")
         if evaluation is not None and not evaluation.to_begin:
             self._give_up_silent(evaluation, now)
         client, condition = self._client, 0
@@ -95,7 +95,7 @@ class Wanted:
         if any(one.num_trained < num_env_steps for one in silent.values()):
             evaluation.is_done.set()  # what is played again would meet other weights
             return
-        why = "it was silent for long, and another simulation plays its evaluation"
+        why = "it was silent for too long, and another simulation plays this evaluation episode"
         self._episodes.close(silent, why)
 
     # --- calls of the run ---------------------------------------------------------------

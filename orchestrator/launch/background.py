@@ -95,7 +95,8 @@ class BackgroundRun:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise TimeoutError(
-                f"run {self._folder.name!r} goes on after {timeout_s:g} s: {self.status().state}"
+                f"run {self._folder.name!r} has not ended after {timeout_s:g} s: it is "
+                f"{self.status().state}"
             ) from None
         if self._process in _started:
             _started.remove(self._process)

@@ -94,10 +94,10 @@ class Checkpoints:
         if not lost:
             return ""
         if self._newest is None:
-            return "what was learned is lost: there is no checkpoint"
+            return "all that was learned is lost: the run has no checkpoint"
         return (
-            f"what was learned since the newest checkpoint, of {self._newest:,} env steps, is lost "
-            f"({lost:,} more)"
+            f"what was learned in the {lost:,} env steps after the newest checkpoint, at "
+            f"{self._newest:,} env steps, is lost"
         )
 
     async def write(
@@ -134,8 +134,8 @@ class Checkpoints:
                 raise NotSaved(f"no checkpoint is written while {lost} is being started again")
             if late and not is_last:
                 raise NotSaved(
-                    f"no checkpoint: {', '.join(late)} did not pause in time; if its steps are "
-                    "that long, raise timeouts.update_s"
+                    f"no checkpoint: {', '.join(late)} did not pause in time; if single steps of "
+                    "the simulation take that long, raise timeouts.update_s"
                 )
             if is_last:
                 await servers.finish_training(update_s)

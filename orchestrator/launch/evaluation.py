@@ -22,7 +22,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from muxrl.orchestrator.config import Experiment
-from muxrl.orchestrator.config.checks import compares_untrained
+from muxrl.orchestrator.config.checks import compares_untrained, num_evaluation_envs
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.errors import Outdated, ProcessEnded
 from muxrl.orchestrator.launch.run_records import RunRecords
@@ -33,7 +33,6 @@ from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow
 from muxrl.orchestrator.supervise.episodes import (
     Played,
     ServerAddress,
-    num_evaluation_envs,
     truncated_text,
 )
 from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
@@ -96,7 +95,7 @@ class _Evaluator(Life[ProcessReport]):
 
     def _again(self) -> str:
         self._supervisor.on_restart(self.name, self._prefix)
-        return "with what it had not played"
+        return "for the rest of its episodes"
 
     async def stop(self, *, is_idle: bool) -> None:
         """Ends the process.
@@ -154,7 +153,7 @@ class Evaluations:
             s: evaluation.should_explore and plan.samples_actions
             for s, plan in self._learning.items()
         }
-        num_envs = num_evaluation_envs(config.simulation, evaluation, most)
+        num_envs = num_evaluation_envs(config, most)
         self._evaluator = _Evaluator(supervisor, num_envs, self.note)
         self._gateway = gateway
         self._player = self._evaluator if gateway is None else gateway
@@ -244,7 +243,7 @@ class Evaluations:
         if self._evaluator.has_reported:
             self._evaluator.send("move", server_id, address)
         elif self._evaluator.is_up.is_set():
-            why = f"looked for server {server_id!r} where it was before"
+            why = f"looked for server {server_id!r} at its former address"
             self._evaluator.lose_soon(Outdated(why))
 
     async def report(self, wait_s: float) -> None:
@@ -326,14 +325,13 @@ class Evaluations:
             try:
                 played = await self._play(asked)
             except Exception as problem:  # noqa: BLE001  # a server may be lost for too long, say
-                self._give_up(f"the gateway could not play it: {problem}")
+                self._give_up(f"the gateway could not play its episodes: {problem}")
                 return
             first, server_id = asked[0], self._changed
             if server_id:  # a condition was played with several weights of a server
                 self._changed = ""
                 reason = (
-                    f"server {server_id!r} was lost in it, and goes on without what no checkpoint "
-                    "holds"
+                    f"server {server_id!r} was lost meanwhile and has restarted with older weights"
                 )
                 if first.replaced is not None or first.is_final:
                     self._give_up(reason)
@@ -346,7 +344,7 @@ class Evaluations:
                 returns[row.replaced] = one.returns
                 self._write(row, one)
             if len(played) < len(asked):
-                self._give_up("no simulation came to play all its episodes, or one was lost in it")
+                self._give_up("no simulation played all of its episodes, or one was lost meanwhile")
             elif first.is_final and len(returns) == 1 + len(first_conditions(self._learning)):
                 others = final_conditions(returns, self._learning, untrained)
                 self._waiting += [_replacing(first, condition) for condition in others]
@@ -391,9 +389,9 @@ class Evaluations:
         """Drops the conditions that are not played yet, and notes why."""
         row, self._waiting = self._waiting[0], []
         if row.is_final:
-            self.given_up = f"the evaluation at the end is not whole: {why}"
+            self.given_up = f"the evaluation at the end is incomplete: {why}"
         else:
-            logger.warning("the evaluation at %d env steps is not whole: %s", row.env_steps, why)
+            logger.warning("the evaluation at %d env steps is incomplete: %s", row.env_steps, why)
 
     async def stop(self) -> None:
         """Ends the process, and the evaluation under way."""

@@ -17,13 +17,13 @@ def how_to_join(config: ExperimentConfig, address: str, log: Path) -> str:
     """
     simulation = config.simulation
     if simulation.command:
-        remedy = f"simulation.command plays nothing; see {log}"
+        remedy = f"the program of simulation.command has played no step; see {log}"
     else:
         token = ", with the gateway's token" if simulation.gateway.token else ""
         remedy = (
-            f"have one connect to http://{address}, in Python by PolicyClient({address!r}){token}; "
-            f"'curl http://{address}/v1/spec' shows what it sends"
+            f"start one that connects to http://{address}, in Python by PolicyClient({address!r})"
+            f"{token}; 'curl http://{address}/v1/spec' shows the agents and spaces that it needs"
         )
     if config.stop.time_s is not None:
-        remedy += "; stop.time_s begins with the first env step"
+        remedy += "; stop.time_s counts from the first env step"
     return remedy

@@ -264,7 +264,7 @@ def warned_of(warnings: Mapping[str, Sequence[ServerWarning]]) -> list[tuple[str
 
 def _warned(snapshot: Snapshot) -> str:
     listed = ", ".join(f"{what} {num:,}×" for what, num in snapshot.warned)
-    return listed and f"warned of: {listed}"
+    return listed and f"warnings: {listed}"
 
 
 def _overall(snapshot: Snapshot) -> str:

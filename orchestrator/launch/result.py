@@ -57,7 +57,7 @@ class RunResult:
         state = status.state_now
         problem = status.cause
         if state != status.state:
-            problem = f"its process was killed while it was {status.state}"
+            problem = f"its process was killed while the run was {status.state}"
         last = last_row(folder.metrics / "joint.jsonl", JointRow)
         return cls(
             folder.path,

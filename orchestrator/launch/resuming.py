@@ -101,11 +101,11 @@ def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> Expe
     use = {key: use_of(ExperimentConfig, key.split(".")) for key in diff(before, config)}
     if changed := [key for key in use if not use[key].may_change]:
         raise CannotResume(
-            f"a resumed run cannot change {', '.join(changed)}: its counts and results are of "
-            "one task. Start a new run with that change, which goes on with this one's policies: "
+            f"a resumed run cannot change {', '.join(changed)}: all counts and results of a run "
+            "belong to one task. Start a new run with that change, and with this run's policies: "
             f"servers.{next(iter(config.servers))}.initialize_from={folder.path}; optimizers, "
-            "replays and schedules (epsilon, lr) begin anew, so give shorter schedules. What may "
-            f"change: {', '.join(_keys_that_may_change())}"
+            "replays and schedules (epsilon, lr) begin anew, so give shorter schedules. A resumed "
+            f"run may change: {', '.join(_keys_that_may_change())}"
         )
     status = read_status(folder)
     if status is not None and status.state == "done" and config.stop == before.stop:
@@ -117,8 +117,8 @@ def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> Expe
             if value and not (key == "env_steps" and is_short)
         ]
         raise CannotResume(
-            f"{folder.path} has ended as its stop condition said, at {status.env_steps:,} env "
-            f"steps; raise that to go on: {' or '.join(ends) or 'stop.env_steps'}"
+            f"{folder.path} has reached its stop condition, at {status.env_steps:,} env steps; "
+            f"to continue it, raise {' or '.join(ends) or 'stop.env_steps'}"
         )
     for server in config.servers.values():
         server.initialize_from = ""  # these weights are not needed any more, and may be gone
@@ -164,12 +164,12 @@ def find_checkpoint(folder: RunDirectory) -> tuple[Path, Manifest, list[str]]:
             f"{folder.path} has no whole checkpoint: {'; '.join(problems)}; start a new run"
         )
     raise CannotResume(
-        f"{folder.path} has no checkpoint to go on from; a run writes one every "
-        "checkpoint.interval_s and at its end (checkpoint.at_end). Start a new run"
+        f"{folder.path} has no checkpoint to continue from; a run writes one every "
+        "checkpoint.interval_s seconds and at its end (checkpoint.at_end). Start a new run"
     )
 
 
-def how_to_resume(folder: RunDirectory, when: str = "once the cause is mended, ") -> str:
+def how_to_resume(folder: RunDirectory, when: str = "once the cause is fixed, ") -> str:
     """Returns a clause on how to resume a run, or a trial, that has ended early."""
     resume = f"launch --resume {folder.path}"
     if folder.sweep is not None:
@@ -177,9 +177,10 @@ def how_to_resume(folder: RunDirectory, when: str = "once the cause is mended, "
     try:
         _, manifest, _ = find_checkpoint(folder)
     except (CannotResume, OSError):
-        again = f"'muxrl {resume}' begins it again"
+        again = f"'muxrl {resume}' starts it again from the beginning"
         return f"it has no whole checkpoint, so {again if folder.sweep else 'it cannot be resumed'}"
-    return f"{when}'muxrl {resume}' goes on from its checkpoint at {manifest.env_steps:,} env steps"
+    at = f"its checkpoint at {manifest.env_steps:,} env steps"
+    return f"{when}'muxrl {resume}' continues from {at}"
 
 
 def resume_at_checkpoint(
@@ -259,8 +260,8 @@ def resumed_experiment(experiment: Experiment, place: Path, manifest: Manifest) 
     """
     if missing := [s for s in experiment.servers if s not in manifest.servers]:
         raise CannotResume(
-            f"{place} holds nothing of {listed(missing)}: a server that a shadow has replaced does "
-            "not come back"
+            f"{place} has no weights of {listed(missing)}: a server that a shadow has replaced "
+            "cannot return"
         )
     servers = {
         server_id: replace(plan, resume_from=str(place / server_id), initialize_from="")
@@ -310,8 +311,8 @@ def find_missing_replays(place: Path, manifest: Manifest) -> Iterator[str]:
         about = json.loads((place / server_id / ABOUT_FILE).read_text(encoding="utf-8"))
         if left_out := (about.get("replay") or {}).get("left_out"):
             yield (
-                f"the replay of server {server_id!r} is not in the checkpoint ({left_out}); it "
-                "learns again once it has enough"
+                f"the replay of server {server_id!r} is not in the checkpoint ({left_out}); the "
+                "server learns again once a new replay has enough samples"
             )
 
 

@@ -302,7 +302,7 @@ class Run:
         # A resumed run may have had nothing left to play but its evaluation.
         loss = self._simulations.last_loss
         if self._awaited and (loss or self._before is None):
-            why = loss or f"none was ready, or could reach its servers; see {self._folder.logs}"
+            why = loss or f"none was ready, or could reach the servers; see {self._folder.logs}"
             played = f"no simulation finished an env step in {self.tally.time_s:.0f} s"
             raise RunFailed(f"{played}: {why}")
 
@@ -315,9 +315,9 @@ class Run:
                 await self._supervisor.unless_lost(self._evaluate_final())
                 self.not_evaluated = self._evaluations.given_up
             except RunFailed as error:  # training is done and saved, so the run has not failed
-                kept = "" if self._checkpoints.lost else "; all that was learned is kept"
+                kept = "" if self._checkpoints.lost else "; all that was learned is saved"
                 if kept and not self.experiment.is_external:
-                    kept += f", and once that is mended: muxrl evaluate {self._folder.path}"
+                    kept += f"; once the cause is fixed: muxrl evaluate {self._folder.path}"
                 self.not_evaluated = f"the evaluation at the end failed: {error}{kept}"
         if self.tally.has_restarted:  # during the evaluation; the row says when
             self.tally.tick()
@@ -434,7 +434,7 @@ class Run:
         self._records.note_restart(server_id)
 
     def _note_move(self, server_id: str, address: str) -> None:
-        logger.warning("server %r is at %s now", server_id, address)
+        logger.warning("server %r now listens on %s", server_id, address)
         self._simulations.move(server_id, address)
         self._evaluations.move(server_id, address)
 
@@ -514,7 +514,7 @@ class Run:
             elif not self._has_ended:
                 await self.servers.notice_deaths()  # else simulations would wait for a dead server
                 if lost := self.servers.restarting:
-                    raise RunFailed(f"{', '.join(lost)} was lost and does not listen again yet")
+                    raise RunFailed(f"{', '.join(lost)} was lost and has not restarted yet")
                 await self._end_learning(self.config.timeouts.stop_s)
         except RunFailed as error:
             problems.append(f"no checkpoint at the end: {error}")

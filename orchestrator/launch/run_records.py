@@ -180,7 +180,7 @@ class RunRecords:
 
                 report = write_report(self._folder)
             except (NotARunDirectory, OSError) as error:  # the folder may be gone
-                unsaved.append(f"the report is not whole: {error}")
+                unsaved.append(f"the report is incomplete: {error}")
                 note(unsaved[-1])
         if not_copied := self.copy.finish(self._experiment.config.timeouts.save_s):
             unsaved.append(not_copied)

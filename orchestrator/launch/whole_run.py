@@ -71,7 +71,7 @@ def run_experiment(
     check_gpus(experiment.config)
     replaced = [s for s, server in experiment.config.servers.items() if server.replace_by]
     if replaced and not is_resumed:
-        why = "is for a run that is resumed: a new one has learned nothing to act with"
+        why = "is only for a resumed run: in a new run the shadow has learned nothing yet"
         raise ConfigError([f"servers.{server_id}.replace_by: {why}" for server_id in replaced])
     folder = run_dir if isinstance(run_dir, RunDirectory) else make_folder(experiment, run_dir)
     before = None
@@ -112,7 +112,7 @@ def _run(
                 finally:
                     ignore_signals()
             except KeyboardInterrupt:
-                outcome, problem = "interrupted", "what was measured is kept"
+                outcome, problem = "interrupted", "all measurements are kept"
                 say(f"interrupted: {_ending(run)}")
             except (RunFailed, OSError) as error:  # OSError: the run directory cannot be written to
                 outcome, problem = "failed", str(error)
@@ -152,10 +152,10 @@ def warner(console: Console | None) -> Callable[[str], None]:
 def _ending(run: Run) -> str:
     """Returns what an interrupted run does next, as text."""
     if not run.has_started:
-        return "ending its processes, none of which has learned yet"
+        return "ending its processes; nothing has been learned yet"
     if run.config.checkpoint.at_end:
-        return "saving a last checkpoint, then the report"
-    return "ending its processes, then the report"
+        return "saving a last checkpoint, then writing the report"
+    return "ending its processes, then writing the report"
 
 
 def _play(run: Run, workers: Workers, console: Console | None, show_progress: bool) -> None:

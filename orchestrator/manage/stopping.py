@@ -46,7 +46,7 @@ def stop(path: Path, timeout_s: float, say: Callable[[str], None]) -> tuple[bool
         folder: Folder = (sweep := SweepDirectory.open(path))
         name, how = f"sweep {str(sweep.path)!r}", lambda: _trials(sweep)
     elif (path / LEAGUE_FILE).is_file():
-        go_on = f"go on with: muxrl league {path} --resume"
+        go_on = f"continue with: muxrl league {path} --resume"
         folder, name, how = Folder(path), f"league {str(path)!r}", lambda: go_on
     else:
         return _stop_run(RunDirectory.open(path), timeout_s, say)
@@ -57,9 +57,9 @@ def stop(path: Path, timeout_s: float, say: Callable[[str], None]) -> tuple[bool
             elsewhere = f" here (its last process was on the host {process.host!r})"
         raise CannotStop(f"{name} is not running{elsewhere}: {how()}")
     if process is None or process.has_ended:
-        raise CannotStop(f"{name} is running, but does not say in which process; is it starting?")
+        raise CannotStop(f"{name} is running, but does not name its process yet; is it starting?")
     _tell(name, process)
-    say(f"{name}: told process {process.pid}; waiting for its end")
+    say(f"{name}: sent SIGTERM to process {process.pid}; waiting for its end")
     _wait(name, process, lambda: process.has_ended or not is_held(lock), timeout_s)
     return True, f"{name} has ended: {how()}"
 
@@ -69,10 +69,10 @@ def _stop_run(
 ) -> tuple[bool, str]:
     name = f"run {str(folder.path)!r}"
     if folder.sweep is not None:
-        raise CannotStop(f"{name} is a trial of the sweep {str(folder.sweep)!r}; stop that")
+        raise CannotStop(f"{name} is a trial of the sweep {str(folder.sweep)!r}; stop the sweep")
     status = read_status(folder)
     if status is None:
-        raise CannotStop(f"{name} has no status.json: it has not begun")
+        raise CannotStop(f"{name} has no status.json: the run has not begun")
     if status.is_over:
         raise CannotStop(f"{name} is over: {_how(folder, status)}")
     process = status.process
@@ -84,7 +84,10 @@ def _stop_run(
         return now is not None and now.has_ended and not is_held(folder.lock)
 
     _tell(name, process)
-    say(f"{name}: told process {process.pid}; waiting for its last checkpoint and its report")
+    say(
+        f"{name}: sent SIGTERM to process {process.pid}; waiting for its last checkpoint and its "
+        "report"
+    )
     _wait(name, process, has_ended, timeout_s)
     after = read_status(folder) or status
     return after.state_now != "failed", f"{name} has ended: {_how(folder, after)}"
@@ -93,14 +96,14 @@ def _stop_run(
 def _how(folder: RunDirectory, status: RunStatus) -> str:
     """Returns how a run ended, and how it can be resumed, as text."""
     if not status.has_ended:
-        text = f"its process {status.pid} ended without a last word"
+        text = f"its process {status.pid} was killed"
     else:
         cause = f" ({status.cause})" if status.state == "failed" else ""
         text = f"{status.state}{cause}, at {status.env_steps:,} env steps"
     checkpoints = CheckpointFolder(folder.checkpoints).env_steps
     if status.state == "done" or not checkpoints:
         return text
-    return f"{text}; go on with: muxrl launch --resume {folder.path}"
+    return f"{text}; continue with: muxrl launch --resume {folder.path}"
 
 
 def _trials(folder: SweepDirectory) -> str:
@@ -108,7 +111,7 @@ def _trials(folder: SweepDirectory) -> str:
     text = counts_text(Counter(trial.status for trial in trials))
     if all(trial.is_finished for trial in trials):
         return text
-    return f"{text}; go on with: muxrl sweep {folder.path} --resume"
+    return f"{text}; continue with: muxrl sweep {folder.path} --resume"
 
 
 def _tell(name: str, process: Process) -> None:
@@ -126,8 +129,8 @@ def _tell(name: str, process: Process) -> None:
     if process.started is None or not process.ends_on_sigterm:
         raise CannotStop(
             f"{name} belongs to process {process.pid}, which would not end cleanly: its program "
-            "called launch() or sweep() outside of its main thread, or an earlier muxrl began "
-            "it; end it there"
+            "called launch() or sweep() outside of its main thread, or an earlier muxrl started "
+            "it; end that process yourself"
         )
     try:
         os.kill(process.pid, signal.SIGTERM)
@@ -142,7 +145,7 @@ def _wait(name: str, process: Process, has_ended: Callable[[], bool], timeout_s:
     while not has_ended():
         if time.monotonic() > deadline:
             raise NotEnded(
-                f"{name} was told to end, and has not in {timeout_s:g} s; it goes on as process "
-                f"{process.pid}, and may still be saving: look again, or read its logs"
+                f"{name} was told to end, but its process {process.pid} still runs after "
+                f"{timeout_s:g} s; it may still be saving: try again later, or read its logs"
             )
         time.sleep(_INTERVAL_S)

@@ -59,7 +59,7 @@ class Folder:
             path.mkdir()
         except FileExistsError:
             raise FileExistsError(
-                f"{path} is there already, and a run never writes over another one; name a folder "
+                f"{path} exists already, and a run never overwrites another one; name a folder "
                 "that does not exist yet"
             ) from None
         return cls(path)._filled()
@@ -110,7 +110,7 @@ class Folder:
         Raises:
             SweepIsRunning: another process is running it.
         """
-        taken = f"{self.path} is being run by another process; wait for it, or stop it first"
+        taken = f"another process is running {self.path}; wait for its end, or stop it first"
         with held(self.lock, lambda: SweepIsRunning(taken)):
             yield
 

@@ -67,7 +67,7 @@ class RemoteCopy:
             self._root = f"{root}/{name}"
             self._seen = {path: None for path, _ in _listed(self._files, self._root)}
             if is_new and self._seen:
-                raise FileExistsError(f"there is a folder {name!r} already")
+                raise FileExistsError(f"a folder {name!r} exists there already")
             self._copy()
         except (OSError, ValueError) as error:
             raise ConfigError([f"storage_path: {uri} cannot hold a copy: {error}"]) from error
@@ -93,7 +93,7 @@ class RemoteCopy:
         self._is_wanted.set()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            return f"the copy in {self._uri} was not whole after {timeout_s:g} s"
+            return f"the copy in {self._uri} was not complete after {timeout_s:g} s"
         return self._problem
 
     def _work(self) -> None:
@@ -108,7 +108,7 @@ class RemoteCopy:
             except Exception as error:  # pyarrow raises many; none may make the copy seem whole
                 if not self._problem:
                     logger.warning("nothing was copied to %s", self._uri, exc_info=True)
-                self._problem = f"the copy in {self._uri} is not whole: {error}"
+                self._problem = f"the copy in {self._uri} is incomplete: {error}"
 
     def _copy(self) -> None:
         """Copies changed files, and deletes files that are gone.
@@ -163,7 +163,7 @@ def fetch(uri: str, place: Path | None = None) -> Path:
     if problem := find_problem(uri):
         raise CannotResume(problem)
     if place.exists():
-        raise CannotResume(f"{place} is here already: resume that, or move it away")
+        raise CannotResume(f"{place} exists already: resume that run, or move it away")
     growing = place.with_name(f".{place.name}.fetched")
     shutil.rmtree(growing, ignore_errors=True)
     try:

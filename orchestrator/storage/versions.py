@@ -100,12 +100,12 @@ def changes_since(run_dir: Path, env: str = "") -> Iterator[str]:
             if was != found:
                 yield f"{SHOWN[key]} was {short_version(was)}, and is {is_now}"
             elif was.endswith(_DIRTY):
-                yield f"{SHOWN[key]} was {short_version(was)}: it had changes that no commit holds"
+                yield f"{SHOWN[key]} was {short_version(was)}: it had uncommitted changes"
     packages = run_dir / PACKAGES_FILE
     if packages.is_file():
         before = set(packages.read_text(encoding="utf-8").split())
         if others := sorted(before - set(all_packages()), key=str.lower):
-            yield f"of all its packages are missing {listed(others)}; see {packages}"
+            yield f"packages of the run that are missing here: {listed(others)}; see {packages}"
 
 
 def short_version(version: str) -> str:

@@ -80,8 +80,8 @@ class ClusterWorkers:
                 raise RunFailed(
                     f"Ray's GCS at {self._head[0]}:{self._head[1]} is lost "
                     f"({error.strerror or error}), and Ray ends all processes of the run within a "
-                    "minute; was it killed, for want of memory perhaps? muxrl launch --resume goes "
-                    "on with the run"
+                    "minute; was the GCS killed, perhaps because memory ran out? Continue with "
+                    "muxrl launch --resume"
                 ) from None
 
 

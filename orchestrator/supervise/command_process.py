@@ -41,7 +41,7 @@ class CommandProcess:
             return
         self._program = start_command("simulation.command", self._command)
         code = self._program.wait()
-        logger.info("it has ended with code %d", code)
+        logger.info("the program has ended with exit code %d", code)
         if not self._is_stopping.is_set() and code:
             raise RunFailed(
                 f"simulation.command {shlex.join(self._command)} ended {how_ended(code)} before "

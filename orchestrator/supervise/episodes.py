@@ -18,7 +18,6 @@ from muxrl.client.adapters import (
 from muxrl.client.adapters.around import Around
 from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.schema import (
-    EvaluationConfig,
     ExperimentConfig,
     SimulationConfig,
     TimeoutsConfig,
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
     from muxrl.client.env_loop import EpisodeResult
     from muxrl.client.transport import Transport
     from muxrl.client.websocket import WebSocketTransport
-
-_MAX_ENVS = 8
-"""Most environments in lockstep: they share every message, and more would save little."""
 
 
 def make_copy(simulation: SimulationConfig, process: int, number: int, **more: Any) -> Simulation:
@@ -107,8 +103,8 @@ def truncated_text(max_steps: int) -> str:
     """Returns a sentence on what it means that evaluation episodes were truncated."""
     return (
         f"evaluation episodes had not ended after {max_steps:,} env steps "
-        "(evaluation.max_episode_steps) and were truncated there: policies that act greedily may "
-        "never end one, and returns are of what was played"
+        "(evaluation.max_episode_steps) and were truncated there, so their returns lack the rest: "
+        "policies that act greedily may never end an episode"
     )
 
 
@@ -121,16 +117,6 @@ def make_vector(simulation: SimulationConfig, process: int) -> VectorSimulation:
     )
     sided: VectorSimulation = with_sides(made, simulation.parameters, is_vector=True)
     return sided
-
-
-def num_evaluation_envs(
-    simulation: SimulationConfig, evaluation: EvaluationConfig, num_episodes: int
-) -> int:
-    """Returns how many environments play `num_episodes` evaluation episodes side by side."""
-    # With vector environments, each evaluation environment is a separate engine perhaps.
-    usual = 1 if simulation.vector_env else min(simulation.num_envs_per_process, _MAX_ENVS)
-    num = evaluation.num_envs or usual
-    return min(num, num_episodes)
 
 
 @dataclass

@@ -53,11 +53,11 @@ def _given(config: ExperimentConfig) -> tuple[dict[str, dict[str, str]], list[st
             found[server_id] = {_VISIBLE: ",".join(here[i] for i in places)}
         elif places is None:
             left = ", ".join(f"{of_one:g}" for of_one in free)
-            rest = f", of which the servers before it leave {left}" if sum(free) < len(here) else ""
+            rest = f", of which earlier servers leave {left}" if sum(free) < len(here) else ""
             problems.append(
                 f"server {server_id!r}: wants {num_gpus:g} GPU{'s' if num_gpus > 1 else ''} "
-                f"(resources.num_gpus), this machine has {len(here)}{rest}; leave it out to learn "
-                "on the CPU"
+                f"(resources.num_gpus), but this machine has {len(here)}{rest}; leave the key out "
+                "to learn on the CPU"
             )
     return found, problems
 

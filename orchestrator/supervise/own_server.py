@@ -172,14 +172,14 @@ class OwnServer:
         theirs = self._decoded(content, _Version).protocol_version
         if theirs != PROTOCOL_VERSION:
             raise RunFailed(
-                f"{self._who} speaks version {theirs} of the protocol, and this muxrl "
-                f"{PROTOCOL_VERSION}; bring both to one version"
+                f"{self._who} speaks version {theirs} of the protocol, this muxrl version "
+                f"{PROTOCOL_VERSION}; install the same version of muxrl for both"
             )
         return self._decoded(content, ServerSpec)
 
     def _mismatches(self, spec: ServerSpec, plan: ServerPlan) -> Iterator[str]:
         if spec.server_id != plan.server_id:
-            yield f"it calls itself {spec.server_id!r}; call it servers.{spec.server_id} here, too"
+            yield f"its id is {spec.server_id!r}; name it servers.{spec.server_id} in the config"
         if away := [agent for agent in plan.agents if agent not in spec.agents]:
             yield f"expected agents {listed(plan.agents)}; it does not serve {listed(away)}"
         for agent_id, agent in plan.agents.items():
@@ -187,7 +187,7 @@ class OwnServer:
                 ours, theirs = getattr(agent, kind), getattr(spec.agents.get(agent_id), kind, None)
                 if theirs != ours:
                     name = kind.replace("_", " ")
-                    yield f"the {name} of agent {agent_id!r} is {ours}, and it serves {theirs}"
+                    yield f"the {name} of agent {agent_id!r} is {ours}; the server has {theirs}"
 
     # --- requests of a run --------------------------------------------------------------
 
@@ -236,8 +236,8 @@ class OwnServer:
         saved = self._run("save", asked, timeout_s + self._start_s)
         if not path.is_dir():
             raise RunFailed(
-                f"what {self._who} has written is not in {path}; does its machine share no disk "
-                "with this one?"
+                f"{self._who} has written its checkpoint, but it is not in {path}; does the "
+                "server's machine share no disk with this one?"
             )
         written = SavedServer.of(self.plan.algorithm, saved.iteration, path)
         return written, saved.report
@@ -279,7 +279,7 @@ class OwnServer:
         if answer.status_code != 200:
             got = f"{answer.status_code}: {reason_of(answer.content)}"
             if answer.status_code == 401:
-                got += f"; give it in servers.{self.plan.server_id}.token, or in {TOKEN}"
+                got += f"; give its token in servers.{self.plan.server_id}.token, or in {TOKEN}"
             raise RunFailed(f"{self._who} answered {method} {path} with {got}")
         return answer.content
 
@@ -288,7 +288,7 @@ class OwnServer:
             return msgspec.json.decode(content, type=kind)
         except msgspec.DecodeError as error:
             expected = f"a {kind.__name__} of the protocol"
-            raise RunFailed(f"{self._who} gave no answer that is {expected}: {error}") from error
+            raise RunFailed(f"{self._who} answered, but not with {expected}: {error}") from error
 
 
 def ask_own_servers(
@@ -319,7 +319,7 @@ def ask_own_servers(
             found = OwnServer(with_token(plans[0])).check(plans)
         except RunFailed as error:
             if isinstance(error, ProcessEnded) and plans[0].address:
-                deferred.append(f"{error}; it is asked again when the run begins")
+                deferred.append(f"{error}; the check is repeated when the run begins")
                 continue
             found = [str(error)] * len(plans)
         for problem, where in zip(found, places, strict=True):

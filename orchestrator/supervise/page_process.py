@@ -72,7 +72,7 @@ def page_of(folder: Path, is_wanted: bool, say: Callable[..., object]) -> Iterat
                 stack.callback(_Page(folder, listening).end)
                 say(f"watch it: {address_of(listening)}", soft_wrap=True, highlight=False)
             except OSError as error:
-                logger.warning("there is no page of %s: %s", folder, error)
+                logger.warning("cannot serve the live page of %s: %s", folder, error)
         yield
 
 
@@ -102,7 +102,7 @@ class _Page:
                 self._process.end(0.0)  # closes its pipe
                 lost = f"the live page has ended (exit code {code})"
                 if time.monotonic() - self._began_at < _TOO_SOON_S:
-                    logger.warning("%s soon after its start; there is none any more", lost)
+                    logger.warning("%s soon after its start; it is not started again", lost)
                     self._listening.close()
                     return
                 address = address_of(self._listening)
@@ -110,7 +110,7 @@ class _Page:
                 try:
                     self._process = self._start()
                 except OSError as error:
-                    logger.warning("there is no page of %s: %s", self._folder, error)
+                    logger.warning("cannot serve the live page of %s: %s", self._folder, error)
                     return
 
     def end(self) -> None:

@@ -115,10 +115,10 @@ def reserved(
     try:
         if not group.wait(timeout_seconds=2):
             sentence = _what_is_missing(config, wanted)
-            say(f"waiting for a place: {sentence}")
+            say(f"waiting for room on the Ray cluster: {sentence}")
             # Waits in short pieces, so that Ctrl-C takes effect between them.
             if not any(group.wait(timeout_seconds=1) for _ in range(int(patience_s))):
-                raise NoPlace(f"no place on the Ray cluster within {patience_s:g} s: {sentence}")
+                raise NoPlace(f"no room on the Ray cluster within {patience_s:g} s: {sentence}")
         yield PlacementGroupSchedulingStrategy(placement_group=group)
     finally:
         if ray.is_initialized():
@@ -159,6 +159,6 @@ def _what_is_missing(config: ExperimentConfig, wanted: list[dict[str, float]]) -
     left = " and ".join(f"{free.get(name, 0.0):g} {name}s" for name in sums if sums[name])
     return (
         f"the run reserves {asked} (logical ones){where}; the cluster's machines have {have}, "
-        f"and {left} are free in all (servers.NAME.resources and simulation.num_cpus say what is "
-        "reserved)"
+        f"and {left} are free in all (servers.NAME.resources and simulation.num_cpus set what a "
+        "run reserves)"
     )

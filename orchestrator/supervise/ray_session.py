@@ -26,9 +26,9 @@ _LOCK = "in_use"
 
 # Ray raises the same error if a cluster wants a token and if there is no cluster.
 _TOKEN_REMEDY = (
-    "; if Ray says before that an authentication token is missing, set RAY_AUTH_MODE=token for "
-    "this command: `ray start` does so by itself where ~/.ray/auth_token exists, and joining does "
-    "not"
+    "; if Ray has printed that an authentication token is missing, set RAY_AUTH_MODE=token for "
+    "this command: `ray start` uses ~/.ray/auth_token by itself if that file exists, but joining "
+    "does not"
 )
 
 

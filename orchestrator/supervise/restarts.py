@@ -41,12 +41,12 @@ class Quota:
             raise problem
         if problem.place and problem.place in (place for _, place in self._taken_at):
             raise RunFailed(
-                f"{problem}; the same happened there before within {within_s:g} s, so that it is "
+                f"{problem}; the same line raised before within {within_s:g} s, so the process is "
                 "not started again"
             ) from problem
         if len(self._taken_at) >= self._config.max:
             raise RunFailed(
-                f"{problem}; it was started again {_times(len(self._taken_at))} within "
+                f"{problem}; the process was started again {_times(len(self._taken_at))} within "
                 f"{self._config.within_s:g} s, as often as {self._key}.max allows, and "
                 f"{_times(self.num_taken)} in all"
             ) from problem

@@ -16,10 +16,10 @@ from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import ServerPlan
 
 COSTS = {
-    "check": "'muxrl check' does not see what is wrong with its settings",
-    "begin": "it serves as it was set up itself, and settings and checkpoints do not reach it",
-    "report": "its updates are in no table and no picture",
-    "save": "what it has learned is not in the run's checkpoints",
+    "check": "'muxrl check' cannot check its settings",
+    "begin": "it gets no settings from the config, and cannot resume from a checkpoint",
+    "report": "its updates are missing in all tables and pictures",
+    "save": "the run's checkpoints lack what it has learned",
     "finish": "it may go on learning during the evaluation at the end",
     "abort": "episodes of a lost simulation stay open until they expire",
     UNTRAINED: "it is not compared with its untrained policies",

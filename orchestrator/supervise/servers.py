@@ -117,7 +117,7 @@ class Server(Life[RunReport]):
             num_restarts=self._quota.num_taken,
         )
         saved, _ = find_whole(CheckpointFolder(self._supervisor.folder.checkpoints), self.name)
-        reason, manifest = "from scratch: there is no checkpoint of it", None
+        reason, manifest = "from scratch: it has no checkpoint", None
         if saved is not None:
             place, manifest = saved
             reason = f"from its checkpoint at {manifest.env_steps:,} env steps"
@@ -165,7 +165,8 @@ class Server(Life[RunReport]):
             except ProcessEnded:
                 raise
             except Exception as problem:  # noqa: BLE001  # the next attempt may succeed
-                logger.warning("pool %r was not brought %r: %s", self.name, source, problem)
+                what = "pool %r has not received the new policies of server %r: %s"
+                logger.warning(what, self.name, source, problem)
 
     # --- saving, and the end of learning ------------------------------------------------
 
@@ -414,7 +415,7 @@ class Servers:
         have_answered = [s.report(ANSWER_S, is_new=False) for s in self.of.values()]
         for server, has_reported in zip(self.of, await asyncio.gather(*have_answered), strict=True):
             if not has_reported:  # its iterations would be recorded after the checkpoint
-                raise NotSaved(f"no checkpoint: server {server!r} has not reported")
+                raise NotSaved(f"no checkpoint: server {server!r} did not report in time")
         self._check_all_listen()
         saves = [server.save(draft, update_s) for server in self.of.values()]
         found: list[Any] = await asyncio.gather(*saves, return_exceptions=True)

@@ -43,9 +43,9 @@ def check_shared(folder: Path, scheduling: Any = None) -> None:
     if blind := [machine for node_id, machine in nodes.items() if node_id not in seen]:
         which = f"machine {blind[0]} does" if len(blind) == 1 else f"machines {listed(blind)} do"
         raise NotShared(
-            f"the Ray cluster's {which} not see {folder.absolute()}, where its files "
-            "go; put it on a file system that all machines share, under the same path (runs_dir or "
-            "--run-dir; of a sweep sweeps_dir or --sweep-dir). Nothing was started"
+            f"the Ray cluster's {which} not see {folder.absolute()}, the directory of "
+            "the results; put it on a file system that all machines share, under the same path "
+            "(runs_dir or --run-dir; for a sweep sweeps_dir or --sweep-dir). Nothing was started"
         )
 
 

@@ -75,7 +75,7 @@ class _Played(Life[SimulationReport]):
         except ProcessEnded:
             raise
         except Exception as error:  # else all others would wait for this one
-            raise Silent(f"cannot play on: {type(error).__name__}: {error}") from error
+            raise Silent(f"cannot continue: {type(error).__name__}: {error}") from error
 
     def _receive(self, report: SimulationReport) -> None:
         self._all.receive(self.name, report)
@@ -89,7 +89,7 @@ class _Played(Life[SimulationReport]):
 
     def _again(self) -> str:
         self._supervisor.on_restart(self.name, self.prefix)
-        return "with the seeds that follow"
+        return "with the next seeds"
 
 
 class _Simulation(_Played):
@@ -303,7 +303,7 @@ class Simulations:
             if one.has_reported:
                 one.send("move", server_id, address)
             else:
-                one.lose_soon(Outdated(f"looked for server {server_id!r} where it was before"))
+                one.lose_soon(Outdated(f"looked for server {server_id!r} at its former address"))
 
     @property
     def is_used_up(self) -> bool:

@@ -146,8 +146,8 @@ class _Spawned:
 def how_it_ended(code: int | None) -> str:
     """Returns how a process has ended, as text, from its exit code; None: unknown."""
     if code is None:
-        return "its end was not seen"
+        return "in an unknown way"
     if code >= 0:
         return f"exit code {code}"
     name = signal.Signals(-code).name
-    return f"{name}; for want of memory perhaps" if name == "SIGKILL" else name
+    return f"{name}; perhaps memory ran out" if name == "SIGKILL" else name

@@ -13,10 +13,11 @@ from muxrl.servers.declared import AboveZero, Check, NotNegative
 
 @dataclass
 class AlgorithmTemplate(ServerConfig):
-    """A server without agents: they come from the role. It has all keys of `servers.SERVER`."""
+    """A server without its agents, which it gets from the role. A template has all keys of
+    `servers.SERVER`."""
 
     algorithm: str = ""
-    """Name of a registered algorithm; "" takes the template's own name: `qmix: {}`."""
+    """Name of a registered algorithm; "": the name of the template, as in `qmix: {}`."""
 
     def __post_init__(self) -> None:
         """Accepts a template without an algorithm, which `server` fills in."""
@@ -31,51 +32,56 @@ class AlgorithmTemplate(ServerConfig):
 
 @dataclass
 class AssignmentsConfig:
-    """Which template serves which role; without `product` and `listed` each serves each."""
+    """Which templates serve which roles. Without `product` and `listed`, each template serves each
+    role."""
 
     product: dict[str, list[str]] = field(default_factory=dict)
-    """Role to its templates, as names or patterns ("*"); every combination is tried."""
+    """Maps roles to their templates, as names or patterns ("*"); all combinations of them are
+    tried."""
     listed: list[Any] = field(default_factory=list)
-    """Further assignments: mappings of role to template, or canonical strings."""
+    """Further assignments, each a mapping of roles to templates or a canonical string."""
     exclude: list[dict[str, Any]] = field(default_factory=list)
-    """Mappings of role to a template, a pattern or a list of them; what matches all of one is left
-    out."""
+    """Mappings of roles to a template, a pattern, or a list of these. An assignment that matches a
+    whole mapping is left out."""
     require: list[dict[str, Any]] = field(default_factory=list)
-    """Likewise; what matches none is left out."""
+    """Mappings as in `exclude`. If there are any, an assignment that matches none of them is left
+    out."""
 
 
 @dataclass
 class ParameterConfig:
-    """Values of one config key: exactly one of these."""
+    """The values of one config key, given by exactly one of these keys."""
 
     grid: list[Any] | None = None
-    """Each value, combined with those of all other grids."""
+    """All values, each of which is combined with those of all other grids."""
     choice: list[Any] | None = None
-    """Drawn from these."""
+    """The values of which one is drawn."""
     uniform: list[float] | None = None
-    """Drawn from [low, high]."""
+    """[low, high]: a number between them is drawn uniformly."""
     loguniform: list[float] | None = None
-    """Drawn from [low, high], evenly in the logarithm."""
+    """[low, high]: a number between them is drawn, its logarithm uniformly."""
     randint: list[int] | None = None
-    """A whole number from [low, high], high excluded, as in Ray Tune."""
+    """[low, high]: a whole number is drawn, low included and high excluded, as in Ray Tune."""
     quniform: list[float] | None = None
-    """[low, high, step]: as uniform, rounded to a multiple of step."""
+    """[low, high, step]: a number is drawn as by `uniform`, and rounded to a multiple of step."""
 
 
 @dataclass
 class MetricConfig:
-    """The number by which trials are compared, and shown in the sweep's table."""
+    """The number by which trials are compared, and which the sweep's table shows."""
 
     of: str = "total"
-    """A server or role: the mean return over its agents; "total": the sum over all agents."""
+    """Whose result counts. A server or role: the mean over its agents. "total": of the return, the
+    sum over all agents; of a metric, the value of the whole episode, or if it has none, the mean
+    over all agents."""
     source: Literal["evaluation", "training"] = "evaluation"
-    """Evaluation episodes (before the first evaluation, recent training episodes), or always the
-    latter."""
+    """"evaluation": the newest evaluation, or before the first one, recent training episodes;
+    "training": always recent training episodes."""
     mode: Literal["max", "min"] = "max"
-    """What is better."""
+    """Whether the highest ("max") or the lowest ("min") result is the best."""
     name: str = RETURN
-    """"return", a key of `simulation.metrics`, "episode_length" or "truncated"; see
-    [Sweeps](sweeps.md#the-metric)."""
+    """Which result counts: "return", a key of `simulation.metrics`, "episode_length" or
+    "truncated"; see [Sweeps](sweeps.md#the-metric)."""
 
     @property
     def title(self) -> str:
@@ -85,64 +91,69 @@ class MetricConfig:
 
 @dataclass
 class SchedulerConfig:
-    """Whether trials that look bad are ended early."""
+    """Whether trials with bad results are ended early."""
 
     kind: str = "none"
-    """"none", or "asha", "median": Ray Tune's schedulers of that name."""
+    """"none": no trial is ended early; "asha" or "median": Ray Tune's scheduler of that name
+    decides."""
     grace_env_steps: AboveZero[int | None] = None
-    """Env steps before a trial may be ended; null: a tenth of the budget."""
+    """Env steps before which no trial is ended early; null: a tenth of `stop.env_steps`."""
     reduction_factor: Annotated[float, Check(lambda v: v > 1, "must be above 1")] = 4.0
-    """For asha: one in so many continues at each rung."""
+    """For "asha": at each rung the best 1 / `reduction_factor` of the trials continue."""
     min_samples: AboveZero[int] = 3
-    """For median: trials that must have got as far before one is compared with them."""
+    """For "median": number of other trials that must have got as far before a trial is compared
+    with them."""
 
 
 @dataclass
 class SweepConfig:
-    """Runs of one simulation that differ in assignment, settings and seed."""
+    """Runs of one simulation that differ in assignments, settings and seeds."""
 
     name: str = ""
-    """Name of the sweep and of its directories; "": the file's."""
+    """Name of the sweep and of its directories; "": the name of its file."""
     base: str = ""
-    """Experiment of all trials: a packaged config, or a path from the sweep's folder or the current
-    one. "": `experiment` has all."""
+    """Experiment from which all trials take the keys that the sweep does not give: a packaged
+    config, or a path from the sweep's folder or the current one. "": `experiment` gives all
+    keys."""
     experiment: ExperimentConfig = field(default_factory=ExperimentConfig)
-    """An experiment's keys, in addition to `base`."""
+    """Keys of an experiment, which replace those of `base`."""
     roles: dict[str, list[str]] = field(default_factory=dict)
-    """[Role](sweeps.md#roles-and-templates) to its agents, as names or patterns. Empty: the base's
-    servers stay."""
+    """Maps the name of each [role](sweeps.md#roles-and-templates) to its agents, as names or
+    patterns. Empty: the servers of `base` stay as they are."""
     algorithms: dict[str, AlgorithmTemplate] = field(default_factory=dict)
-    """Template name to the keys of a role's server."""
+    """Maps the name of each template to the keys of the server that it makes for a role."""
     assignments: AssignmentsConfig = field(default_factory=AssignmentsConfig)
     """Which templates serve which roles."""
     parameters: dict[str, ParameterConfig] = field(default_factory=dict)
-    """Key to its values: of the experiment (`servers.prey.settings.lr`), or of a template where it
-    is used (`algorithms.qmix.settings.lr`)."""
+    """Maps config keys to their values: keys of the experiment (`servers.prey.settings.lr`), or of
+    a template (`algorithms.qmix.settings.lr`), which hold wherever the template is used."""
     seeds: list[Seed[int]] = field(default_factory=list)
-    """Seeds, each with each assignment and setting; empty: the base's."""
+    """Seeds of the runs: each assignment with each setting runs with each seed. Empty: the seed of
+    the experiment."""
     num_samples: AboveZero[int] = 1
-    """How often `choice`, `uniform`... are drawn, for each combination of grids."""
+    """How many times values of `choice`, `uniform`... are drawn for each combination of grids."""
     seed: int = 0
-    """Seed of the draws, which are the same for every assignment."""
+    """Seed of the draws; all assignments get the same draws."""
     metric: MetricConfig = field(default_factory=MetricConfig)
-    """What is compared."""
+    """The number by which trials are compared."""
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
-    """Which trials are ended early."""
+    """Whether trials with bad results are ended early."""
     searcher: str = "random"
-    """"random": all is drawn before the start; "optuna": by the results of earlier trials."""
+    """"random": all values are drawn before the sweep starts; "optuna": values are chosen by the
+    results of earlier trials."""
     max_concurrent: AboveZero[int | None] = None
-    """Trials at the same time; null: as many as there are CPUs for."""
+    """Largest number of trials at the same time; null: as many as there are CPUs for."""
     report_interval_s: AboveZero[float] = 5.0
-    """Seconds between a trial's reports to Tune."""
+    """Seconds between two reports of a trial to Ray Tune."""
     callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Ray Tune's callbacks, "package.module:name" to
+    """Callbacks of Ray Tune: maps "package.module:name" to
     [arguments](sweeps.md#trackers-and-callbacks)."""
     calibration_s: NotNegative[float] = 10.0
-    """Seconds that `--dry-run` plays each assignment; 0: not."""
+    """Seconds for which `--dry-run` plays each assignment; 0: it plays none."""
     sweeps_dir: str = "sweeps"
-    """Parent of the sweep directories."""
+    """Directory in which sweep directories are made."""
     address: str = ""
-    """Ray cluster to join, such as "auto"; "": this machine."""
+    """Address of the Ray cluster on which the trials run, such as "auto"; "": this machine."""
 
     @property
     def all_seeds(self) -> list[int]:

@@ -156,8 +156,6 @@ class SAC(OffPolicy):
         space, shape = self.policy.action_space, self.policy.observation_space.shape
         if isinstance(space, gymnasium.spaces.Discrete):
             return SACNet(self.settings, shape, int(space.n), 0)
-        if self.settings.model.free_log_std:
-            raise ValueError("SAC's deviations depend on the observation: leave out free_log_std")
         return SACNet(self.settings, shape, 0, math.prod(space.shape or ()))
 
     def make_targets(self) -> Targets:

@@ -244,7 +244,7 @@ class PoolAlgorithm(FixedAlgorithm):
     """One of several is drawn for each episode; see `muxrl.servers.fixed_policies.pool`."""
 
     name = POOL
-    summary = "for each episode one of several, drawn: a server's past, checkpoints, scripts"
+    summary = "draws a member for each episode: a server's past, checkpoints, scripts"
     defaults: ClassVar[Mapping[str, Any]] = {
         "members": {},
         "draw": "weights",

@@ -1,4 +1,4 @@
-"""HTTP with one JSON message a request: for status, and for clients without WebSocket.
+"""HTTP with one JSON message per request: for status, and for clients without WebSocket.
 
 A refusal has an HTTP status code of its own.
 """
@@ -123,8 +123,8 @@ async def _post_run(name: str, app: Front, request: Request) -> object:
         )
     if name not in app.run_requests:
         raise Forbidden(
-            f"server {app.spec.server_id!r} does not answer runs; those that do are started by "
-            "muxrl.serving, or name what they answer in the 'offers' of their spec"
+            f"server {app.spec.server_id!r} does not answer requests of runs; servers that do are "
+            "started by muxrl.serving, or name these requests in the 'offers' of their spec"
         )
     kind, _ = RUN_REQUESTS[name]
     body = await _body(app, request)
@@ -165,31 +165,31 @@ async def _post_item(kind: type[AnyItem], app: Front, request: Request) -> objec
 _CLOSED = (Ended, Aborted)
 ENDPOINTS = (
     Endpoint(
-        "get", "/v1/spec", "What the server is: agents, spaces, groups, limits.",
+        "get", "/v1/spec", "Returns the server's agents, spaces, groups and limits.",
         _get(lambda app: app.spec), (ServerSpec,),
     ),
     Endpoint(
-        "get", "/v1/health", "Whether it is ready; 503 while there is a problem.",
+        "get", "/v1/health", "Returns whether the server is ready; 503 while it has a problem.",
         _get(_health), (Health,),
     ),
     Endpoint(
-        "get", "/v1/status", "Where acting and learning stand.",
+        "get", "/v1/status", "Returns the progress of acting and learning.",
         _get(lambda app: app.status()), (Status,),
     ),
-    Endpoint("get", "/v1/openapi.json", "This document.", _get(_document)),
+    Endpoint("get", "/v1/openapi.json", "Returns this document.", _get(_document)),
     Endpoint(
-        "get", "/v1/policies", "The networks that act, for clients that act in the server's place.",
+        "get", "/v1/policies", "Returns the networks that act, for clients that act by themselves.",
         _get(lambda app: Response(app.weights(), media_type="application/msgpack")),
         (PolicyWeights,),
     ),
-    Endpoint("get", "/metrics", "What it counts, as Prometheus reads it.", _get(_metrics)),
+    Endpoint("get", "/metrics", "Returns the server's metrics for Prometheus.", _get(_metrics)),
     Endpoint(
         "post", "/v1/step",
-        "Answers any items of any episodes, in order; each that is refused has its own code.",
+        "Answers items of any episodes, in order; the reply to a refused item has its own code.",
         _post_batch, (BatchReply,), Batch, (413,),
     ),
     Endpoint(
-        "post", "/v1/episodes", "Opens an episode; an id is made if none is given.",
+        "post", "/v1/episodes", "Opens an episode; the server makes an id if none is given.",
         functools.partial(_post_item, StartEpisode), (Started,), StartEpisode,
         (409, 410, 413, 422, 423, 429),
     ),
@@ -199,11 +199,14 @@ ENDPOINTS = (
         (404, 409, 410, 413, 422, 423),
     ),
     Endpoint(
-        "post", "/v1/episodes/{episode_id}/abort", "Closes an episode early.",
+        "post", "/v1/episodes/{episode_id}/abort",
+        "Closes an episode early, as truncated at its last full step.",
         functools.partial(_post_item, AbortEpisode), _CLOSED, AbortEpisode, (404, 413, 423),
     ),
     Endpoint(
-        "post", "/v1/shutdown", "Ends a `muxrl serve`; wants a token.", _post_shutdown, (Stopping,)
+        "post", "/v1/shutdown",
+        "Ends a `muxrl serve` or `muxrl gateway`; refused by a server without a token.",
+        _post_shutdown, (Stopping,),
     ),
     *(
         Endpoint(
@@ -213,7 +216,8 @@ ENDPOINTS = (
         for name, (asked, answer) in RUN_REQUESTS.items()
     ),
     Endpoint(
-        "get", "/v1/ws", "Upgrades to a WebSocket: batches in msgpack or JSON.", codes=(404,)
+        "get", "/v1/ws",
+        "Upgrades to a WebSocket, whose frames are batches in msgpack or JSON.", codes=(404,),
     ),
 )  # fmt: skip
 """All endpoints of a server; the last one is answered by `muxrl.servers.network.websocket`."""

@@ -66,9 +66,8 @@ def test_rules_hold_where_there_are_masks_teams_and_short_silences(make_server: 
 def test_rules_hold_where_agents_come_back(make_server: MakeServer) -> None:
     limits = LimitsConfig(max_episodes=8)
     server = make_server(make_plan("RANDOM", TEAM, agents_return=True, limits=limits))
-    assert "an agent that is done does not observe again" in skipped(
-        list(judge_server(server.address))
-    )
+    rule = "an observation of an agent that is done is refused"
+    assert rule in skipped(list(judge_server(server.address)))
 
 
 def test_rules_hold_for_boxes_in_which_a_learning_policy_is_clipped(

@@ -24,14 +24,14 @@ PROMISES: dict[str, dict[str, list[str]]] = {
         "| a server does not answer |": [
             f"{FAULTS}/test_restarts.py::test_others_learn_beside_random_agents_while_a_server_is_lost",
         ],
-        "| a simulation dies, raises or is silent |": [
+        "| a simulation dies, raises or does not answer |": [
             f"{FAULTS}/test_restarts.py::test_a_server_and_then_a_simulation_that_are_killed_go_on",
             f"{FAULTS}/test_launch_faults.py::test_a_faulty_simulation",
         ],
         "| a step or reset does not return |": [
             f"{FAULTS}/test_launch_faults.py::test_a_faulty_simulation",
         ],
-        "| the evaluation dies, raises or is silent |": [
+        "| the evaluation dies, raises or does not answer |": [
             f"{FAULTS}/test_kills.py::test_a_run_goes_on",
         ],
         "| a server of an external simulation dies |": [
@@ -41,7 +41,7 @@ PROMISES: dict[str, dict[str, list[str]]] = {
             f"{FAULTS}/test_gateway.py::test_an_external_run_is_evaluated_survives_its_gateway_and_a_server_and_says_when_it_is_over",
             f"{FAULTS}/test_gateway.py::test_all_of_an_external_run_is_killed_and_it_is_resumed",
         ],
-        "| a `simulation.command` ends or fails early |": [
+        "| a `simulation.command` fails, or ends without an episode |": [
             f"{FAULTS}/test_brought_simulations.py::test_a_program_that_played_an_episode_is_begun_again",
             f"{FAULTS}/test_kills.py::test_a_run_whose_simulation_is_a_program_goes_on",
         ],
@@ -54,7 +54,7 @@ PROMISES: dict[str, dict[str, list[str]]] = {
         "| no simulation finishes an env step |": [
             f"{FAULTS}/test_launch_faults.py::test_a_run_whose_simulation_never_plays_has_failed",
         ],
-        "| a cluster's GCS dies |": [
+        "| the GCS of a Ray cluster dies |": [
             f"{PROCESSES}/test_cluster.py::test_a_gcs_that_takes_no_connection_is_reported_in_time",
         ],
         "| the orchestrator is killed by SIGKILL |": [
@@ -65,7 +65,10 @@ PROMISES: dict[str, dict[str, list[str]]] = {
             f"{FAULTS}/test_two_machines.py::test_a_machine_that_shares_no_disk_dies_and_its_server_goes_on_elsewhere",
             f"{FAULTS}/test_two_machines.py::test_a_server_that_listens_on_all_addresses_is_found_from_another_machine",
         ],
-        "| the directory is launched or resumed once more;": [
+        "| another `muxrl launch` uses the run's directory |": [
+            f"{FAULTS}/test_intruders.py::test_second_launches_and_clients_are_refused_and_the_run_goes_on",
+        ],
+        "| a second client starts an episode that is open |": [
             f"{FAULTS}/test_intruders.py::test_second_launches_and_clients_are_refused_and_the_run_goes_on",
         ],
         "| frames and answers are lost, repeated, late or cut |": [
@@ -78,10 +81,10 @@ PROMISES: dict[str, dict[str, list[str]]] = {
             f"{SERVERS}/trainers/test_sound_updates.py::test_on_policy_algorithms_go_on_after_an_absurd_number",
             f"{SERVERS}/episodes/test_batches.py::test_a_number_far_outside_of_what_came_before_is_named",
         ],
-        "| an agent stays away |": [
+        "| an agent never acts |": [
             f"{SERVERS}/algorithms/test_sound_updates.py::test_a_policy_whose_agent_stays_away_is_neither_updated_nor_judged",
         ],
-        "| more than 10 updates in a row are skipped, 100 from a replay |": [
+        "| more than 10 updates in a row are skipped (of a replay: 100) |": [
             f"{FAULTS}/test_launch_faults.py::test_a_learner_that_diverges_ends_the_run_and_names_the_checkpoint",
         ],
         "a resumed run learns bit for bit": [

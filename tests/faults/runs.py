@@ -200,7 +200,7 @@ def end_well(run: Run) -> dict[str, Any]:
     assert "Traceback" not in run.output
     assert_readable(run)
     run.assert_nothing_is_left()
-    resume = f"'muxrl launch --resume {run.folder}' goes on from its checkpoint at "
+    resume = f"'muxrl launch --resume {run.folder}' continues from its checkpoint at "
     assert run.output.count("--resume") == run.output.count(resume) == 1, run.output
     place, _, damage = find_checkpoint(RunDirectory.open(run.folder))
     assert (damage, {p.name for p in place.iterdir()}) == ([], {"ppo", "a2c", "manifest.json"})

@@ -49,7 +49,7 @@ def test_second_launches_and_clients_are_refused_and_the_run_goes_on(
     run = wait_for_checkpoint(launch(lasting()))
     folder = str(run.folder)
     assert cli.main(["launch", str(run.folder.parent / "hurt.yaml"), "--run-dir", folder]) == 2
-    assert f"{folder} is there already" in capsys.readouterr().err
+    assert f"{folder} exists already" in capsys.readouterr().err
     assert cli.main(["launch", "--resume", folder]) == 1
     assert f"a run that is going on (pid {run.popen.pid} on " in capsys.readouterr().err
 

@@ -123,12 +123,12 @@ def test_a_full_disk_ends_a_run_by_name(launch_alone: Callable[..., Run]) -> Non
     checkpoints = CheckpointFolder(run.folder / "checkpoints")
     run.wait_for("a checkpoint with steps", lambda: any(checkpoints.env_steps))
     # Limits the files of the process that writes metrics, manifests and the report.
-    room = 1_000 + max(path.stat().st_size for path in (run.folder / "metrics").iterdir())
+    room = 6_000 + max(path.stat().st_size for path in (run.folder / "metrics").iterdir())
     resource.prlimit(run.popen.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
     problem = fail(run)
     assert f"cannot write to {run.folder / 'metrics'}" in problem
-    assert "File too large; the metrics are whole up to env step " in problem
-    assert "the report is not whole" in problem  # its picture is larger than the limit
+    assert "File too large; the metrics are complete up to env step " in problem
+    assert "the report is incomplete" in problem  # its picture is larger than the limit
     assert "nothing more is written for the tracker 'tensorboard'" in run.output
     assert "Traceback" not in run.output
     for path in (run.folder / "metrics").iterdir():
@@ -136,8 +136,8 @@ def test_a_full_disk_ends_a_run_by_name(launch_alone: Callable[..., Run]) -> Non
     place, manifest, damage = find_checkpoint(RunDirectory.open(run.folder))
     assert (place / "ppo").is_dir()
     assert manifest.env_steps > 0
-    at = f"goes on from its checkpoint at {manifest.env_steps:,} env steps"
-    assert f"once the cause is mended, 'muxrl launch --resume {run.folder}' {at}" in problem
+    at = f"continues from its checkpoint at {manifest.env_steps:,} env steps"
+    assert f"once the cause is fixed, 'muxrl launch --resume {run.folder}' {at}" in problem
     assert damage == []
 
 
@@ -240,5 +240,5 @@ def test_a_learner_that_diverges_ends_the_run_and_names_the_checkpoint(
     problem = fail(run)
     assert "its learner has diverged" in problem
     _, manifest, damage = find_checkpoint(RunDirectory.open(run.folder))
-    assert f"goes on from its checkpoint at {manifest.env_steps:,} env steps" in problem
+    assert f"continues from its checkpoint at {manifest.env_steps:,} env steps" in problem
     assert damage == []

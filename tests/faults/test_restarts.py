@@ -152,7 +152,7 @@ def test_a_server_begins_from_scratch_where_it_has_no_checkpoint(
     run.wait_for_learning()
     os.kill(run.pid_of("ppo"), signal.SIGKILL)
     assert run.wait(PATIENCE_S) == 0, run.output
-    assert "it is started again from scratch: there is no checkpoint of it" in run.output
+    assert "it is started again from scratch: it has no checkpoint" in run.output
     assert_readable(run)
     assert_goes_forward(run)
     run.assert_nothing_is_left()

@@ -136,7 +136,7 @@ def test_a_sweep_is_stopped_and_says_what_is_done_and_how_to_go_on(
     assert "is a trial of the sweep" in muxrl("stop", str(trial), code=2).stderr
     stopped = muxrl("stop", str(folder))
     assert command.wait(PATIENCE_S) == 130, command.output
-    assert f"go on with: muxrl sweep {folder} --resume" in stopped.stdout
+    assert f"continue with: muxrl sweep {folder} --resume" in stopped.stdout
     assert f"{num_finished(folder)} done" in stopped.stdout
     command.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
 

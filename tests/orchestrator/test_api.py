@@ -43,7 +43,7 @@ def test_mistakes_are_refused_before_anything_is_started(tmp_path):
     for begin, wrong in itertools.product((launch, sweep), (None, ["tag"])):
         with pytest.raises(ConfigError, match="a config is a file's name, a mapping or a datac"):
             begin(wrong)
-    with pytest.raises(ConfigError, match="'' names no file"):
+    with pytest.raises(ConfigError, match="the name of the config is empty"):
         launch("", {"servers": {}})
     with pytest.raises(ConfigError, match=r"simulation\.env: is missing"):
         sweep(SweepConfig(name="x"), sweep_dir=tmp_path / "sweep")

@@ -102,13 +102,13 @@ def test_check_shows_the_whole_of_a_sweep_and_of_a_league(kind, config, load, mu
     versions, end = json.JSONDecoder().raw_decode(output)
     assert versions["python"] == platform.python_version()
     assert output[end + 1 :].startswith(text)
-    assert f"run it with: muxrl {kind} {config}" in output
+    assert f": muxrl {kind} {config}\n" in output
 
 
 def test_a_resumed_league_or_sweep_has_its_directory_already(muxrl):
     for command, option in (("league", "--league-dir"), ("sweep", "--sweep-dir")):
         refused = muxrl(command, "here", "--resume", option, "there", code=2)
-        assert f"{option}: is not for --resume" in refused.err
+        assert f"{option} is for a new {command}; with --resume" in refused.err
 
 
 def test_a_missing_gpu_is_reported_before_anything_starts(monkeypatch, tmp_path, muxrl):
@@ -131,7 +131,7 @@ def test_a_missing_gpu_is_reported_before_anything_starts(monkeypatch, tmp_path,
         ["sweep", "sweep.yaml", "--dry-run"],
     ):
         told = muxrl(*command, code=2).err
-        assert "server 'ppo': wants 1 GPU (resources.num_gpus), this machine has 0" in told
+        assert "server 'ppo': wants 1 GPU (resources.num_gpus), but this machine has 0" in told
     assert not (tmp_path / "runs").exists()
 
 
@@ -146,8 +146,8 @@ def test_a_missing_gpu_is_reported_before_anything_starts(monkeypatch, tmp_path,
 def test_check_says_where_a_simulation_connects_and_what_evaluations_take(overrides, told, muxrl):
     """An evaluation plays all as learned, and each of two servers at random or untrained."""
     lines = muxrl("check", "twenty_lines", *overrides).out.splitlines()
-    assert "simulations connect to one gateway, 127.0.0.1:9900" in lines
-    assert f"evaluations take episodes of theirs: {told}" in lines
+    assert "simulations connect to the gateway at 127.0.0.1:9900" in lines
+    assert f"they also play the episodes of evaluations: {told}" in lines
 
 
 def test_check_names_what_is_scaled_and_normalised(muxrl):
@@ -197,7 +197,7 @@ def test_serve_without_a_server_names_the_servers_and_the_command_for_all(served
     assert told.startswith(
         "muxrl: twenty_lines: serve runs one server, so name it: --server ppo or a2c."
     )
-    assert "All servers of a config are started by 'muxrl launch', with 'env: external'" in told
+    assert "To start all servers of a config, use 'muxrl launch', with 'env: external'" in told
     told = muxrl("serve", "tag", "--server", "qmx", code=2).err
     assert told == "muxrl: tag: there is no server 'qmx'; did you mean 'qmix'?\n"
     assert not served
@@ -238,7 +238,7 @@ def test_check_of_a_sweep_says_what_runs_the_same_trials(tmp_path, muxrl):
     """The printed command once left out the overrides, and so ran other trials."""
     (tmp_path / "mine.yaml").write_text(SWEEP)
     given = [str(tmp_path / "mine.yaml"), "seeds=[4]", "metric={mode: min}"]
-    hint = muxrl("check", *given).out.rpartition("and run it with: ")[2]
+    hint = muxrl("check", *given).out.rpartition("how long it would take: ")[2]
     assert shlex.split(hint) == ["muxrl", "sweep", *given]
 
 

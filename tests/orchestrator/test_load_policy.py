@@ -61,7 +61,7 @@ def test_policies_with_a_network_are_loaded_from_a_run_with_all_kinds_of_servers
     assert sorted(policies.left_out) == ["chance", "pool", "script"]
     with pytest.raises(KeyError, match="'pool' has no policy here: server 'of_pool' is POOL, whi"):
         policies["pool"]
-    with pytest.raises(KeyError, match="'nobody' has no policy here: there are policies of frozen"):
+    with pytest.raises(KeyError, match="'nobody' has no policy here: only frozen"):
         policies["nobody"]
     assert policies.get("pool") is None
 
@@ -150,7 +150,7 @@ def test_agents_of_one_server_draw_snapshots_of_one_moment(tmp_path: Path) -> No
 
 
 def test_a_mean_of_no_snapshots_is_refused(run: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"has no snapshot; see checkpoint\.keep_every_env"):
+    with pytest.raises(FileNotFoundError, match=r"has no snapshot; checkpoint\.keep_every_env"):
         load_policy(run, mean_of="all")
     for wrong in (0, "some", 2.5):
         with pytest.raises(ValueError, match=f"mean_of is {wrong!r}; expected at least 1 snapshot"):

@@ -249,12 +249,23 @@ def test_algorithms_with_action_values_do_not_draw_from_a_distribution() -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "instead"), [("DQN", "use IQL, which is recurrent DQN"), ("SAC", "use PPO or A2C")]
+    ("name", "setting", "sentence"),
+    [
+        ("DQN", "use_lstm", "cannot have the model setting 'use_lstm': .*; use IQL, which is"),
+        ("DQN", "max_seq_len", "makes no use of 'max_seq_len'; remove it"),
+        ("DQN", "free_log_std", "makes no use of 'free_log_std'"),
+        ("SAC", "use_lstm", "cannot have the model setting 'use_lstm': .*; use PPO or A2C"),
+        ("SAC", "free_log_std", "cannot have .*: the deviation of its actions depends on the"),
+        ("SAC", "log_std_clip_param", "makes no use of 'log_std_clip_param'"),
+        ("HAPPO", "lstm_cell_size", "makes no use of 'lstm_cell_size'"),
+        ("MAPPO", "vf_share_layers", "cannot have .*: its actor and its critic read different"),
+    ],
 )
-def test_use_lstm_is_refused_for_a_replay_of_single_steps(name: str, instead: str) -> None:
-    message = f"{name} cannot have the model setting 'use_lstm': .*; {instead}"
-    with pytest.raises(AlgorithmProblem, match=message):
-        made(name, model={"use_lstm": True})
+def test_network_settings_without_effect_are_refused(
+    name: str, setting: str, sentence: str
+) -> None:
+    with pytest.raises(AlgorithmProblem, match=f"{name} {sentence}"):
+        made(name, model={setting: True})
 
 
 @pytest.mark.parametrize(
@@ -264,7 +275,7 @@ def test_use_lstm_is_refused_for_a_replay_of_single_steps(name: str, instead: st
         ("DQN", "makes its networks itself; for {} use RLLIB_DQN"),
         ("A2C", "makes its networks itself; for {} use RLLIB_PPO"),
         ("QMIX", "cannot take {}: its mixer and its members' networks belong together"),
-        ("MAPPO", "cannot take {}: its critic sees the state, apart from what its actor sees"),
+        ("MAPPO", "cannot take {}: its critic reads the global state, its actor does not"),
     ],
 )
 def test_a_module_of_ones_own_is_for_rllibs_algorithms(name: str, sentence: str) -> None:

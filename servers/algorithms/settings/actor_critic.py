@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from muxrl.servers.agents.inputs import AgentId, Alive, Mask, Own, State
 from muxrl.servers.agents.keys import AGENT_ID, ALIVE
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.algorithms.settings.model import AlgorithmSettings, ModelSettings
+from muxrl.servers.algorithms.settings.model import OF_LSTM, AlgorithmSettings, ModelSettings
 from muxrl.servers.trainers.declared_settings import (
     Count,
     Limit,
@@ -43,19 +43,20 @@ class ActorCriticSettings(AlgorithmSettings):
     space_check: ClassVar[AgentSpaces] = AgentSpaces()
 
     model: ModelSettings = ModelSettings()
-    """Of its networks."""
+    """Settings of the networks."""
     entropy_coeff: Schedule = 0.0
-    """Weight of the entropy bonus; a number or a schedule."""
+    """Weight of the entropy bonus in the loss; a number or a schedule."""
     grad_clip_by: Literal["value", "norm", "global_norm"] = "global_norm"
-    """`value`, `norm` or `global_norm`."""
+    """What `grad_clip` limits: each number of a gradient (`value`), the norm of each tensor's
+    gradient (`norm`), or the norm of all gradients together (`global_norm`)."""
     lr: Schedule = 5e-5
     """Learning rate; a number or a schedule."""
     train_batch_size: Count = 4_000
-    """RLlib's old name of `train_batch_size_per_learner`."""
+    """RLlib's old name of `train_batch_size_per_learner`; if both are set, this one is used."""
     train_batch_size_per_learner: Count = 4_000
-    """Env steps between two updates."""
+    """Env steps that make up a batch; the policies learn once from each."""
     vf_loss_coeff: float = 1.0
-    """Weight of the value loss."""
+    """Weight of the value function's loss."""
 
     @property
     def batch_env_steps(self) -> int:
@@ -68,22 +69,24 @@ class OnPolicySettings(ActorCriticSettings):
     """Settings of algorithms that learn from batches of the very policy that they update."""
 
     lambda_: Share = 1.0
-    """GAE's lambda; 1: returns up to the end of the batch."""
+    """GAE's lambda. With 1, an advantage is the return up to the end of the episode or of the
+    batch, less the value."""
     optimizer_epsilon: Positive = 1e-5
-    """What Adam adds to the root of the mean squared gradient."""
+    """Adam's epsilon, which is added to the root of the mean squared gradient."""
 
 
 class ClippedRatioSettings(OnPolicySettings):
     """Settings of algorithms with several updates on a batch, which PPO's clipped ratio allows."""
 
     clip_param: NotNegative = 0.3
-    """Clip range of the probability ratio."""
+    """How far from 1 the probability ratio may lie before it is clipped."""
     minibatch_size: Count | None = 128
-    """Transitions of a policy in a minibatch, one for each step of an agent; None: the batch."""
+    """Transitions of a policy in a minibatch, where each step of each agent is one transition;
+    None: the whole batch."""
     num_epochs: Count = 30
     """Passes over each batch."""
     shuffle_batch_per_epoch: bool = True
-    """Whether new minibatches are drawn for each pass."""
+    """Whether the batch is shuffled before each pass, so that its minibatches differ."""
 
 
 class PPOSettings(ClippedRatioSettings):
@@ -93,15 +96,17 @@ class PPOSettings(ClippedRatioSettings):
     """
 
     kl_coeff: NotNegative = 0.2
-    """First weight of the KL penalty; it adapts."""
+    """Weight of the KL penalty at the beginning; it then adapts, see `kl_target`."""
     kl_target: NotNegative = 0.01
-    """KL divergence that the weight is adapted to."""
+    """Desired KL divergence: the penalty's weight rises where the divergence is more than twice
+    this, and falls where it is less than half of this."""
     use_critic: bool = True
-    """Whether a value function is the baseline; without it, rewards after a batch's end count 0."""
+    """Whether a value function is the baseline of advantages; without it, what follows the end of a
+    batch counts as 0."""
     use_kl_loss: bool = True
-    """Whether the KL penalty is used."""
+    """Whether the loss has a penalty on the KL divergence from the policy that acted."""
     vf_clip_param: Limit = None
-    """Where the squared error of a value is cut off; None: nowhere."""
+    """Largest squared error of a value in the loss: larger ones are cut to this; None: no limit."""
 
 
 class A2CSettings(OnPolicySettings):
@@ -126,7 +131,8 @@ class A2CSettings(OnPolicySettings):
     min_sample_timesteps_per_iteration = 1_000
 
     standardize_advantages: bool = False
-    """Whether a batch's advantages are shifted to mean 0 and scaled to deviation 1."""
+    """Whether the advantages of a batch are shifted to mean 0 and scaled to standard deviation
+    1."""
 
 
 class IMPALASettings(ActorCriticSettings):
@@ -143,37 +149,39 @@ class IMPALASettings(ActorCriticSettings):
     min_sample_timesteps_per_iteration = 1_000
 
     rollout_fragment_length: Count = 50
-    """Steps after which V-trace restarts from the value function; `max_seq_len` if that is less and
-    there is an LSTM."""
+    """Longest sequence, in steps, over which V-trace sums corrections, before it bootstraps from
+    the value function. With an LSTM, `max_seq_len` if that is less."""
     vtrace_clip_pg_rho_threshold: NotNegative = 1.0
-    """Largest weight of V-trace in the policy's gradient."""
+    """V-trace's limit on the importance weight of each action in the policy's gradient."""
     vtrace_clip_rho_threshold: NotNegative = 1.0
-    """Largest weight of V-trace in the correction of values."""
+    """V-trace's limit on the importance weight of each action in the targets of values."""
 
 
 class APPOSettings(IMPALASettings):
     """APPO's settings, with RLlib's defaults."""
 
     circular_buffer_iterations_per_batch: Count = 2
-    """Updates on each batch."""
+    """Number of updates that are made on each batch."""
     clip_param: NotNegative = 0.4
-    """Clip range of the probability ratio."""
+    """How far from 1 the probability ratio may lie before it is clipped."""
     kl_coeff: NotNegative = 1.0
-    """Weight of the KL penalty; it adapts."""
+    """Weight of the KL penalty at the beginning; it then adapts, see `kl_target`."""
     kl_target: NotNegative = 0.01
-    """KL divergence that the weight is adapted to."""
+    """Desired KL divergence: the penalty's weight rises where the divergence is more than twice
+    this, and falls where it is less than half of this."""
     target_network_update_freq: Count = 2
-    """Batches between two updates of the target policy, each counted with its updates."""
+    """Batches between two updates of the target policy."""
     tau: Share = 1.0
-    """How far the target policy moves towards the policy then."""
+    """How far each update of the target policy moves it towards the policy that learns, from 0 (not
+    at all) to 1 (it becomes a copy)."""
     use_kl_loss: bool = False
-    """Whether there is a KL penalty to the target policy."""
+    """Whether the loss has a penalty on the KL divergence from the target policy."""
 
 
 class CentralModel(ModelSettings):
     """Network settings of a separate actor and critic."""
 
-    refused = {"vf_share_layers": "its actor and its critic do not see the same"}
+    refused = {"vf_share_layers": "its actor and its critic read different inputs"}
 
 
 class CentralSettings(ClippedRatioSettings):
@@ -184,12 +192,12 @@ class CentralSettings(ClippedRatioSettings):
     bootstrapped returns still fell, that simple_spread's agents left its landmarks.
     """
 
-    own_module_refused = "its critic sees the state, apart from what its actor sees"
+    own_module_refused = "its critic reads the global state, its actor does not"
     seating = CENTRAL
     space_check = AgentSpaces(reads_images=False)
 
     model: CentralModel = CentralModel()
-    """Of its networks."""
+    """Settings of the networks."""
     lr = 7e-4
     # The paper collects 3,200 (128 environments, 25 steps) for its small tasks.
     train_batch_size = 1_000
@@ -201,41 +209,47 @@ class CentralSettings(ClippedRatioSettings):
     entropy_coeff = 0.01
 
     agent_specific_state: bool = True
-    """Whether the critic also reads its agent's id and observation."""
+    """Whether the critic reads the id and the observation of its agent besides the state."""
     clip_jointly: bool = False
-    """Whether `grad_clip` bounds the gradients of actor and critic as one."""
+    """Whether `grad_clip` limits the gradients of actor and critic together, instead of each
+    alone."""
     grad_clip: Limit = 10.0
-    """Largest norm of the gradient, of actor and critic each; None: no clip."""
+    """Limit on the gradients of actor and critic, each of which is clipped as `grad_clip_by` says;
+    None: they are not clipped."""
     huber_delta: Limit = None
-    """Error, in the critic's units, from which the value loss is linear; None: never."""
+    """Error of a value from which its loss grows linearly instead of quadratically, in the critic's
+    units (see `normalize_values`); None: the loss is quadratic everywhere."""
     normalize_values: bool = False
-    """Whether the critic learns in units of the returns' running mean and deviation."""
+    """Whether the critic learns normalised returns, less their running mean and divided by their
+    running standard deviation."""
     vf_clip_param: Limit = None
-    """How far a value may gain from moving in one update, in the critic's units; None: no limit."""
+    """How far an update may move a value, in the critic's units: moving it farther does not lower
+    the loss; None: no limit."""
 
 
 class MAPPOSettings(CentralSettings):
     """MAPPO's settings; HAPPO's agents need no ids, since each has its own policy."""
 
     obs_agent_id: bool = False
-    """Whether the actor reads its agent's id, one-hot."""
+    """Whether the actor also reads the id of its agent, one-hot."""
 
 
 class HAPPOModel(CentralModel):
     """Network settings without an LSTM."""
 
     refused = CentralModel.refused | {
-        "use_lstm": "it compares agents row by row, and recurrent ones learn from padded "
+        "use_lstm": "it compares agents row by row, while recurrent policies learn from padded "
         "sequences; use MAPPO",
     }
+    unused = OF_LSTM
 
 
 class HAPPOSettings(CentralSettings):
     """HAPPO's settings, with MAPPO's defaults; every agent needs its own policy."""
 
-    own_module_refused = "its critics see the state, apart from what its actors see"
+    own_module_refused = "its critics read the global state, its actors do not"
     unused = frozenset({"obs_agent_id"})
     seating = replace(CENTRAL, shares_policies=False)
 
     model: HAPPOModel = HAPPOModel()
-    """Of its networks."""
+    """Settings of the networks."""

@@ -34,79 +34,82 @@ class AlgorithmSettings(Settings):
     seating: ClassVar[Seating] = MASKED_AGENTS
 
     gamma: Share = 0.99
-    """Discount of each step's reward."""
+    """Discount factor of later rewards, per step."""
     grad_clip: Limit = None
-    """Largest norm of the gradient; None: no clip."""
+    """Limit on gradients, which are clipped as `grad_clip_by` says; None: they are not clipped."""
     min_sample_timesteps_per_iteration: int = 0
-    """Env steps per training record, at least."""
+    """Fewest env steps that one training record (iteration) covers."""
     min_time_s_per_iteration: NotNegative | None = None
-    """Seconds per training record, at least."""
+    """Fewest seconds that one training record (iteration) covers; None: no minimum."""
 
 
 class ModelSettings(Settings):
     """Network settings, as RLlib's ``DefaultModelConfig`` calls them."""
 
     fcnet_hiddens: list[int] = [64, 64]
-    """Units of each layer of the encoder."""
+    """Units of each fully connected layer of the encoder of observations that are no images."""
     fcnet_activation: str = "tanh"
-    """`tanh`, `relu`, `elu`, `silu` (`swish`) or `linear`, or a class of `torch.nn`."""
+    """Activation after each fully connected layer of the encoder: `tanh`, `relu`, `elu`, `silu`
+    (`swish`), `linear` (none), or the name of a class in `torch.nn`."""
     fcnet_kernel_initializer: Initializer = None
-    """What weights begin with: a function of `torch.nn.init`; None: torch's own."""
+    """Initializer of the weights of the encoder's fully connected layers: a function of
+    `torch.nn.init`, or its name; None: torch's default."""
     fcnet_kernel_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
+    """Arguments of `fcnet_kernel_initializer`."""
     fcnet_bias_initializer: Initializer = None
-    """Likewise, of biases."""
+    """Initializer of the biases of the encoder's fully connected layers, given as
+    `fcnet_kernel_initializer` is."""
     fcnet_bias_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
+    """Arguments of `fcnet_bias_initializer`."""
     fcnet_use_layernorm: bool = False
-    """Whether layers are normalised before their activation."""
+    """Whether a layer norm precedes each activation in the encoder's fully connected layers."""
     conv_filters: list[Any] | None = None
-    """Of images `[channels, kernel, stride]` of each layer, perhaps with `"valid"`; None: by
-    size."""
+    """Convolutions that read images: `[channels, kernel, stride]` for each layer, with `"valid"` as
+    a fourth entry for no padding; None: chosen by the size of the image."""
     conv_activation: str = "relu"
-    """As `fcnet_activation`."""
+    """Activation after each convolution, named as in `fcnet_activation`."""
     conv_kernel_initializer: Initializer = None
-    """As `fcnet_kernel_initializer`."""
+    """Initializer of the weights of convolutions, given as `fcnet_kernel_initializer` is."""
     conv_kernel_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
+    """Arguments of `conv_kernel_initializer`."""
     conv_bias_initializer: Initializer = None
-    """As `fcnet_bias_initializer`."""
+    """Initializer of the biases of convolutions, given as `fcnet_kernel_initializer` is."""
     conv_bias_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
+    """Arguments of `conv_bias_initializer`."""
     head_fcnet_hiddens: list[int] = []
-    """Units of each hidden layer of the heads."""
+    """Units of each hidden layer of the heads, between the encoder and the outputs."""
     head_fcnet_activation: str = "relu"
-    """As `fcnet_activation`."""
+    """Activation after each hidden layer of the heads, named as in `fcnet_activation`."""
     head_fcnet_kernel_initializer: Initializer = None
-    """As `fcnet_kernel_initializer`."""
+    """Initializer of the weights of the heads, given as `fcnet_kernel_initializer` is."""
     head_fcnet_kernel_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
+    """Arguments of `head_fcnet_kernel_initializer`."""
     head_fcnet_bias_initializer: Initializer = None
-    """As `fcnet_bias_initializer`."""
+    """Initializer of the biases of the heads, given as `fcnet_kernel_initializer` is."""
     head_fcnet_bias_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
+    """Arguments of `head_fcnet_bias_initializer`."""
     head_fcnet_use_layernorm: bool = False
-    """As `fcnet_use_layernorm`."""
+    """Whether a layer norm precedes each activation in the heads."""
     free_log_std: bool = False
-    """Whether the deviation of continuous actions is one for all observations."""
+    """Whether the standard deviation of continuous actions is the same for all observations."""
     log_std_clip_param: float = 20.0
-    """Largest magnitude of its logarithm."""
+    """Largest absolute value of the logarithm of the standard deviation of continuous actions."""
     vf_share_layers: bool = False
-    """Whether the policy and the value share the encoder."""
+    """Whether the policy and the value function share the encoder."""
     use_lstm: bool = False
     """Whether an LSTM follows the encoder."""
     max_seq_len: int = 20
-    """Steps of the sequences that it learns from."""
+    """Longest sequence, in steps, that the LSTM learns from."""
     lstm_cell_size: int = 256
-    """Its units."""
+    """Units of the LSTM."""
     lstm_kernel_initializer: Initializer = None
-    """As `fcnet_kernel_initializer`."""
+    """Initializer of the weights of the LSTM, given as `fcnet_kernel_initializer` is."""
     lstm_kernel_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
+    """Arguments of `lstm_kernel_initializer`."""
     lstm_bias_initializer: Initializer = None
-    """As `fcnet_bias_initializer`."""
+    """Initializer of the biases of the LSTM, given as `fcnet_kernel_initializer` is."""
     lstm_bias_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
+    """Arguments of `lstm_bias_initializer`."""
 
     def validate(self) -> None:
         super().validate()
@@ -117,6 +120,10 @@ class ModelSettings(Settings):
         for prefix in ("fcnet", "conv", "head_fcnet", "lstm"):
             for kind in ("kernel", "bias"):
                 initializer_of(getattr(self, f"{prefix}_{kind}_initializer"))
+
+
+OF_LSTM = frozenset(one for one in ModelSettings.known() if one.startswith(("lstm_", "max_seq_")))
+"""Network settings without effect where `use_lstm` is refused."""
 
 
 def activation_of(name: str) -> Any:

@@ -10,6 +10,7 @@ from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.agents.seating import MASKED_AGENTS
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.settings.model import (
+    OF_LSTM,
     AlgorithmSettings,
     Initializer,
     ModelSettings,
@@ -96,27 +97,30 @@ class OffPolicySettings(AlgorithmSettings):
     min_sample_timesteps_per_iteration = 1_000
 
     grad_clip_by: Literal["value", "norm", "global_norm"] = "global_norm"
-    """`value`, `norm` or `global_norm`."""
+    """What `grad_clip` limits: each number of a gradient (`value`), the norm of each tensor's
+    gradient (`norm`), or the norm of all gradients together (`global_norm`)."""
     n_step: Count = 1
-    """Steps of reward before the value."""
+    """Number of steps whose rewards a target sums before it adds the value of what follows."""
     num_steps_sampled_before_learning_starts: int = 1_000
     """Env steps before the first update."""
     replay_buffer_config: Annotated[dict[str, Any], read_replay_buffer] = replay_buffer(50_000)
-    """`type`: `MultiAgentEpisodeReplayBuffer`, or `MultiAgentPrioritizedEpisodeReplayBuffer` with
-    `alpha` and `beta`; `capacity` in agents' steps, for each policy: an episode takes one more than
-    it has."""
+    """The replay of each policy. `type`: `MultiAgentEpisodeReplayBuffer`, or to draw by priority
+    `MultiAgentPrioritizedEpisodeReplayBuffer`, with `alpha` and `beta`. `capacity`: steps of agents
+    that it holds, where an episode of n steps takes n + 1."""
     rollout_fragment_length: _Fragment = "auto"
-    """Env steps between two updates; `auto`: `n_step`."""
+    """Env steps between two updates; `auto`: as many as `n_step`."""
     target_network_update_freq: int = 0
-    """Env steps between two updates of the target network."""
+    """Env steps between two updates of the target network; 0: it is updated with every update."""
     tau: Share = 1.0
-    """How far the target network moves towards the other at each of its updates."""
+    """How far each update of the target network moves it towards the network that learns, from 0
+    (not at all) to 1 (it becomes a copy)."""
     train_batch_size: Count = 32
-    """RLlib's old name of `train_batch_size_per_learner`."""
+    """RLlib's old name of `train_batch_size_per_learner`; if both are set, this one is used."""
     train_batch_size_per_learner: Count = 32
-    """Steps of each policy in an update, drawn from the replay."""
+    """Steps that each update of a policy draws from its replay."""
     training_intensity: float | None = None
-    """Steps trained per step played; None: one update per `rollout_fragment_length`."""
+    """Steps that updates draw from the replay for each env step that is played; None: one update is
+    made for every `rollout_fragment_length` env steps."""
 
     @property
     def batch_env_steps(self) -> int:
@@ -158,6 +162,7 @@ class DQNModelSettings(ModelSettings):
         "use_lstm": f"{NO_MEMORY}IQL, which is recurrent DQN where agents are in no group: its GRU "
         "learns from whole episodes"
     }
+    unused = OF_LSTM | {"free_log_std", "log_std_clip_param", "vf_share_layers"}
 
     fcnet_activation = "relu"
 
@@ -169,30 +174,33 @@ class DQNSettings(OffPolicySettings):
     space_check: ClassVar[SpaceCheck] = AgentSpaces((Discrete,))
 
     model: DQNModelSettings = DQNModelSettings()
-    """Of its networks."""
+    """Settings of the networks."""
 
     grad_clip = 40.0
     rollout_fragment_length = 4  # as in the paper; RLlib makes one update for every step
     target_network_update_freq = 500
 
     double_q: bool = True
-    """Whether the online network chooses the action that the target network values."""
+    """Double Q-learning: whether the network that learns chooses the next action, whose value the
+    target network gives; otherwise the target network does both."""
     dueling: bool = True
-    """Whether values are made of a state's value and actions' advantages."""
+    """Whether the network has two heads, for the value of the state and for the advantages of
+    actions."""
     epsilon: Annotated[Schedule, ScheduleCheck(highest=1.0)] = [(0, 1.0), (10_000, 0.05)]
-    """Share of random actions; a number or a schedule."""
+    """Probability that an agent explores with a random action; a number or a schedule."""
     lr: Schedule = 5e-4
     """Learning rate; a number or a schedule."""
     num_atoms: Count = 1
-    """Above 1: the distribution of returns is learned, on so many atoms; `dueling` does nothing."""
+    """Above 1: the network learns the distribution of returns, on so many atoms, and `dueling` has
+    no effect."""
     # With a Huber loss the large error at an episode's end has no larger gradient than any other:
     # on CartPole values rise far above every return.
     td_error_loss_fn: Literal["huber", "mse"] = "mse"
-    """`huber` or `mse`."""
+    """Loss of TD errors: `huber`, or `mse` (their squares)."""
     v_max: float = 10.0
-    """Largest return of that distribution."""
+    """Largest return in the distribution, if `num_atoms` is above 1."""
     v_min: float = -10.0
-    """Lowest return of that distribution."""
+    """Lowest return in the distribution, if `num_atoms` is above 1."""
 
     def validate(self) -> None:
         super().validate()
@@ -203,23 +211,30 @@ class DQNSettings(OffPolicySettings):
 class SACModelSettings(ModelSettings):
     """Network settings of both the policy and the critics."""
 
-    refused = {"use_lstm": f"{NO_MEMORY}PPO or A2C"}
+    refused = {
+        "use_lstm": f"{NO_MEMORY}PPO or A2C",
+        "free_log_std": "the deviation of its actions depends on the observation",
+    }
+    unused = OF_LSTM | {"log_std_clip_param", "vf_share_layers"}
 
     # With RLlib's tanh the critic hardly learns how an action's value depends on the observation.
     fcnet_activation = "relu"
 
     fusionnet_hiddens: list[int] = [64, 64]
-    """Units of each layer in which a critic combines observation and action, but the last."""
+    """Units of each layer, except the last, in which a critic combines observation and action."""
     fusionnet_activation: str = "relu"
-    """As `fcnet_activation`."""
+    """Activation after each of the layers of `fusionnet_hiddens`, named as in
+    `fcnet_activation`."""
     fusionnet_kernel_initializer: Initializer = None
-    """As `fcnet_kernel_initializer`."""
+    """Initializer of the weights of the layers of `fusionnet_hiddens`, given as
+    `fcnet_kernel_initializer` is."""
     fusionnet_kernel_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
+    """Arguments of `fusionnet_kernel_initializer`."""
     fusionnet_bias_initializer: Initializer = None
-    """As `fcnet_kernel_initializer`."""
+    """Initializer of the biases of the layers of `fusionnet_hiddens`, given as
+    `fcnet_kernel_initializer` is."""
     fusionnet_bias_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
+    """Arguments of `fusionnet_bias_initializer`."""
 
 
 class SACSettings(OffPolicySettings):
@@ -228,7 +243,7 @@ class SACSettings(OffPolicySettings):
     space_check: ClassVar[SpaceCheck] = AgentSpaces((Discrete, Box), can_act_unbounded=False)
 
     model: SACModelSettings = SACModelSettings()
-    """Of its networks."""
+    """Settings of the networks."""
 
     num_steps_sampled_before_learning_starts = 1_500
     replay_buffer_config = replay_buffer(100_000)
@@ -239,13 +254,15 @@ class SACSettings(OffPolicySettings):
     actor_lr: Schedule = 3e-4  # the paper's rate of all networks; RLlib has a tenth of it
     """Learning rate of the policy; a number or a schedule."""
     alpha_lr: Schedule = 3e-4
-    """Learning rate of the temperature."""
+    """Learning rate of the temperature; a number or a schedule."""
     critic_lr: Schedule = 3e-4
-    """Learning rate of the critics."""
+    """Learning rate of the critics; a number or a schedule."""
     initial_alpha: Positive = 1.0
-    """First temperature, the weight of the entropy."""
+    """Temperature, the weight of the entropy, at the beginning; it then adapts, see
+    `target_entropy`."""
     target_entropy: float | Literal["auto"] | None = "auto"
-    """Entropy that the temperature is adapted to; `auto`: minus the action dimensions of a `Box`,
-    0.3 log n of n `Discrete` actions; None: RLlib's rule."""
+    """Entropy of the policy that the temperature adapts to reach. `auto`: for a `Box` minus its
+    number of dimensions, for `Discrete` actions 0.3 log n, where n are available. None: RLlib's
+    rule, which is the same for a `Box`, and -1 for `Discrete` actions."""
     twin_q: bool = True
-    """Whether there are two critics, of which the lower value counts."""
+    """Whether there are two critics, of which the lower value is used."""

@@ -48,19 +48,22 @@ class TeamReplaySettings(AlgorithmSettings):
     min_sample_timesteps_per_iteration = 1_000
 
     center_rewards: bool = False
-    """Whether `standardize_rewards` subtracts the mean, too: for episodes of equal length."""
+    """Whether `standardize_rewards` also subtracts the mean of the rewards; only for tasks whose
+    episodes all have the same length."""
     grad_clip: Limit = 10.0
-    """Largest norm of the gradient, of each loss by itself; None: no clip."""
+    """Largest norm of the gradient of each loss; None: gradients are not clipped."""
     hidden_dim: Count = 64
-    """Units of the members' shared network."""
+    """Units of each hidden layer of the network that the members share."""
     obs_agent_id: bool = True
-    """Whether the members' network reads its member's id, one-hot."""
+    """Whether the network that the members share also reads the id of its member, one-hot."""
     standardize_rewards: bool = False
-    """Whether rewards are divided by the standard deviation of all rewards stored so far."""
+    """Whether rewards from the replay are divided by the standard deviation of all rewards that
+    were stored so far."""
     tau: Annotated[
         float, Check(lambda v: 0.0 < v <= 1.0, "must lie in (0, 1]; 1 copies the networks")
     ] = 1.0
-    """How far target networks move towards the others at each update."""
+    """How far each update of the target networks moves them towards the networks that learn; 1:
+    they become copies."""
 
     @property
     def num_before_learning(self) -> int:
@@ -132,62 +135,73 @@ class QMIXSettings(TeamReplaySettings):
     space_check: ClassVar[SpaceCheck] = staticmethod(_check_member)
 
     adv_hypernet_embed: Count = 64
-    """With `mixer: qplex`: hidden units of the networks in each head."""
+    """With `mixer: qplex`: units of each hidden layer in the heads of the importance weights."""
     adv_hypernet_layers: Count = 3
-    """With `mixer: qplex`: layers of the networks in each head; 1 is linear."""
+    """With `mixer: qplex`: layers of the networks in each head of the importance weights; 1: they
+    are linear."""
     agent: Literal["gru", "mlp"] = "gru"
-    """Members' network: `gru`, which remembers the episode, or `mlp`, which does not."""
+    """Network that the members share: `gru`, which remembers the episode, or `mlp`, which does
+    not."""
     batch_size_episodes: Count = 32
-    """Whole episodes in one update."""
+    """Whole episodes that each update draws from the replay."""
     bound_state: bool = True
-    """Whether a state is divided by its root mean square where that is above 1."""
+    """Whether the mixer divides a global state by its root mean square, if that is above 1."""
     buffer_capacity_episodes: Count = 5_000
-    """Episodes that the replay holds, for each policy."""
+    """Episodes that the replay of each policy holds."""
     double_q: bool = True
-    """Whether the online network chooses the action that the target network values."""
+    """Double Q-learning: whether the network that learns chooses the next action, whose value the
+    target network gives; otherwise the target network does both."""
     epsilon: Annotated[Schedule, ScheduleCheck(highest=1.0)] = [(0, 1.0), (50_000, 0.05)]
-    """Share of random actions; a number or a schedule."""
+    """Probability that a member explores with a random action; a number or a schedule."""
     hypernet_embed: Count = 64
-    """Hidden units of the hypernetworks."""
+    """Hidden units of the hypernetworks, which compute the mixer's weights from the global
+    state."""
     importance_lr_factor: Positive = 1.0
-    """With `mixer: qplex`: the importance weights' learning rate, in multiples of `lr`."""
+    """With `mixer: qplex`: learning rate of the importance weights, as a multiple of `lr`."""
     lr: Schedule = 5e-4
     """Learning rate; a number or a schedule."""
     max_sequence_steps: Count = 2_000
-    """Steps of an entry of the replay; a longer episode is several, each bootstrapped at its end,
-    with a GRU that begins anew. Updates pad to the longest entry."""
+    """Most steps of one entry of the replay. A longer episode is stored as several entries: each is
+    bootstrapped at its end, and the GRU begins anew in each. An update pads its entries to the
+    longest of them."""
     mixer: Literal["qmix", "vdn", "qplex", "none"] = "qmix"
-    """`qmix`, `vdn`, `qplex` or `none`."""
+    """How the values of the members become the value of the team: `qmix`, `vdn`, `qplex`, or
+    `none`, where each member learns by itself."""
     mixing_embed_dim: Count = 32
-    """Units of the mixing network."""
+    """Units of the hidden layer of the mixing network."""
     n_step: Count = 1
-    """Steps of reward before the value."""
+    """Number of steps whose rewards a target sums before it adds the value of what follows."""
     num_episodes_before_learning: Count = 32
-    """Episodes of a policy before its first update."""
+    """Episodes that a policy stores before its first update."""
     num_kernel: Count = 10
-    """With `mixer: qplex`: heads of the importance weights."""
+    """With `mixer: qplex`: number of heads of the importance weights."""
     obs_last_action: bool = True
-    """Whether the members' network reads its member's last action, one-hot."""
+    """Whether the network that the members share also reads the last action of its member,
+    one-hot."""
     optimizer_epsilon: float = 1e-5
-    """The optimizer's epsilon."""
+    """Epsilon of the optimizer, which is added to the root of the mean squared gradient."""
     optimizer_name: Literal["rmsprop", "adam"] = "rmsprop"
-    """`rmsprop` or `adam`."""
+    """Optimizer: `rmsprop` or `adam`."""
     prioritized_replay_alpha: Annotated[float, _share("0 draws episodes uniformly")] = 0.0
-    """Above 0: episodes are drawn by priority to that power."""
+    """Above 0: episodes are drawn in proportion to their priorities to this power; 0: uniformly."""
     prioritized_replay_beta: Annotated[float, _share("1 makes up for priorities in full")] = 0.4
-    """How far the loss makes up for priorities, from 0 to 1."""
+    """How far weights in the loss make up for the draw by priority, from 0 (not at all) to 1 (in
+    full)."""
     prioritized_replay_eta: Annotated[
-        float, _share("1 is the largest TD error of an episode, 0 their mean")
+        float, _share("1 takes the largest TD error of an episode, 0 the mean of its TD errors")
     ] = 0.9
-    """Share of an episode's largest TD error in its priority; the rest is their mean."""
+    """Share of the largest TD error of an episode in its priority; the rest is the mean of its TD
+    errors."""
     rmsprop_alpha: float = 0.99
     """RMSprop's smoothing constant."""
     target_update_freq: Count = 200
-    """Updates between two copies to the target network, with `tau` 1."""
-    td_lambda: Annotated[float, _share("0 is one step")] = 0.0
-    """Above 0: lambda-returns; with `n_step` 1."""
+    """Updates between two copies to the target networks, if `tau` is 1; otherwise every update
+    moves them."""
+    td_lambda: Annotated[float, _share("0 means one-step targets")] = 0.0
+    """Above 0: targets are lambda-returns with this lambda, which needs `n_step: 1`."""
     updates_per_episode: Positive = 1.0
-    """Updates for each new episode, or a fraction; made for at least 200 env steps at a time."""
+    """Updates for each new episode; may be a fraction. They are made together for at least 200 env
+    steps."""
 
     def find_milestones(self) -> Iterator[Milestone]:
         """Yields the first update, and the first copy to the target network."""
@@ -249,18 +263,18 @@ class JointCriticSettings(TeamReplaySettings):
     actor_lr: Schedule = 3e-4
     """Learning rate of the actor; a number or a schedule."""
     batch_size_steps: Count = 256
-    """Steps of a team in one update, drawn from the replay."""
+    """Steps of teams that each update draws from the replay."""
     buffer_capacity_steps: Count = 100_000
-    """Steps that the replay holds, for each policy: an episode takes one more than it has."""
+    """Steps of teams that the replay of each policy holds; an episode of n steps takes n + 1."""
     critic_lr: Schedule = 1e-3
-    """Learning rate of the critics."""
+    """Learning rate of the critics; a number or a schedule."""
     hidden_dim: Count = 128
-    """Units of both hidden layers, of the actor and of each critic."""
+    """Units of each of the two hidden layers of the actor and of each critic."""
     num_steps_before_learning: Count = 1_000
-    """Steps of a policy's teams before its first update."""
+    """Steps of teams that a policy stores before its first update."""
     # Handing over a batch takes about as long as an update, whatever the batch's length.
     rollout_fragment_length: Count = 4
-    """Env steps that are handed over at a time; the updates for them follow."""
+    """Env steps that are handed to the learner at a time, which then makes the updates for them."""
     tau = 0.005
     updates_per_step: Positive = 1.0
     """Updates for each new step of a team; may be a fraction."""
@@ -290,17 +304,18 @@ class MADDPGSettings(JointCriticSettings):
     space_check: ClassVar[SpaceCheck] = AgentSpaces((Box, Discrete), can_act_unbounded=False)
 
     exploration_noise: Annotated[Schedule, ScheduleCheck()] = [(0, 0.5), (50_000, 0.1)]
-    """Standard deviation of the noise in training, in units of actions in -1..1; a number or a
-    schedule."""
+    """Standard deviation of the noise that training adds to continuous actions, which lie in -1..1;
+    a number or a schedule."""
     policy_delay: Count = 2
-    """Updates of the critics for each of actor and targets."""
+    """Updates of the critics for each update of the actor and of the target networks."""
     # As in TD3 (Fujimoto et al. 2018) and MATD3.
     target_noise: NotNegative = 0.2
-    """Standard deviation of the noise on the actions that targets value; 0: none."""
+    """Standard deviation of the noise on the target actor's actions, whose values are the critics'
+    targets; 0: no noise."""
     target_noise_clip: NotNegative = 0.5
-    """Largest size of that noise."""
+    """Largest absolute value of the noise on the target actor's actions."""
     twin_critics: bool = True
-    """Whether targets take the lower value of two critics."""
+    """Whether there are two critics, of which targets use the lower value."""
 
 
 class MASACSettings(JointCriticSettings):
@@ -310,9 +325,10 @@ class MASACSettings(JointCriticSettings):
     space_check: ClassVar[SpaceCheck] = AgentSpaces((Box,), can_act_unbounded=False)
 
     alpha_lr: Schedule = 3e-4
-    """Learning rate of the temperature."""
+    """Learning rate of the temperature; a number or a schedule."""
     initial_alpha: Positive = 1.0
-    """First temperature, the weight of the entropy."""
+    """Temperature, the weight of the entropy, at the beginning; it then adapts, see
+    `target_entropy`."""
     target_entropy: float | Literal["auto"] = "auto"
-    """Entropy of each member, in -1..1, that the temperature is adapted to; `auto`: minus its
-    number of action dimensions."""
+    """Entropy of each member's actions, which lie in -1..1, that the temperature adapts to reach;
+    `auto`: minus the member's number of action dimensions."""

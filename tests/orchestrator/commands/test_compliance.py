@@ -33,8 +33,8 @@ def test_a_client_is_tried_with_the_simulation_of_a_config(muxrl: Muxrl) -> None
 @pytest.mark.parametrize(
     ("arguments", "story"),
     [
-        (["--client"], "--client needs a program"),
-        (["--server", "127.0.0.1:1", "--", "program"], "--server has none"),
+        (["--client"], "--client needs the client's command"),
+        (["--server", "127.0.0.1:1", "--", "program"], "with --server there must be none"),
         (["--server", "nowhere"], "HOST:PORT"),
         (["--client", "--", "no-such-program"], "'no-such-program' cannot be started"),
         (["--server", "127.0.0.1:1", "--token-file", "/no/such/file"], "No such file"),

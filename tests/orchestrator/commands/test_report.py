@@ -32,7 +32,8 @@ def test_seeds_are_reported_together(run: RunDirectory, tmp_path: Path, muxrl: M
 
 def test_several_runs_need_a_folder_of_their_own(run: RunDirectory, muxrl: Muxrl) -> None:
     assert muxrl("report", run.path, run.path, code=2).err == (
-        "muxrl: report: several runs need --out DIR, since their report belongs to none of them\n"
+        "muxrl: report: a report of several runs needs --out DIR: it does not belong into one of "
+        "them\n"
     )
 
 

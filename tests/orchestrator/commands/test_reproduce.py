@@ -70,7 +70,8 @@ def test_check_says_what_differs_and_starts_nothing(
     recorded: RunDirectory, launched: Launched, tmp_path: Path, muxrl: Muxrl
 ) -> None:
     command = ["reproduce", str(recorded.path), "--check"]
-    assert muxrl(*command).out == f"{SAID}{recorded.path}: nothing that it names differs here\n"
+    alike = "its software, environment and source are the same here"
+    assert muxrl(*command).out == f"{SAID}{recorded.path}: {alike}\n"
     versions_file, packages = recorded.path / "versions.json", recorded.path / "packages.txt"
     now = json.loads(versions_file.read_text())
     versions_file.write_text(json.dumps(now | {"torch": "1.0", "platform": "elsewhere"}))
@@ -80,7 +81,7 @@ def test_check_says_what_differs_and_starts_nothing(
     torch, source, others = told.removeprefix(SAID).splitlines()
     assert torch == f"differs: torch was 1.0, and is {now['torch']}"
     assert source.startswith("differs: the environment's source was ")
-    missing = "differs: of all its packages are missing nobody-has-this==3.2"
+    missing = "differs: packages of the run that are missing here: nobody-has-this==3.2"
     assert others == f"{missing}; see {packages}"
     assert not launched
 
@@ -96,7 +97,7 @@ def test_an_earlier_source_and_changes_that_no_commit_holds_are_named(
     told = muxrl("reproduce", recorded.path, "--check", code=1).out
     commit, source = told.removeprefix(SAID).splitlines()
     was = "differs: muxrl's source was c0ffeec0ff-dirty"
-    assert commit == f"{was}: it had changes that no commit holds"
+    assert commit == f"{was}: it had uncommitted changes"
     assert source.startswith("differs: the environment's source was another, and is ")
 
 

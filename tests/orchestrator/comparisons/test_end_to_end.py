@@ -140,5 +140,5 @@ def test_a_pool_is_drawn_by_the_games_that_were_played(
     last = runs[0] / "checkpoints/last"
     earlier = shutil.copytree(last / "predators", tmp_path / "earlier")
     hunters[runs[0].name]["checkpoint"] = str(earlier)
-    with pytest.raises(ConfigError, match=f"has no games of {runs[0].name} as predator, of that"):
+    with pytest.raises(ConfigError, match=f"has no games of {runs[0].name} as predator, with the"):
         prepare(config, needs_stop=False)

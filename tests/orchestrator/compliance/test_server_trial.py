@@ -126,7 +126,7 @@ def test_rules_that_muxrl_needs_are_told_apart_from_hardening() -> None:
     assert not needed & {"the_token", "large_messages", "malformed_frames", "no_numbers"}
     broken = Verdict("limits", "a long text is refused", "broken", "expected 413; came 200", False)
     shown = table([Verdict("rule 2", "t counts", "ok"), broken])
-    hardening = shown.partition("hardening, and for clients of other languages\n")[2]
+    hardening = shown.partition("they harden a server, or help clients in other languages\n")[2]
     assert hardening == (
         "broken   limits  a long text is refused\n"
         "         expected 413; came 200; see docs/protocol.md#limits\n\n"

@@ -88,13 +88,13 @@ def test_an_invalid_base_is_refused(tmp_path: Path) -> None:
     one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
     one.write_text("base: two.yaml\nseed: 1\n")
     two.write_text("base: one.yaml\n")
-    assert refused(one) == f"base: it is based on itself: {one} on {two} on {one}"
+    assert refused(one) == f"base: the experiment is based on itself: {one} on {two} on {one}"
     two.write_text("base: cartpole_pp\n")
     assert refused(one) == "no such file; did you mean 'cartpole_ppo'?"
     two.write_text("base: chase\nroles: {}\n")
     assert refused(one).startswith("this is a sweep, a table of runs; ")
     assert refused({"base": ["chase"]}).startswith("base: must be text, got the list ")
-    said = "base: is for a mapping; an ExperimentConfig says all or nothing"
+    said = "base: is for files and mappings; an ExperimentConfig has a value for every key"
     assert refused(ExperimentConfig(base="chase")) == said
     with pytest.raises(ConfigError, match=r"experiment\.base: a sweep names it at its top"):
         load_sweep({"experiment": {"base": "chase"}, "seeds": [1]})

@@ -66,15 +66,15 @@ def test_numbers_out_of_bounds_are_refused(key, value, problem):
     [
         # --- servers: ids, ports, tokens
         *(({"servers": {name: {"agents": ["c"]}}},
-           f"servers: the id {name!r} names files and keys...")
+           f"servers: the id {name!r} cannot be the name of files and config keys; use letters...")
           for name in ("a/b", "a.b", "", "a b")),
         *(({"servers": {name: {"agents": ["c"]}}},
-           f"servers: the id {name!r} is a file of the run's own metrics; choose another")
+           f"servers: the id {name!r} is taken by a file of the run's metrics; choose another")
           for name in ("joint", "evaluation")),
         *(({"servers": {name: {"agents": ["c"]}}},
-           f"servers: the id {name!r} is a process of the run's own; choose another")
+           f"servers: the id {name!r} is taken by a process of the run; choose another")
           for name in ("gateway", "trial", "launch", "simulation-0", "tracker-wandb")),
-        ({"servers": {}}, "servers: there is none; at least one has to serve the agents"),
+        ({"servers": {}}, "servers: is empty; at least one server has to serve the agents"),
         ({"servers.onee.port": 9900},
          "server 'onee': serves no agents; list names or patterns under servers.onee.agents; did "
          "you mean 'one'?"),
@@ -91,32 +91,33 @@ def test_numbers_out_of_bounds_are_refused(key, value, problem):
          "server 'one': its token has 15 characters, which can be guessed; ... at least 16, "
          "...secrets.token_urlsafe(32)..."),
         *(({"servers.one.token": token},
-           "server 'one': its token cannot travel in an HTTP header; use ASCII characters without "
+           "server 'one': its token cannot be sent in an HTTP header; use ASCII characters without "
            "spaces")
           for token in ("two words in a token", "schlüssel-zum-server", "line\nbreak in a token")),
         ({"servers.two": {"address": "host:99", "algorithm": "PPO"}},
-         "server 'two': has algorithm PPO and address, whose process brings its own; leave out one "
-         "of them, or set algorithm: EXTERNAL"),
+         "server 'two': has algorithm PPO, and address, whose process has an algorithm itself; "
+         "leave out one of the two, or set algorithm: EXTERNAL"),
         # --- the simulation
         ({"simulation.env": ""}, "simulation.env: is missing; ..."),
         ({"simulation.env": "externl"},
          "simulation.env: 'externl' is neither 'package.module:callable' nor 'gymnasium:ENV_ID' "
          "nor 'pettingzoo:ENV_ID' nor 'open_spiel:GAME' nor 'external'; did you mean 'external'?"),
         ({"simulation.env": "__main__:Mine"},
-         "simulation.env: '__main__:Mine' is in the script that runs, ..."),
+         "simulation.env: '__main__:Mine' is defined in the script that is running, ..."),
         ({"simulation.state_size": 4},
-         "simulation.state_size: is only for env: external; the simulation 'module:env' is asked "
-         "itself"),
+         "simulation.state_size: is only for env: external; muxrl reads it from 'module:env' "
+         "itself, so leave it out"),
         ({"simulation.env": "external"},
          "simulation.agents: is missing; an external simulation cannot be..."),
         ({"simulation.env": "external", "simulation.agents": {"a": {"observation_space": SPACE}}},
-         "simulation.agents.a.action_space: is missing; give its plain form, such as "
+         "simulation.agents.a.action_space: is missing; describe the space, such as "
          "{type: discrete, n: 2}"),
         (EXTERNAL | {"simulation.kwargs": {"a": 1}},
-         "simulation.kwargs: is for simulations that muxrl makes; leave it out"),
+         "simulation.kwargs: is only for simulations that muxrl makes itself, and this one is "
+         "external; leave it out"),
         (EXTERNAL | METRICS, "simulation.metrics: is given, but muxrl does not see the infos..."),
         (EXTERNAL | {"simulation.inference_mode": {"one": "local"}},
-         "simulation.inference_mode: is 'local', but simulations that muxrl does not start..."),
+         "simulation.inference_mode: is 'local', but an external simulation reaches..."),
         (EXTERNAL | {"servers.one.on_server_loss": "random"},
          "servers.one.on_server_loss: is 'random', ...StandIn"),
         (EXTERNAL | {"simulation.gateway.host": "0.0.0.0"},
@@ -126,18 +127,19 @@ def test_numbers_out_of_bounds_are_refused(key, value, problem):
         # --- inference, metrics, parameters
         *(({"simulation.inference_mode": mode}, f"simulation.inference_mode{problem}")
           for mode, problem in (
-              ("here", ": is 'remote' or 'local', or server to one of these, got 'here'"),
-              (None, ": is 'remote' or 'local', or server to one of these, got None"),
-              ({"one": True}, ".one: is 'remote' or 'local', or ..., got True"),
+              ("here", ": must be 'remote' or 'local', or a mapping of server ids to these, got "
+                       "'here'"),
+              (None, ": must be 'remote' or 'local', or a mapping of ..., got None"),
+              ({"one": True}, ".one: must be 'remote' or 'local', or ..., got True"),
               ({"ona": "local"}, ": there is no server 'ona'; did you mean 'one'?"))),
         *(({"simulation.metrics": metrics}, f"simulation.metrics{problem}")
           for metrics, problem in (
-              ({"win": "lst"}, ".win: 'lst' is no way to reduce numbers; did you mean..."),
-              ({"win": "x"}, ".win: 'x' is no way to reduce numbers; there are last, sum, mean, "
-                             "max, min..."),
-              ({"return": "sum"}, ": 'return' is muxrl's own..."),
-              ({"episode_length": "sum"}, ": 'episode_length' is muxrl's own..."),
-              ({"truncated": "last"}, ": 'truncated' is muxrl's own..."),
+              ({"win": "lst"}, ".win: 'lst' is no way to make one number of ...; did you mean..."),
+              ({"win": "x"}, ".win: 'x' is no way to make one number of an episode's; known are "
+                             "last, sum, mean, max, min..."),
+              ({"return": "sum"}, ": 'return' is the name of a number that muxrl itself..."),
+              ({"episode_length": "sum"}, ": 'episode_length' is the name of a number..."),
+              ({"truncated": "last"}, ": 'truncated' is the name of a number that..."),
               ({"a b": "sum"}, ": 'a b' cannot name a metric; use letters..."),
               ({"a//b": "sum"}, ": 'a//b' cannot name a metric; use letters..."))),
         (METRICS | {GIVEN: {"lessons": [1, 2], "next_when": {
@@ -152,17 +154,19 @@ def test_numbers_out_of_bounds_are_refused(key, value, problem):
         (METRICS | {"stop.metric_at_least": {"wins": 0.9}},
          "stop.metric_at_least: there is no metric 'wins'; did you mean 'win'?"),
         ({"stop.metric_at_least": {"return": 5.0}},
-         "stop.metric_at_least: there is no metric 'return'; stop.episode_return is for that"),
+         "stop.metric_at_least: there is no metric 'return'; for the return use "
+         "stop.episode_return"),
         (EXTERNAL | {"stop.metric_at_most": {"return": 5.0}},
-         "stop.metric_at_most: there is no metric 'return'; stop.episode_return is for that"),
+         "stop.metric_at_most: there is no metric 'return'; for the return use "
+         "stop.episode_return"),
         (EXTERNAL | {"stop.metric_at_least": {"a win": 1.0}},
-         "stop.metric_at_least: there is no metric 'a win'; simulations send those that are named "
+         "stop.metric_at_least: there is no metric 'a win'; a simulation can name its metrics "
          "by letters, digits, '_', '-', '.' and '/', up to 100"),
         ({"stop.episode_return": {"onne": 1.0}},
          "stop.episode_return: there is no server 'onne'; did you mean 'one'?"),
         ({"checkpoint.best": {}},
-         "checkpoint.best: needs evaluations to choose by; set evaluation.interval_env_steps, or "
-         "leave it out"),
+         "checkpoint.best: needs evaluations during the run, by which checkpoints are compared; "
+         "set evaluation.interval_env_steps, or leave out checkpoint.best"),
         (EVALUATED | {"checkpoint.best.of": "ones"},
          "checkpoint.best.of: there is no server 'ones'; did you mean 'one'?"),
         (EVALUATED | METRICS | {"checkpoint.best.of": "win"},
@@ -222,15 +226,35 @@ def test_a_name_that_cannot_be_a_directory_is_refused(name):
     assert problem.startswith(f"name: {name!r} cannot name a directory")
 
 
-def test_more_environments_than_a_server_s_episodes_are_refused():
-    many = {"simulation": {"num_processes": 4, "num_envs_per_process": 256}}
-    limits = {f"servers.{s}.limits.max_episodes": 1_025 for s in ("one", "two")}
-    for problem, server_id in zip(problems(many), ("one", "two"), strict=True):
+@pytest.mark.parametrize(
+    ("per_process", "evaluation", "num_open", "num_evaluated"),
+    [
+        (1, {}, 5, 1),
+        (256, {}, 1_032, 8),
+        (8, {"num_episodes": 3}, 35, 3),
+        (256, {"num_envs": 2}, 1_026, 2),
+        (256, {"interval_env_steps": None}, 1_024, 8),  # its training has ended
+        (1, {"interval_env_steps": None, "num_envs": 80}, 80, 80),
+    ],
+)
+def test_environments_that_play_at_the_same_time_fit_into_a_server(
+    per_process, evaluation, num_open, num_evaluated
+):
+    evaluation = {"interval_env_steps": 100} | evaluation
+    many = {
+        "simulation": {"num_processes": 4, "num_envs_per_process": per_process},
+        "evaluation": evaluation,
+    }
+    few, enough = (
+        {f"servers.{s}.limits.max_episodes": limit for s in ("one", "two")}
+        for limit in (num_open - 1, num_open)
+    )
+    for problem, server_id in zip(problems(many | few), ("one", "two"), strict=True):
         assert problem.startswith(
-            f"servers.{server_id}.limits.max_episodes: is 1,024, and 1,025 environments play at a "
-            "time"
+            f"servers.{server_id}.limits.max_episodes: is {num_open - 1:,}, but {num_open:,} "
+            f"environments play at the same time, {num_evaluated} of them in an evaluation"
         )
-    assert problems(many | limits) == []
+    assert problems(many | enough) == []
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ def test_an_invalid_space_of_an_external_simulation_is_refused(space, problem):
         (["a_{4..0}"], "'a_{4..0}' counts downwards; write {0..4}"),
         (
             ["a_*"],
-            "'a_*' names nobody: a server's agents may be a pattern, but here each agent is "
-            "declared; count them, as 'a_{0..3}'",
+            "'a_*' declares no agent: patterns are for the agents of servers, but here each agent "
+            "needs a name; give numbers, such as 'a_{0..3}'",
         ),
     ],
 )

@@ -87,7 +87,7 @@ def test_a_batch_that_is_padded_to_a_long_episode_is_named() -> None:
     per_step = 2 * (4 * 4 + 4 + 5 + 1 + 8) + 2 * 4 * 4 + 4
     assert size.update_bytes == 10 * 500 * per_step
     _, padded, *_ = describe_replays(experiment(servers))
-    assert "where one has 500 env steps or more (max_sequence_steps), a batch takes" in padded
+    assert "if one has 500 env steps or more (max_sequence_steps), a batch takes" in padded
 
 
 # --- what is said ---------------------------------------------------------------------------

@@ -45,15 +45,24 @@ def test_valid_parameters_are_taken() -> None:
         ({"low": 1}, "expected a number"),
         ({"low": 3.0, "high": 1}, "low is 3, above high, 1"),
         ({"choice": [1, "b"]}, "expected a number"),
-        ({"sides": ["left"]}, "sides: are two or more agents, or lists of them, got ['left']"),
-        ([[0, 1.0], [0, 3.0]], "begin at 0 and rise, got [0, 0]"),
-        ([[5, 1.0]], "begin at 0 and rise, got [5]"),
-        ([[0, "a"]], "is of pairs of env steps and a number"),
-        ([], "is of pairs of env steps and a number"),
-        ({"lessons": [1, "two", 1], "next_when": WHEN}, "lessons: are numbers, each another one"),
-        ({"lessons": [1, 2]}, "next_when: is None; expected a metric"),
-        ({"lessons": [1, 2], "next_when": {**WHEN, "window": 3}}, "expected a metric, and of"),
-        ({"lessons": [1, 2], "when": 1, "next_when": WHEN}, "lessons have no ['when']"),
+        (
+            {"sides": ["left"]},
+            "sides: must be two or more agents, or lists of agents, got ['left']",
+        ),
+        ([[0, 1.0], [0, 3.0]], "must begin at 0 and increase, got [0, 0]"),
+        ([[5, 1.0]], "must begin at 0 and increase, got [5]"),
+        ([[0, "a"]], "must be a list of pairs [env steps, number]"),
+        ([], "must be a list of pairs [env steps, number]"),
+        ({"lessons": [1, "two", 1], "next_when": WHEN}, "lessons: must be numbers, all different"),
+        ({"lessons": [1, 2]}, "next_when: must be a mapping that has metric"),
+        (
+            {"lessons": [1, 2], "next_when": {**WHEN, "window": 3}},
+            "must be a mapping that has metric, and no keys but metric, of,",
+        ),
+        (
+            {"lessons": [1, 2], "when": 1, "next_when": WHEN},
+            "has the unknown keys ['when']; known are lessons and",
+        ),
         ({"lessons": [1, 2], "next_when": {"metric": "win"}}, "as at_least or at_most"),
         ({"lessons": [1, 2], "next_when": {**WHEN, "at_most": 1}}, "as at_least or at_most"),
         ({"lessons": [1, 2], "next_when": {**WHEN, "episodes": 0}}, "above 0, got 0"),
@@ -75,14 +84,14 @@ def test_invalid_parameters_are_refused(given: Any, says: str) -> None:
 @pytest.mark.parametrize("name", ["win", "return", "episode_length", "truncated", "a b"])
 def test_a_parameter_needs_a_name_of_its_own(name: str) -> None:
     (problem,) = problems({name: 1})
-    assert "cannot be named so" in problem
+    assert "cannot have this name" in problem
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"spede": 1}, "has none of that name; did you mean 'speed'?"),
-        ({"speed": [[0, 1]]}, "evaluations are alike"),
+        ({"spede": 1}, "has no parameter of this name; did you mean 'speed'?"),
+        ({"speed": [[0, 1]]}, "all evaluations play with the same values"),
         ({"speed": {"low": 2}}, "expected a number"),
     ],
 )

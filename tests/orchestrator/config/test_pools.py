@@ -79,7 +79,10 @@ def test_live_members_of_a_user_s_trainer_need_its_weights() -> None:
         ),
         ({"members": {"now": {"live": "rest"}}}, "live: server 'rest' does not learn"),
         ({"members": {"now": {"live": "rivals"}}}, "live: server 'rivals' does not learn"),
-        ({"members": BOTH, "every": None}, "none are kept; set checkpoint.keep_every_env_steps"),
+        (
+            {"members": BOTH, "every": None},
+            "the run keeps none; set checkpoint.keep_every_env_steps",
+        ),
         (
             {"members": {"now": {"live": "main"}}, "agent": "wide"},
             "policy 'default' of checkpoint 'servers.main' observes shape (3,), but 'wide' "
@@ -233,16 +236,16 @@ def test_a_resumed_run_keeps_its_weights_without_the_games(written: Written) -> 
 @pytest.mark.parametrize(
     ("changes", "members", "story"),
     [
-        ({}, {"rock": hand(0), "well": hand(3)}, "has no games of well as rivals, of that"),
+        ({}, {"rock": hand(0), "well": hand(3)}, "has no games of well as rivals, with the same"),
         ({}, {"now": {"live": "main"}}, "no games of now as rivals"),
         ({}, {"chance": {"algorithm": "RANDOM"}}, "it has rock, paper, scissors"),
-        ({"players": {}}, None, "has no comparison.json with players who met; 'muxrl compare"),
+        ({"players": {}}, None, "has no comparison.json with games between players; 'muxrl"),
         (
             {"simulation": {"env": "gymnasium:CartPole-v1", "kwargs": {"sutton": True}}},
             None,
-            "are of {'env': 'gymnasium:CartPole-v1', 'kwargs': {'sutton': True}}, not of {'env'",
+            "played in {'env': 'gymnasium:CartPole-v1', 'kwargs': {'sutton': True}}, not in {'env'",
         ),
-        ({"roles": {**ROLES, "rivals": ["wide"]}}, None, "of two roles, one of them b; those of"),
+        ({"roles": {**ROLES, "rivals": ["wide"]}}, None, "of two roles, one of them b; those in"),
         ({"roles": {**ROLES, "rest": ["wide"]}}, None, "have main: a; rivals: b; rest: wide"),
         ({"second": ROCK_PAPER_SCISSORS}, None, "no constant sum, which alpha_rank does not need"),
     ],

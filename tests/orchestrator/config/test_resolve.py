@@ -88,8 +88,7 @@ def test_groups_networks_and_settings_are_refused_for_a_random_server():
 def test_a_stop_by_iterations_is_refused_if_no_server_learns():
     nobody = {"it": {"algorithm": "RANDOM", "agents": ["*"]}}
     assert problems_of(nobody, stop={"iterations": 3}) == [
-        "stop.iterations: is given, but no server learns, so that there are no iterations; "
-        "leave it out"
+        "stop.iterations: is given, but no server learns, so there are no iterations; leave it out"
     ]
 
 
@@ -203,7 +202,7 @@ REFUSED = {
     "policies 'q' and 'r'; it can have one only",
     "ppo.policies={p: ['adversary_*'], q: [agent_0]}": "agent 'agent_1' has no policy; add it to "
     "one of p, q, or leave out 'policies'",
-    "ppo.policies={p: ['adversary_*'], q: ['agent_*'], r: []}": "policy 'r' is given to nobody",
+    "ppo.policies={p: ['adversary_*'], q: ['agent_*'], r: []}": "policy 'r' has no agents",
     "ppo.policies={p: ['adversary_*'], 'q:r': ['agent_*']}": f"policy 'q:r' {NO_FILE}",
     "qmix={groups: {g: ['adversary_*']}, policies: {p: [g, adversary_0]}}": "policy 'p' names "
     "'adversary_0', but agent 'adversary_0' acts as a member of group 'g', and members share one "
@@ -345,4 +344,4 @@ def test_agents_that_come_back_are_refused_with_a_recurrent_network(groups):
         assert resolved(servers, simulation=lives).servers["all"].agents_return
     else:
         (problem,) = problems_of(servers, simulation=lives)
-        assert "with use_lstm the lives of an agent that comes" in problem
+        assert "with use_lstm, the lives of an agent that comes" in problem

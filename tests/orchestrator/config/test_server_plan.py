@@ -27,11 +27,12 @@ DIALS = Box((2,), "float32", 2.0, 10.0)
 MANY = MultiDiscrete((40, 40))
 SHARED = (
     "MAPPO cannot have the model setting 'vf_share_layers'"
-    ".*its actor and its critic do not see the same"
+    ".*its actor and its critic read different inputs"
 )
 CLEARED = (
-    r"DQN has no setting 'clip_param'; it is one of APPO, HAPPO, MAPPO, PPO; if it is inherited, "
-    r"servers.s.settings=\{\}, in a file settings: \{\}, clears such settings$"
+    r"DQN has no setting 'clip_param'; it is a setting of APPO, HAPPO, MAPPO, PPO; if it "
+    r"comes from the base, clear its settings by servers.s.settings=\{\} on the command line, or "
+    r"settings: \{\} in a file$"
 )
 OWN = "muxrl.experiments.examples.own_module:SharedTrunk"
 
@@ -121,7 +122,7 @@ def test_a_plan_names_which_observations_are_scaled(
             "1024; integers with bounds are choices: give the Box its own",
         ),
         ("DQN", {"settings": {"clip_param": 0.1}}, CLEARED),
-        ("RANDOM", {"settings": {"lr": 0.1}}, "none; it is one of A2C, APPO, DQN"),
+        ("RANDOM", {"settings": {"lr": 0.1}}, "none; it is a setting of A2C, APPO, DQN"),
         ("FROZEN", {"settings": {"checkpoint": ["a", "b"]}}, "; POOL draws one of"),
         ("DQN", {"settings": {"dueling": "true"}}, "leave out the quotes: true"),
         ("CQL", {}, "algorithm 'CQL' learns from recorded data only"),
@@ -131,12 +132,12 @@ def test_a_plan_names_which_observations_are_scaled(
         ("MAPPO", {"sees": Box((4, 4, 3))}, "MAPPO cannot read .*; flatten the observation first"),
         ("PPO", {"scale_observations": "bounded"}, "no observation of its agents has bo"),
         ("RANDOM", {"sees": IMAGE, "scale_observations": "bounded"}, "not learn: FROZEN reads"),
-        ("DQN", {"normalize_rewards": True}, "DQN learns from rewards of earlier polic"),
+        ("DQN", {"normalize_rewards": True}, "DQN also learns from older rewards"),
         ("IMPALA", {"normalize_rewards": True}, "use one of A2C, HAPPO, MAPPO, PPO"),
         ("PPO", {"sees": ACTS, "normalize_observations": True}, r"no numbers \(Discrete\(3\)\)"),
         ("RANDOM", {"normalize_observations": True}, "leave out normalize_observations"),
         ("RANDOM", {"frame_stack": 2}, "RANDOM has no networks that frames could be"),
-        ("PPO", {"frame_stack": 0}, "has frame_stack: 0, and a network reads at least"),
+        ("PPO", {"frame_stack": 0}, "has frame_stack: 0, but a network reads at least"),
     ],
 )
 def test_spaces_and_settings_that_an_algorithm_cannot_do_are_refused(
@@ -223,7 +224,7 @@ def told(state: int | None, observation: int = 4) -> Space:
 def test_a_state_that_cannot_be_read_is_refused_if_it_is_used() -> None:
     facts = SimulationFacts({"a": (told(None), ACTS)}, state_problem="state() returned a dict")
     assert resolved(facts, "DQN").state_size is None
-    reads = r"^server 's': QMIX reads the global state, and state\(\)"
+    reads = r"^server 's': QMIX reads the global state, but state\(\)"
     with pytest.raises(ConfigError, match=reads):
         resolved(facts, "QMIX")
     resolved(facts, "QMIX", use_global_state=False)
@@ -267,7 +268,7 @@ def test_a_team_that_begins_without_a_member_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         resolved(facts, "QMIX", groups=groups)
     assert caught.value.problems == [
-        "server 's': group 't' begins its episodes without b; where members take turns or join "
+        "server 's': group 't' begins its episodes without b; if its members take turns or join "
         "late, set late_members: allow"
     ]
     resolved(replace(facts, first_agents=("a", "b")), "QMIX", groups=groups)

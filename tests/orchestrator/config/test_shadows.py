@@ -63,10 +63,13 @@ def test_exactly_one_server_acts_after_any_promotions(replaced_by: list[str]) ->
 @pytest.mark.parametrize(
     ("sac", "problem"),
     [
-        ({"shadow": "dq"}, "servers.sac.shadow: 'dq' is no server that acts; did you mean 'dqn'?"),
-        ({"shadow": "sac"}, "servers.sac.shadow: 'sac' is no server that acts"),
-        ({"agents": ["agent"]}, "servers.sac.agents: are given, and a shadow learns from the ag"),
-        ({"on_server_loss": "random"}, "servers.sac.on_server_loss: is 'random', and a shadow"),
+        (
+            {"shadow": "dq"},
+            "servers.sac.shadow: there is no server 'dq' that acts; did you mean 'dqn'?",
+        ),
+        ({"shadow": "sac"}, "servers.sac.shadow: there is no server 'sac' that acts"),
+        ({"agents": ["agent"]}, "servers.sac.agents: are given, but a shadow learns from the ag"),
+        ({"on_server_loss": "random"}, "servers.sac.on_server_loss: is 'random', but a shadow"),
         ({"algorithm": "A2C"}, "'sac': is a shadow, and A2C cannot learn from actions that others"),
         ({"algorithm": "PPO"}, "with a replay can: DQN, IQL, MADDPG, MASAC, QMIX, QPLEX, SAC"),
         ({"algorithm": "IMPALA"}, "without their probabilities, which DQN does not give; those th"),
@@ -109,10 +112,10 @@ def test_a_promotion_is_refused_with_the_overrides_that_it_needs() -> None:
     tried.simulation.parameters = {"size": lessons}
     told = [problem.partition("; add ") for problem in checks.find_problems(tried)]
     assert [problem for problem, _, _ in told] == [
-        "simulation.inference_mode: names 'dqn', which 'sac' replaces",
-        "simulation.parameters.size.next_when.of: is 'dqn', which 'sac' replaces",
-        "stop.episode_return: names 'dqn', which 'sac' replaces",
-        "checkpoint.best.of: is 'dqn', which 'sac' replaces",
+        "simulation.inference_mode: names 'dqn', which 'sac' has replaced",
+        "simulation.parameters.size.next_when.of: is 'dqn', which 'sac' has replaced",
+        "stop.episode_return: names 'dqn', which 'sac' has replaced",
+        "checkpoint.best.of: is 'dqn', which 'sac' has replaced",
     ]
     mended = load_config(tried, [item for _, _, add in told for item in add.split(" ")])
     assert not checks.find_problems(mended)
@@ -128,7 +131,7 @@ def test_other_keys_that_name_a_shadow_are_refused() -> None:
     tried.evaluation.interval_env_steps = 10
     assert checks.find_problems(tried) == [
         "simulation.inference_mode: there is no server 'sac'; the servers are dqn",
-        "servers.dqn.replace_by: 'pac' is none of its shadows (sac)",
+        "servers.dqn.replace_by: 'pac' is not a shadow of 'dqn'; its shadows are sac",
         "stop.episode_return: there is no server 'sac'; the servers are dqn",
         "checkpoint.best.of: there is no server 'sac'; there are dqn, total",
     ]

@@ -77,12 +77,12 @@ def test_target_networks_that_are_never_updated_are_warned_of() -> None:
         "than 82 env steps, it never happens in the 33,000 of the run"
     )
     assert epsilon == (
-        "server 's': epsilon changes until env step 50,000, but the run stops at 33,000: at 0.373, "
-        "not at 0.05"
+        "server 's': epsilon changes until env step 50,000, but the run stops at 33,000, when it "
+        "is 0.373, not 0.05"
     )
     (late,) = find_late(short, 180.0)
     assert late.startswith("server 's': the first copy to its target network needs 400 episodes (")
-    assert late.endswith("): at 180.0 env steps each, the run will have 183")
+    assert late.endswith("): at 180.0 env steps each, the run will have only 183")
     assert not list(find_late(short, 82.0))
 
 
@@ -101,7 +101,7 @@ def test_warnings_that_depend_on_the_length_of_episodes_wait_for_the_run() -> No
         ("PPO", {"train_batch_size_per_learner": 6_000},
          "its first update needs 6,000 env steps (train_batch_size_per_learner: 6000), but"),
         ("A2C", {"entropy_coeff": [[0, 0.1], [10_000, 0.0]]},
-         "entropy_coeff changes until env step 10,000, but the run stops at 5,000: at 0.05, not"),
+         "entropy_coeff changes until env step 10,000, but the run stops at 5,000, when it is "),
         ("DQN", {"num_steps_sampled_before_learning_starts": 5_001},
          "its first update needs 5,001 env steps (num_steps_sampled_before_learning_starts: "),
         ("DQN", {"target_network_update_freq": 8_000},
@@ -133,7 +133,7 @@ def test_an_interval_longer_than_the_run_is_warned_of(key: str) -> None:
     section, name = key.split(".")
     for interval, told in ((5_000, []), (5_001, [f"{key}: is 5,001, but the run stops at 5,000"])):
         setattr(getattr(short.config, section), name, interval)
-        assert [w.partition(" env steps: it never")[0] for w in find_warnings(short)] == told
+        assert [w.partition(" env steps, so it has")[0] for w in find_warnings(short)] == told
 
 
 @pytest.mark.parametrize("entry", own_algorithms(), ids=lambda entry: entry.name)
@@ -168,7 +168,7 @@ def test_action_bounds_of_discrete_actions_are_warned_of() -> None:
     given = experiment("PPO", None)
     given.config.servers["s"].action_bounds = [-1.0, 1.0]
     (idle,) = find_warnings(given)
-    assert idle.startswith("server 's': action_bounds [-1.0, 1.0] change nothing: they are for a")
+    assert idle.startswith("server 's': action_bounds [-1.0, 1.0] have no effect: they are")
 
 
 def test_a_run_records_warnings_and_prints_them(
@@ -216,8 +216,8 @@ def test_simulations_wait_for_a_trainer_that_cannot_act_while_it_learns(
     config.servers["s"].while_learning = given
     resolved = resolve(config, FACTS)
     assert resolved.servers["s"].while_learning == holds
-    told = [f"server 's': while_learning: serve changes nothing: {algorithm} has no copies"]
-    assert [one.partition(" that act")[0] for one in find_warnings(resolved)] == told * is_told
+    told = [f"server 's': while_learning: serve has no effect: {algorithm} cannot act"]
+    assert [one.partition(" while it")[0] for one in find_warnings(resolved)] == told * is_told
 
 
 def test_check_shows_whether_simulations_wait(capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,7 +227,7 @@ def test_check_shows_whether_simulations_wait(capsys: pytest.CaptureFixture[str]
     assert main(["check", "cartpole_ppo", *changes, *settings]) == 0
     out = capsys.readouterr().out
     assert re.search(r" ppo +SB3_PPO +wait +127", out)
-    assert "warning: server 'ppo': while_learning: serve changes nothing: SB3_PPO has no" in out
+    assert "warning: server 'ppo': while_learning: serve has no effect: SB3_PPO cannot" in out
 
 
 def test_check_names_metrics_that_may_never_come(capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,8 +241,8 @@ def test_check_names_metrics_that_may_never_come(capsys: pytest.CaptureFixture[s
     assert hit == f"warning: simulation.metrics: 'hit' {absent}"
     assert main(["check", "twenty_lines", "stop.metric_at_most={late: 3, truncate: 0}"]) == 0
     out = capsys.readouterr().out
-    sent = "they have to send the metric 'late' with an episode's end, for stop.metric_at_most\n"
-    assert sent in out
+    sent = "they have to send the metric 'late' when an episode ends; stop.metric_at_most needs it"
+    assert f"{sent}\n" in out
     assert out.endswith(
         "warning: stop.metric_at_most: waits for the metric 'truncate', which simulations have to "
         "send; did you mean 'truncated'?\n"
@@ -256,15 +256,14 @@ def test_check_names_metrics_that_may_never_come(capsys: pytest.CaptureFixture[s
     ("algorithm", "num", "server", "expected"),
     [
         ("A2C", (2, 32), {}, "server 's': 64 simulations are many for a batch of 200 env steps "
-         "(train_batch_size_per_learner): each plays on by a step while the batch is made, so up "
-         "to 32% of the actions in it are one update older than the weights; with 641 env steps "
-         "it is less than 10%"),
-        ("A2C", (1, 20), {}, "so up to 10% of"),
+         "(train_batch_size_per_learner): each may have one action in it that was chosen before "
+         "the last update, up to 32% of the batch; with 641 env steps it is less than 10%"),
+        ("A2C", (1, 20), {}, "update, up to 10% of"),
         ("A2C", (1, 19), {}, None),
         ("A2C", (1, 64), {"settings": {"train_batch_size_per_learner": 641}}, None),
         ("A2C", (1, 64), {"while_learning": "serve"}, None),  # it has a warning of its own
         ("PPO", (1, 64), {}, None),
-        ("PPO", (1, 500), {}, "up to 12% of the actions in it are one update older than"),
+        ("PPO", (1, 500), {}, "update, up to 12% of the batch; with"),
         ("MAPPO", (1, 64), {"settings": {"train_batch_size_per_learner": 320}}, "up to 20% of"),
         ("IMPALA", (1, 200), {}, None),  # the algorithm corrects for lag
         ("DQN", (1, 64), {}, None),

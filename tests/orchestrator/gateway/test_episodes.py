@@ -445,7 +445,7 @@ def test_an_evaluation_s_episode_that_is_too_long_is_truncated_and_its_simulatio
     for item in (last, last, Step("e", 4, SEEN)):
         refusal = behind.ask(item)
         assert isinstance(refusal, EpisodeGone)
-        assert "evaluation.max_episode_steps); begin another one" in refusal.message
+        assert "evaluation.max_episode_steps); start another one" in refusal.message
     assert isinstance(behind.ask(EndEpisode("e", 3)), Ended)
     assert evaluation.is_done.is_set()
     assert behind.wanted.under_way == (1, 0)

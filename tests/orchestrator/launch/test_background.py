@@ -86,7 +86,7 @@ def test_the_handle_gives_the_state_of_the_run_and_waits_for_its_result(
         metrics.joint({"env_steps": 120, "time_s": 1.0})
     assert (run.status().state, run.status().env_steps) == ("running", 120)
     assert repr(run) == f"BackgroundRun('{folder.path}', running)"
-    with pytest.raises(TimeoutError, match=r"goes on after 0\.01 s: running"):
+    with pytest.raises(TimeoutError, match=r"has not ended after 0\.01 s: it is running"):
         run.result(timeout_s=0.01)
     process.stdin.close()
     result = run.result()
@@ -125,7 +125,7 @@ def test_an_error_names_the_log_of_a_run_whose_process_died(
 def test_mistakes_are_refused_before_a_process_is_started(folder: RunDirectory) -> None:
     with pytest.raises(ConfigError, match="unknown key 'seeed'"):
         launch("chase", {"seeed": 1}, wait=False)
-    with pytest.raises(TypeError, match="show_progress is for a launch that waits"):
+    with pytest.raises(TypeError, match="show_progress needs wait=True"):
         launch("chase", show_progress=True, wait=False)
     folder.write_config(to_yaml(chase()))
     with pytest.raises(CannotResume, match="checkpoint"):

@@ -182,13 +182,14 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing_and_is_tried_again(
 def test_steps_since_the_last_checkpoint_are_reported_as_lost(make: Make) -> None:
     world = make()
     world.report()
-    assert world.checkpoints.lost == "what was learned is lost: there is no checkpoint"
+    assert world.checkpoints.lost == "all that was learned is lost: the run has no checkpoint"
     world.write()
     assert world.checkpoints.lost == ""
     world.problem, world.env_steps = OSError(30, "Read-only file system"), 15_420
     world.write(is_last=True)
     expected = (
-        "what was learned since the newest checkpoint, of 100 env steps, is lost (15,320 more)"
+        "what was learned in the 15,320 env steps after the newest checkpoint, at 100 env steps, "
+        "is lost"
     )
     assert world.checkpoints.lost == expected
     resumed = make(before=world)

@@ -136,7 +136,7 @@ def test_what_was_played_with_other_policies_is_dropped(run: Run, is_final: bool
         await evaluated.player.play(2.0)
         assert evaluated.rows() == [(None, 1.0)]
         assert not evaluations.is_running
-        why = "is not whole: server 'other' was lost in it" if is_final else ""
+        why = "is incomplete: server 'other' was lost meanwhile" if is_final else ""
         assert why in evaluations.given_up
         assert bool(evaluations.given_up) == is_final
         await evaluated.begin(5_000)
@@ -173,7 +173,7 @@ def test_an_unfinished_evaluation_is_reported_only_if_it_is_the_last(
         await external.player.play(*values)
         assert external.rows() == [(None, 1.0), ("one", 2.0)][: len(values)]
         assert not external.evaluations.is_running
-        assert ("no simulation came" in external.evaluations.given_up) == is_final
+        assert ("no simulation played all" in external.evaluations.given_up) == is_final
 
     run(test, is_external=True)
 
@@ -187,7 +187,8 @@ def test_a_gateway_that_cannot_evaluate_is_not_waited_for(run: Run, is_final: bo
         external.player.problem = lost
         await external.begin(4_000, is_final=is_final)
         await external.evaluations.wait()
-        told = f"the evaluation at the end is not whole: the gateway could not play it: {lost}"
+        why = f"the gateway could not play its episodes: {lost}"
+        told = f"the evaluation at the end is incomplete: {why}"
         assert external.evaluations.given_up == (told if is_final else "")
 
     run(test, is_external=True)

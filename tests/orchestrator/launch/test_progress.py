@@ -120,9 +120,9 @@ def test_an_alarm_and_a_new_warning_are_written_at_once_but_not_each_count() -> 
     lines = [line.split(" | ")[2:] for line in written(console).splitlines()]
     assert lines == [
         [],
-        ["warned of: prey updates skipped 1×"],
-        ["warned of: prey updates skipped 1,201×", alarm],
-        ["warned of: prey updates skipped 1,201×, checkpoints refused 2×"],
+        ["warnings: prey updates skipped 1×"],
+        ["warnings: prey updates skipped 1,201×", alarm],
+        ["warnings: prey updates skipped 1,201×, checkpoints refused 2×"],
     ]
 
 
@@ -135,7 +135,7 @@ def test_a_terminal_has_a_table_that_stays_at_the_end() -> None:
     text = written(console)
     for expected in ("policy", "waited for", "team", "1:02:05 left", "evaluating", "-12.3"):
         assert expected in text
-    assert "warned of: x y 3×" in text
+    assert "warnings: x y 3×" in text
     assert "\x1b[1;31mno checkpoint" in text
 
 

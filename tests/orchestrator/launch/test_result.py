@@ -74,7 +74,7 @@ def test_a_run_that_was_killed_reads_as_interrupted(
     play(run)
     result = RunResult.read(run.path)
     assert (result.outcome, result.exit_code) == ("interrupted", 130)
-    assert result.problem == "its process was killed while it was running"
+    assert result.problem == "its process was killed while the run was running"
 
 
 def test_a_run_that_never_began_has_no_result(run: RunDirectory, tmp_path: Path) -> None:

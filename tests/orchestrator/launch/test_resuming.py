@@ -202,7 +202,7 @@ def test_a_run_that_is_done_needs_more_to_do(folder: RunDirectory) -> None:
         config.stop.env_steps, config.stop.time_s = steps, 300.0
         folder.write_config(to_yaml(config))
         StatusFile(folder).enter("done", 1_500)
-        with pytest.raises(CannotResume, match=rf"at 1,500 env .*raise that to go on: {ended_by}$"):
+        with pytest.raises(CannotResume, match=rf"1,500 env .*to continue it, raise {ended_by}$"):
             load_resumed_config(folder)
     assert load_resumed_config(folder, ["stop.env_steps=3000"]).stop.env_steps == 3_000
 
@@ -264,7 +264,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(folder: RunDirec
 
 
 def test_a_run_without_a_checkpoint_is_refused_with_how_to_get_one(folder: RunDirectory) -> None:
-    with pytest.raises(CannotResume, match=r"no checkpoint to go on from.*checkpoint.interval_s"):
+    with pytest.raises(CannotResume, match=r"no checkpoint to continue.*checkpoint.interval_s"):
         find_checkpoint(folder)
     (write(folder, 1_000) / "ppo" / "deep" / "state.pkl").unlink()
     with pytest.raises(
@@ -277,11 +277,11 @@ def test_a_failure_names_the_command_that_goes_on(tmp_path: Path) -> None:
     folder = RunDirectory.create_at(tmp_path / "sweep" / "runs" / "trial")
     assert how_to_resume(folder) == "it has no whole checkpoint, so it cannot be resumed"
     write(folder, 1_000)
-    told = f"'muxrl launch --resume {folder.path}' goes on from its checkpoint at 1,000 env"
+    told = f"'muxrl launch --resume {folder.path}' continues from its checkpoint at 1,000 env"
     assert told in how_to_resume(folder)
     sweep = folder.path.resolve().parent.parent
     (sweep / TRIALS_FILE).write_text("")
-    told = f"'muxrl sweep {sweep} --resume' goes on from its checkpoint at 1,000"
+    told = f"'muxrl sweep {sweep} --resume' continues from its checkpoint at 1,000"
     assert told in how_to_resume(folder)
 
 

@@ -54,7 +54,7 @@ def launched(host: Host, *arguments: str) -> str:
 
 def test_no_shadow_is_promoted_in_a_new_run(tmp_path: Path) -> None:
     config = load_config(CONFIG, {"servers.dqn.replace_by": "sac"})
-    with pytest.raises(ConfigError, match=r"servers.dqn.replace_by: is for a run that is resumed"):
+    with pytest.raises(ConfigError, match=r"servers.dqn.replace_by: is only for a resumed run"):
         run_experiment(prepare(config), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -141,7 +141,7 @@ def test_a_shadow_learns_is_measured_and_acts_once_it_is_promoted(
     )
     said: str = process.communicate(timeout=PATIENCE_S)[0]
     assert process.returncode
-    assert "holds nothing of dqn: a server that a shadow has repl" in said
+    assert "has no weights of dqn: a server that a shadow has repl" in said
 
 
 def play_and_log(address: str) -> None:

@@ -48,7 +48,7 @@ def test_a_run_without_simulations_reports_it_and_how_to_join(
         for sentence in heard:
             assert sentence.startswith(f"{waiting} for ")
             assert f"PolicyClient('{address}')" in sentence
-            assert sentence.endswith("; stop.time_s begins with the first env step")
+            assert sentence.endswith("; stop.time_s counts from the first env step")
         status = read_status(folder)
         assert status is not None
         assert (status.state, status.waiting_for) == ("running", waiting)

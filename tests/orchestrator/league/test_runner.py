@@ -204,12 +204,12 @@ def test_a_round_that_fails_ends_the_league(
     told = muxrl("league", place.path, "--resume", code=1)
     assert done == ["ray"]
     assert "1 failed" in told.out
-    assert f"go on with: muxrl league {place.path} --resume" in told.out
+    assert f"continue with: muxrl league {place.path} --resume" in told.out
 
 
 def test_one_process_at_a_time_runs_a_league(make: Make, folder: Folder, tmp_path: Path) -> None:
     place = folder(make())
-    with place.locked(), pytest.raises(SweepIsRunning, match="is being run by another process"):
+    with place.locked(), pytest.raises(SweepIsRunning, match="another process is running"):
         resume_league(place.path)
     with pytest.raises(NotALeagueDirectory, match=r"it has no league\.yaml"):
         resume_league(tmp_path)

@@ -45,8 +45,8 @@ def test_a_tracker_gets_all_rows_in_order_and_the_report(tmp_path: Path, muxrl: 
     (events,) = (run.path / "tensorboard").iterdir()
     assert tensorboard_scalars(events)["evaluation/all_learned/sheep", 300] == 3.0
     assert told.out.splitlines() == [
-        f"{HERE}:Notes: 4 rows of {run.path} as first",
-        f"tensorboard: 4 rows of {run.path}",
+        f"{HERE}:Notes: sent 4 rows of {run.path} as first",
+        f"tensorboard: sent 4 rows of {run.path}",
     ]
 
 

@@ -76,16 +76,14 @@ def test_a_process_that_ends_without_a_final_state_is_reported(
     is_well, sentence = stop(run.path, 20.0, said.append)
     assert child.wait(20) == -signal.SIGTERM
     assert is_well
-    assert sentence == (
-        f"run '{run.path}' has ended: its process {child.pid} ended without a last word"
-    )
-    assert f"told process {child.pid}" in said[0]
+    assert sentence == (f"run '{run.path}' has ended: its process {child.pid} was killed")
+    assert f"sent SIGTERM to process {child.pid}" in said[0]
 
 
 @pytest.mark.parametrize("child", [STUBBORN], indirect=True)
 def test_a_process_that_does_not_end_is_reported(run: RunDirectory, child: Child) -> None:
     belongs_to(run, child.pid)
-    with pytest.raises(NotEnded, match=rf"has not in 0 s; it goes on as process {child.pid}"):
+    with pytest.raises(NotEnded, match=rf"its process {child.pid} still runs after 0 s"):
         stopped(run.path, 0.0)
     assert child.poll() is None
 
@@ -129,7 +127,7 @@ def test_a_program_that_outlives_its_run_is_not_waited_for(
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"pid_started": "long ago"}, "is over: its process .* ended without a last word"),
+        ({"pid_started": "long ago"}, "is over: its process .* was killed"),
         ({"host": "elsewhere"}, "is on the host 'elsewhere', as process .*; stop it there"),
         ({"host": "elsewhere", "pid_started": "long ago"}, "is on the host 'elsewhere', as proces"),
         ({"ends_on_sigterm": False}, "would not end cleanly"),
@@ -160,7 +158,7 @@ def test_a_folder_that_is_no_run_and_a_run_that_has_not_begun_are_refused(
 def test_a_trial_is_ended_with_its_sweep(sweep: SweepDirectory) -> None:
     trial = RunDirectory.create_at(sweep.runs / "0-a")
     belongs_to(trial, os.getpid())
-    with pytest.raises(CannotStop, match=f"is a trial of the sweep '{sweep.path}'; stop that"):
+    with pytest.raises(CannotStop, match=f"is a trial of the sweep '{sweep.path}'; stop the sweep"):
         stopped(trial.path)
 
 
@@ -187,18 +185,18 @@ def test_a_league_ends_once_its_lock_is_free(
     for number in (1, 2):
         shutil.copytree(sweep.path, league.round(number))
     runs_in(league, child.pid)
-    go_on = f"go on with: muxrl league {league.path} --resume"
+    go_on = f"continue with: muxrl league {league.path} --resume"
     with pytest.raises(CannotStop, match=f"league '{league.path}' is not running: {go_on}"):
         stopped(league.path)
     with league.locked():
         assert stopped(league.path) == (True, f"league '{league.path}' has ended: {go_on}")
         assert child.wait(20) == -signal.SIGTERM
-        with pytest.raises(CannotStop, match="does not say in which process"):
+        with pytest.raises(CannotStop, match="does not name its process yet"):
             stopped(league.path)
     names = [entry["name"] for entry in Listing(tmp_path).read()["entries"]]
     assert {"league/rounds/01", "league/rounds/02"} < set(names)
 
 
 def test_a_sweep_of_an_unknown_process_is_left_alone(sweep: SweepDirectory) -> None:
-    with sweep.locked(), pytest.raises(CannotStop, match="does not say in which process"):
+    with sweep.locked(), pytest.raises(CannotStop, match="does not name its process yet"):
         stopped(sweep.path)

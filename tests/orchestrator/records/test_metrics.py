@@ -73,7 +73,7 @@ with MetricsWriter(run) as metrics:
     assert done.returncode == 0, done.stderr
     path = run.metrics / "joint.jsonl"
     assert done.stdout.strip() == (
-        f"cannot write to {path}: File too large; the metrics are whole up to env step 2,000"
+        f"cannot write to {path}: File too large; the metrics are complete up to env step 2,000"
     )
     assert [r["env_steps"] for r in read_metrics(path)] == [1_000, 2_000, 4_000]
 
@@ -95,7 +95,7 @@ def test_a_folder_that_was_removed_is_noticed_at_the_next_record(
         if is_back:
             run.metrics.mkdir(parents=True)
             (run.metrics / "joint.jsonl").touch()
-        with pytest.raises(CannotRecord, match=r"joint.jsonl: .* whole up to env step 7$"):
+        with pytest.raises(CannotRecord, match=r"joint.jsonl: .* complete up to env step 7$"):
             metrics.joint({"env_steps": 8})
 
 

@@ -166,7 +166,7 @@ def test_the_report_notes_how_the_run_ended(
 def test_an_existing_run_directory_is_refused(tmp_path: Path, muxrl: Muxrl) -> None:
     (tmp_path / "kept").write_text("mine")
     told = muxrl("launch", "chase_scripted", "--run-dir", tmp_path, code=2)
-    assert f"muxrl: {tmp_path} is there already" in told.err
+    assert f"muxrl: {tmp_path} exists already" in told.err
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 

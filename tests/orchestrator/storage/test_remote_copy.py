@@ -106,7 +106,7 @@ def test_checkpoints_of_a_copy_are_whole_whenever_the_line_breaks(
     assert found[0] in (300, 400)
     num_needed = 4 + 3 * 3  # metrics and three files of a checkpoint; then nine files are deleted
     assert problem == (
-        "" if num_operations >= num_needed else f"the copy in {uri} is not whole: the line is down"
+        "" if num_operations >= num_needed else f"the copy in {uri} is incomplete: the line is down"
     )
     if not problem:
         assert found == [400]
@@ -132,7 +132,7 @@ def test_errors_of_any_kind_are_reported(
 ) -> None:
     copy = RemoteCopy(run, uri, NAME, is_new=True)
     monkeypatch.setattr(copy, "_copy", lambda: int("x"))
-    assert "is not whole: invalid literal" in copy.finish(30.0)
+    assert "is incomplete: invalid literal" in copy.finish(30.0)
 
 
 def test_a_file_that_is_half_written_is_not_seen(
@@ -187,7 +187,7 @@ def test_an_existing_copy_is_not_overwritten(run: Path, uri: str, tmp_path: Path
     other.parent.mkdir(parents=True)
     other.touch()
     with pytest.raises(
-        ConfigError, match=f"cannot hold a copy: there is a folder '{NAME}' already"
+        ConfigError, match=f"cannot hold a copy: a folder '{NAME}' exists there already"
     ):
         RemoteCopy(run, uri, NAME, is_new=True)
     assert [path.name for path in other.parent.iterdir()] == ["thesis.tex"]
@@ -214,7 +214,7 @@ def test_a_missing_copy_is_refused(run: Path, uri: str, tmp_path: Path) -> None:
     with pytest.raises(CannotResume, match="holds no run: it has no config"):
         fetch(f"{uri}/none", tmp_path / "back")
     assert not (tmp_path / "back").exists()
-    with pytest.raises(CannotResume, match="is here already"):
+    with pytest.raises(CannotResume, match="exists already: resume"):
         fetch(f"{uri}/{NAME}", run)
     with pytest.raises(CannotResume, match="the schemes are s3, gs"):
         fetch("s4://bucket/run")

@@ -1,4 +1,4 @@
-"""How many copies of an environment a run makes; each has a number of its own."""
+"""Each copy of an environment in a run has a number of its own; its episodes end at a bound."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import gymnasium
 import pytest
 from tests.client.scripted_servers import CountingSimulation
 
-from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
-from muxrl.orchestrator.supervise.episodes import Bounded, make_copy, num_evaluation_envs
+from muxrl.orchestrator.config.schema import SimulationConfig
+from muxrl.orchestrator.supervise.episodes import Bounded, make_copy
 
 MADE: list[tuple[int, int, int]] = []
 
@@ -30,20 +30,6 @@ def test_every_copy_of_a_run_has_a_number_of_its_own() -> None:
     assert [index for index, *_ in MADE] == list(range(9))
     assert len({rest for _, *rest in MADE for rest in [tuple(rest)]}) == 9
     assert [worker for _, worker, _ in MADE] == [1] * 3 + [2] * 3 + [3] * 3
-
-
-@pytest.mark.parametrize(
-    ("per_process", "given", "num_episodes", "expected"),
-    [(1, None, 100, 1), (4, None, 100, 4), (64, None, 100, 8), (1, 4, 100, 4), (8, 1, 100, 1),
-     (8, None, 3, 3)],
-)  # fmt: skip
-def test_an_evaluation_makes_as_many_copies_as_the_config_gives(
-    per_process: int, given: int | None, num_episodes: int, expected: int
-) -> None:
-    simulation = SimulationConfig("x:y", num_envs_per_process=per_process)
-    assert (
-        num_evaluation_envs(simulation, EvaluationConfig(num_envs=given), num_episodes) == expected
-    )
 
 
 @pytest.mark.parametrize(("own", "bound", "is_truncated"), [(9, 4, True), (4, 4, False)])

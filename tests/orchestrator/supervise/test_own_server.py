@@ -159,7 +159,7 @@ def test_a_server_is_asked_before_a_run_whether_it_would_serve_the_plan(serving:
     serving.stop()
     problems, (unasked,) = check({})
     assert not problems
-    assert unasked.endswith("gave no answer; it is asked again when the run begins")
+    assert unasked.endswith("gave no answer; the check is repeated when the run begins")
 
 
 def test_a_sweep_s_check_asks_the_server_for_each_setting(serving: Serving, tmp_path: Path) -> None:
@@ -261,14 +261,14 @@ def test_a_server_that_offers_nothing_is_asked_for_its_status_alone(
         (
             {"protocol_version": 0, "agents": "in another form"},
             "ab",
-            "speaks version 0 of the protocol, and this muxrl 1; bring both to one version$",
+            "speaks version 0 of the protocol, this muxrl version 1; install the same version",
         ),
-        ({"server_id": "mine"}, "ab", r": it calls itself 'mine'; call it servers\.mine"),
+        ({"server_id": "mine"}, "ab", r": its id is 'mine'; name it servers\.mine in the config"),
         ({}, "abc", ": expected agents a, b, c; it does not serve c"),
         (
             {"agents": {"a": AGENT, "b": {**AGENT, "observation_space": ACTS}}},
             "ab",
-            ": the observation space of agent 'b' is Box.*serves Discrete",
+            ": the observation space of agent 'b' is Box.*the server has Discrete",
         ),
     ],
 )

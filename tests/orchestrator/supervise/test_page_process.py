@@ -55,7 +55,7 @@ def test_one_that_is_killed_is_said_and_started_again_at_its_address_unless_it_i
         urllib.request.urlopen(address, timeout=20).close()
         (process,) = marked(mark)
         os.kill(process.pid, signal.SIGKILL)
-        told = "there is none any more" if too_soon_s else f"it is started again at {address}"
+        told = "it is not started again" if too_soon_s else f"it is started again at {address}"
         wait_until(lambda: told in caplog.text)
         assert "the live page has ended (exit code -9)" in caplog.text
         if too_soon_s:
@@ -90,4 +90,4 @@ def test_a_page_that_cannot_be_served_never_ends_a_run(
     said: list[str] = []
     with page_of(tmp_path, True, lambda text, **_: said.append(text)):
         assert not said
-    assert "there is no page of" in caplog.text
+    assert "cannot serve the live page of" in caplog.text

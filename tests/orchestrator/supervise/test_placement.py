@@ -91,7 +91,7 @@ class TestOnRay:
             with pytest.raises(NoPlace) as refusal, reserved(config(1.0), said.append, 1.0):
                 pass
         story = "the run reserves 1 CPUs (logical ones), all on one machine"
-        assert said[0].startswith(f"waiting for a place: {story}")
+        assert said[0].startswith(f"waiting for room on the Ray cluster: {story}")
         assert f"within 1 s: {story}" in str(refusal.value)
         assert "machines have 2 CPUs, and 0.5 CPUs are free" in str(refusal.value)
         with reserved(config(2.0), said.append):
@@ -119,12 +119,12 @@ def impatient(config: ExperimentConfig, say: object) -> object:
         ([0.5, 1.0, 0.5], 2, "", ["0", "1", "0"]),
         ([0.1] * 10, 1, "", ["0"] * 10),
         ([0.5, 2.0], 3, "7,GPU-4,9", ["7", "GPU-4,9"]),
-        ([0.6, 0.6, 0.6], 2, "", "wants 0.6 GPU (resources.num_gpus), this machine has 2, of "
-         "which the servers before it leave 0.4, 0.4; leave it out to learn on the CPU"),
-        ([0.5, 2.0], 2, "", "wants 2 GPUs (resources.num_gpus), this machine has 2, of "
-         "which the servers before it leave 0.5, 1; leave it out to learn on the CPU"),
-        ([1.0], 0, "", "wants 1 GPU (resources.num_gpus), this machine has 0; leave it out to "
-         "learn on the CPU"),
+        ([0.6, 0.6, 0.6], 2, "", "wants 0.6 GPU (resources.num_gpus), but this machine has 2, of "
+         "which earlier servers leave 0.4, 0.4; leave the key out to learn on the CPU"),
+        ([0.5, 2.0], 2, "", "wants 2 GPUs (resources.num_gpus), but this machine has 2, of "
+         "which earlier servers leave 0.5, 1; leave the key out to learn on the CPU"),
+        ([1.0], 0, "", "wants 1 GPU (resources.num_gpus), but this machine has 0; leave the "
+         "key out to learn on the CPU"),
     ],
 )  # fmt: skip
 def test_servers_have_to_fit_on_single_gpus(

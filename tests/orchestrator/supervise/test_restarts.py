@@ -37,8 +37,8 @@ def test_a_process_that_dies_again_and_again_ends_the_run_with_the_reason() -> N
     with pytest.raises(RunFailed) as failure:
         restarts.take(DEATH, now=2.0)
     assert str(failure.value) == (
-        f"{DEATH}; it was started again 2 times within 100 s, as often as servers.ppo.restarts.max "
-        "allows, and 2 times in all"
+        f"{DEATH}; the process was started again 2 times within 100 s, as often as "
+        "servers.ppo.restarts.max allows, and 2 times in all"
     )
 
 
@@ -50,7 +50,7 @@ def test_a_process_that_fails_again_at_the_same_place_ends_the_run() -> None:
     restarts.take(at_5, now=100.0)
     for death in (DEATH, DEATH):  # these deaths have no known place
         restarts.take(death, now=100.5)
-    with pytest.raises(RunFailed, match=r"^KeyError, so a failed; the same happened there before"):
+    with pytest.raises(RunFailed, match=r"^KeyError, so a failed; the same line raised before"):
         restarts.take(at_6, now=100.9)
 
 

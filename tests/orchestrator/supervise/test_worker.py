@@ -157,7 +157,7 @@ def test_an_object_that_could_not_be_made_fails_each_call_with_the_reason(make: 
 @pytest.mark.parametrize(
     ("end", "how"),
     [
-        (lambda worker: os.kill(worker.pid, signal.SIGKILL), "SIGKILL; for want of memory perhaps"),
+        (lambda worker: os.kill(worker.pid, signal.SIGKILL), "SIGKILL; perhaps memory ran out"),
         (lambda worker: worker.call("end", 3), "exit code 3"),
     ],
 )

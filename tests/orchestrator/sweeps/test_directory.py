@@ -57,7 +57,7 @@ def test_a_folder_that_is_no_sweep_is_refused_with_the_reason(folder, tmp_path):
 
 
 def test_only_one_process_at_a_time_runs_a_sweep(folder):
-    with folder.locked(), pytest.raises(SweepIsRunning, match="being run by another process"):
+    with folder.locked(), pytest.raises(SweepIsRunning, match="another process is running"):
         resume_sweep(folder.path)
 
 

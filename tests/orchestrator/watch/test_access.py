@@ -68,4 +68,4 @@ def test_a_port_that_is_taken_is_named(site: Site) -> None:
         command = [*MUXRL, "watch", site.root, "--port", port]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert f"--port: the page cannot be on port {port}" in done.stderr
+    assert f"--port: cannot listen on port {port}" in done.stderr

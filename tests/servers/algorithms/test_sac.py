@@ -265,9 +265,3 @@ def test_sac_draws_from_a_normal_through_tanh_in_a_box() -> None:
     rows.should_explore = False
     best = np.tile(np.tanh(means), (50, 1))
     np.testing.assert_allclose(trainer.act(rows).actions, best, atol=1e-5)
-
-
-def test_deviations_that_depend_on_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match="free_log_std"):
-        made(BOX, model={"free_log_std": True})
-    made(ACTS, model={"free_log_std": True})
