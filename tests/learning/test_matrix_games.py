@@ -21,7 +21,7 @@ def test_a_team_holds_what_its_best_fit_chooses(game: str, algorithm: str) -> No
 
 @pytest.mark.night
 def test_qplex_finds_the_optimum_and_keeps_it() -> None:
-    """It needs more than half of its budget: 6,000 of 10,000 env steps.
+    """QPLEX needs more than half of its budget: 6,000 of 10,000 env steps.
 
     By day, ``test_fits.py`` shows that QPLEX's networks can hold the optimum.
     """

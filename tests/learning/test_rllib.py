@@ -73,7 +73,7 @@ def test_rllib_s_algorithms_make_their_updates(
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_rllib_s_ppo_learns_to_balance_the_pole() -> None:
-    """It does so twice in a row, greedily; random actions balance the pole for 22 steps."""
+    """Twice in a row, the greedy policy is above 120 steps; random actions reach 22."""
     settings = {"train_batch_size_per_learner": 1_000, "minibatch_size": 125, "num_epochs": 6}
     server = ServerConfig("RLLIB_PPO", agents=["agent"], settings={**settings, "lr": 0.001})
     config = ExperimentConfig(

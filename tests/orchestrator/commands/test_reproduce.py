@@ -21,7 +21,7 @@ from muxrl.orchestrator.storage import versions
 
 COMMIT = "c0ffee" * 6 + "beef"
 SAID = "loading packages\nlooking at the environment\n"
-"""What the command prints on stderr while it waits."""
+"""What the command prints while it waits."""
 Launched = list[tuple[Any, Any]]
 GAME = """
 import gymnasium

@@ -147,7 +147,7 @@ def test_a_role_that_cannot_respond_is_refused(run: Path, role: str, text: str) 
 
 
 def test_a_run_that_has_not_ended_is_refused_by_exploit_and_compared_with_a_note(run: Path) -> None:
-    """Its checkpoints may be removed at any moment."""
+    """The checkpoints of a run that goes on may be removed at any moment."""
     folder = RunDirectory(run)
     status = StatusFile(folder)
     with locked(folder), pytest.raises(RunIsRunning):

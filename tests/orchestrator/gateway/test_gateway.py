@@ -200,7 +200,7 @@ def test_a_gateway_stops_while_an_evaluation_waits_for_a_lost_server(asked: Aske
 
 
 def test_an_evaluation_that_nobody_plays_on_is_given_up_and_closed(asked: Asked) -> None:
-    """Its client is closed in another thread then, and no open episode may use it any more."""
+    """The evaluation's client is closed in another thread; no open episode may use it then."""
     server = SlowServer()
     evaluation = Evaluation([MultiplexingClient([server])], 1, {})
     done = asked.soon(asked.gateway.evaluate, evaluation, 1.0)

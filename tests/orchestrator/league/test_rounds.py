@@ -66,7 +66,7 @@ def test_members_meet_only_fixed_opponents_before_there_is_an_archive(make: Make
 
 
 def test_a_pool_acts_within_the_bounds_of_its_role(make: Make) -> None:
-    """It does so before it has members, too, as do the games' random agents."""
+    """A pool without members keeps the bounds, too, as do the games' random agents."""
     experiment = tree()["experiment"]
     experiment["servers"]["right"] |= {"action_bounds": [-2.0, 1.0]}
     algorithms = make_round(make(experiment=experiment), None, 1).algorithms
