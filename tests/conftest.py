@@ -1,4 +1,4 @@
-"""What holds for all tests: Hypothesis without deadlines, and Ray only where a marker says so."""
+"""Set-up of all tests: Hypothesis without deadlines, and Ray only for tests with its marker."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from tests.faults.hosted import Host
 from tests.looks import look_once
 from tests.processes import MARK, assert_all_end
 
-# How long an example takes depends on how busy the machine is, not on what is tested.
+# The time of an example depends on how busy the machine is, not on the tested code.
 settings.register_profile("muxrl", deadline=None)
 settings.load_profile("muxrl")
 
 _NO_RAY = {"RAY_ADDRESS": "none: the test has no marker `ray`", "RAY_ENABLE_AUTO_CONNECT": "0"}
-"""Environment in which `ray.init` refuses, in this process and in its children: it takes the
-address for that of a cluster, and ``num_cpus`` is not allowed beside one."""
+"""Environment in which `ray.init` refuses, in this process and in its children.
+
+It takes the address for that of a cluster, for which it allows no ``num_cpus``.
+"""
 _REFUSED = ("When connecting to an existing cluster", "Ray has not been started")
-"""What Ray says then."""
+"""Beginnings of Ray's messages when it refuses."""
 
 
 def pytest_configure() -> None:
-    """Has Ctrl-C interrupt, also where a script began the tests in the background (`&`)."""
+    """Lets Ctrl-C interrupt the tests even if a script began them in the background (`&`)."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     look_once()
 
@@ -44,26 +46,26 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Marks a test by what it needs: its own Ray, one process with others, a second try."""
+    """Gives a test the markers of its needs: its own Ray, one worker with others, a second try."""
     fixtures = getattr(item, "fixturenames", ())
     if "running_ray" in fixtures:
         item.add_marker("ray")
-    # What is learned may depend on the clock. The summary says of a second try: "rerun".
+    # What is learned may depend on the clock. The summary shows a second try as "rerun".
     if _has(item, "learning"):
         item.add_marker(pytest.mark.flaky(reruns=1))
     shared = {"host", "running_ray"}.intersection(fixtures)
     if shared:
         item.add_marker(pytest.mark.xdist_group(min(shared)))
     elif not _is_long(item) or _shares_fixtures(item):
-        item.add_marker(pytest.mark.xdist_group(str(item.path)))  # fixtures of its file: once
+        item.add_marker(pytest.mark.xdist_group(str(item.path)))  # makes its file's fixtures once
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Deals long tests among the short ones, faults among those that compute, since they wait.
+    """Spreads long tests among short ones, and faults, which mostly wait, among those that compute.
 
-    Those of one group stay together, or the fixtures of their file would be made again and again.
-    The slow ones come first, so that no worker is left with one at the end. Tests with Ray in this
-    process come last of all, so that none runs before those that must do without.
+    Tests of one group stay together, or the fixtures of their file would be made again and again.
+    Slow tests come first, so that no worker is left with one at the end. Tests with Ray in this
+    process come last, so that none runs before tests that must do without it.
     """
     items.sort(key=lambda item: not _has(item, "slow"))
     kinds: dict[str, list[pytest.Item]] = {"faults": [], "long": [], "short": [], "ray": []}
@@ -96,7 +98,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Says why Ray did not start."""
+    """Adds the reason to a report if Ray did not start."""
     report = yield
     shown = f"{report.longrepr}{report.capstderr}"
     if report.failed and not _has(item, "ray") and any(text in shown for text in _REFUSED):
@@ -106,7 +108,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.fixture(scope="session")
 def rllib(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """For tests that learn in this process: no Ray, one thread, nothing in the user's home."""
+    """Prepares RLlib for tests that learn in this process: no Ray, one thread, no files at home."""
     import torch
     from ray.tune.trainable import trainable
 
@@ -116,13 +118,13 @@ def rllib(tmp_path_factory: pytest.TempPathFactory) -> None:
     keep_objects_here()
     find_callers_without_source()
     torch.set_num_threads(1)
-    # Every Algorithm makes itself a directory there, by default ~/ray_results.
+    # Every Algorithm makes itself a directory there, by default in ~/ray_results.
     trainable.DEFAULT_STORAGE_PATH = str(tmp_path_factory.mktemp("ray_results"))
 
 
 @pytest.fixture(scope="session")
 def running_ray() -> Iterator[None]:
-    """One Ray of two logical CPUs for all tests of this process that ask for it.
+    """Starts one Ray of two logical CPUs for all tests of this process that use it.
 
     Afterwards neither a process nor a folder of it is left.
     """
@@ -143,20 +145,20 @@ def running_ray() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def host() -> Iterator[Host]:
-    """A process in which one launch after another plays."""
+    """Gives a process in which one launch after another plays."""
     host = Host()
     yield host
     host.close()
 
 
 def _group(item: pytest.Item) -> object:
-    """What one worker runs in one go: the tests of a group, or a test that has none."""
+    """Returns the group of tests that one worker runs together: a marked one, or the test alone."""
     marker = item.get_closest_marker("xdist_group")
     return item if marker is None else marker.args[0]
 
 
 def _shares_fixtures(item: pytest.Item) -> bool:
-    """Whether something is made for it that other tests of its file use, too."""
+    """Returns whether a test has a fixture that other tests of its file share."""
     known = getattr(item, "_fixtureinfo", None)
     return known is not None and any(
         found[-1].scope == "module" for found in known.name2fixturedefs.values()

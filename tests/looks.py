@@ -1,7 +1,7 @@
-"""Keeps the results of looks at environments of the checkout, for all tests that play them.
+"""Remembers the results of looks at environments of the checkout, for all tests that play them.
 
-A look starts a process, which takes time. That it does, and that everything that the environment
-has started ends with the process, is tested in `tests/client/test_first_look.py`.
+A look starts a process, which takes time. `tests/client/test_first_look.py` tests that it does, and
+that everything that the environment has started ends with the process.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from muxrl.client.first_look import Subject
 
 ROOTS = (Path(__file__).parents[1], Path(sys.prefix))
 SHOWN_BY = "tests.client.test_first_look"
-"""Tests looks themselves, so that each look there starts a process."""
+"""A module that tests looks themselves, so that each of its looks starts a process."""
 
 
 class Look(apart.ProcessCall[Any]):
-    """A `ProcessCall` that remembers the results of calls, and does not repeat equal calls."""
+    """A `ProcessCall` that remembers results, and does not repeat equal calls."""
 
     _known: ClassVar[dict[bytes, bytes]] = {}
 
@@ -45,18 +45,18 @@ class Look(apart.ProcessCall[Any]):
 
 
 def look_once() -> None:
-    """Makes this process remember what it has looked at."""
+    """Makes this process remember the results of its looks."""
     apart.ProcessCall = Look  # type: ignore[misc]
 
 
 def _is_ours(subject: object, *_: object) -> bool:
-    """Whether an environment cannot change: no test has written its module."""
+    """Returns whether an environment cannot change, since no test has written its module."""
     module = subject.env.partition(":")[0] if isinstance(subject, Subject) else ""
     if module == SHOWN_BY:
         return False
     try:
         found = find_spec(module.partition(".")[0])
-    except ValueError:  # there is no name, or it is a script's
+    except ValueError:  # the name is empty, or that of a script
         return False
     places = [] if found is None else [found.origin, *(found.submodule_search_locations or ())]
     return any(Path(place or "/").is_relative_to(root) for place in places for root in ROOTS)

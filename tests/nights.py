@@ -1,4 +1,4 @@
-"""Which cases of a table CI plays: one for each promise by day, all of them at night."""
+"""Chooses which cases of a table run by day: one for each promise; all of them run at night."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def at_night(cases: Iterable[Any], left_out: Collection[Any]) -> list[Any]:
-    """Marks those cases `night` that are left out by day.
+    """Marks the cases as `night` that are left out by day.
 
     Raises:
         ValueError: one of them is not among the cases.

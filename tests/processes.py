@@ -1,4 +1,4 @@
-"""The processes of this machine, and those that descend from something a test started."""
+"""The processes of this machine, and those that descend from a process that a test started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARK = "MUXRL_TEST_MARK"
-"""An environment variable: whatever a marked process starts inherits it, and is found by it."""
+"""An environment variable: all descendants of a marked process inherit it, and are found by it."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ def processes() -> Iterator[Process]:
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             yield Process(int(entry.name), stat[19], (entry / "environ").read_bytes(), command)
         except OSError:
-            continue  # it has just ended
+            continue  # the process has just ended
 
 
 def marked(value: str) -> list[Process]:

@@ -1,4 +1,4 @@
-"""Waiting is timed by a clock that nobody sets: one that jumps ends no run and loses no episode."""
+"""Waiting is timed by a monotonic clock: a jump of the wall clock ends no run and no episode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WRITTEN_DOWN = {
     "orchestrator/trackers/mlflow.py",
     "orchestrator/trackers/tensorboard.py",
 }
-"""Where the time of day is kept for people, and nothing waits for it."""
+"""Files in which the time of day is recorded for users, but nothing waits for it."""
 
 
 def test_nothing_waits_by_the_time_of_day() -> None:

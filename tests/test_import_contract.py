@@ -1,4 +1,4 @@
-"""Who may import whom: the layers, no circles, and how light a simulation's side is."""
+"""Which modules may import which: the layers, no circles, and how light a simulation's side is."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def modules_of(folder: str) -> list[Path]:
 
 @cache
 def imports(path: Path) -> tuple[tuple[int, str, tuple[str, ...]], ...]:
-    """Returns line, module and imported names of every import, inside functions too."""
+    """Returns line, module and imported names of every import, even inside functions."""
     return tuple(_imports(path))
 
 
@@ -46,7 +46,7 @@ def _imports(path: Path) -> Iterator[tuple[int, str, tuple[str, ...]]]:
 
 
 def importing(paths: Iterable[Path], is_wrong: Callable[[str, Any], object]) -> list[str]:
-    """Returns where these files import what is wrong, by its module and names."""
+    """Returns the imports of these files that are wrong by their module and names."""
     return [
         f"{path.relative_to(ROOT)}:{line} imports {module}"
         for path in paths
@@ -74,7 +74,7 @@ def test_a_layer_knows_only_those_below_it(layer: str) -> None:
 
 
 def test_a_server_names_no_algorithm() -> None:
-    """What an algorithm needs of its server comes with its entry, found by the registry."""
+    """What an algorithm needs of its server comes with its entry, which the registry finds."""
     algorithms = ROOT / "servers" / "algorithms"
     their_own = tuple(
         f"{name_of(path)}."
@@ -94,13 +94,13 @@ def test_a_server_names_no_algorithm() -> None:
     ["client", "servers", "protocol", "orchestrator", "experiments", "tests", "benchmarks"],
 )
 def test_everything_is_imported_from_muxrl(folder: str) -> None:
-    """A bare `client` or `servers` belongs to the user, whatever lies in the current folder."""
+    """A bare `client` or `servers` belongs to the user, wherever it is."""
     bare = {layer.partition("/")[0] for layer in LAYERS}
     assert not importing(modules_of(folder), lambda module, _: module.partition(".")[0] in bare)
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    """Imports inside functions and for type checkers count: a circle is one wherever it stands."""
+    """Imports inside functions and for type checkers count, too."""
     files = {
         name_of(path): path
         for folder in ("protocol", "client", "servers", "orchestrator", "experiments")
@@ -112,7 +112,7 @@ def test_no_files_import_each_other_in_a_circle() -> None:
         for _, module, names in imports(path):
             below = [f"{module}.{n}" for n in names if f"{module}.{n}" in files]
             needs[name].update(below or ([module] if module in files else []))
-        # A package's door gathers what lies in its room; files of the room go past the door.
+        # An `__init__` imports files of its folder; these import each other, not the package.
         needs[name].discard(name)
     try:
         TopologicalSorter(needs).prepare()
@@ -147,7 +147,7 @@ def test_the_protocol_needs_msgspec_numpy_and_websockets_alone() -> None:
 
 
 def assert_never(statements: Sequence[str], never: Sequence[str]) -> None:
-    """Asserts that a process that runs one statement after the other imports none of these."""
+    """Asserts that a process that runs these statements in turn never imports some modules."""
     code = f"""
 import sys
 for statement in {list(statements)!r}:
@@ -173,10 +173,10 @@ def test_a_simulation_s_side_and_the_command_s_help_are_light() -> None:
     assert_never(statements, HEAVY)
 
 
-def test_what_trains_nothing_imports_neither_ray_nor_torch() -> None:
+def test_modules_that_train_nothing_import_neither_ray_nor_torch() -> None:
     modules = [
         "config",
-        "manage.listing",  # muxrl runs
+        "manage.listing",  # imported by muxrl runs
         "manage.stopping",
         "manage.logs",
         "watch.serving",
@@ -186,10 +186,10 @@ def test_what_trains_nothing_imports_neither_ray_nor_torch() -> None:
         "trackers.session",
         "launch.whole_run",
         "supervise.server_process",
-        "supervise.simulation_process",  # what a simulation's process imports
+        "supervise.simulation_process",  # imported by a simulation's process
         "supervise.evaluation_process",
         "supervise.gateway_process",
-        "supervise.fork_server",  # before the first server starts
+        "supervise.fork_server",  # imported before the first server starts
     ]
     never = ("ray", "torch", "gymnasium", "pandas", "tensorboardX", "mlflow", "wandb",
              "matplotlib.pyplot")  # fmt: skip
@@ -197,7 +197,7 @@ def test_what_trains_nothing_imports_neither_ray_nor_torch() -> None:
 
 
 def test_a_simulation_s_process_imports_the_client_alone() -> None:
-    """Beside what its environment imports, here PettingZoo."""
+    """Only the environment may import more, here PettingZoo."""
     evaluation = """
 from muxrl.orchestrator.config.schema import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
@@ -210,7 +210,7 @@ import muxrl.client.env_loop, muxrl.client.stand_in
 
 
 def test_an_experiment_is_resolved_without_torch() -> None:
-    """That of muxrl's own algorithms, of agents and of teams, which takes seconds to import."""
+    """Resolving muxrl's own algorithms must not import torch, which takes seconds."""
     teams = ['servers.all.agents=["*"]', 'servers.all.groups={all: ["*"]}', "stop.env_steps=10"]
     statements = [
         f"prepare(load_config('spread', [*{teams!r}, 'servers.all.algorithm={name}']))"
@@ -230,8 +230,8 @@ for case in {cases!r}:
 """
 
 
-def test_what_learns_does_not_import_torchs_compiler() -> None:
-    """A second, and 75 MiB, in every server."""
+def test_learners_do_not_import_torchs_compiler() -> None:
+    """It would take a second and 75 MiB in every server."""
     learning = LEARNS.format(cases=["PPO", "DQN", "QMIX", "MASAC"])
     assert_never([learning], ("torch._dynamo", "ray", "sympy"))
 
@@ -239,17 +239,17 @@ def test_what_learns_does_not_import_torchs_compiler() -> None:
 CORE = ("agents", "checkpoints", "episodes", "network", "trainers", "training")
 LIBRARIES = ("ray", "torch", "gymnasium", "tree", "scipy", "pandas")
 DOORS = {
-    "trainers/interface.py": {"gymnasium"},  # the spaces that people's trainers are made for
+    "trainers/interface.py": {"gymnasium"},  # the spaces that users' trainers are made for
     "trainers/algorithm.py": {"gymnasium"},
     "trainers/entry.py": {"gymnasium"},
     "trainers/check_trainer.py": {"gymnasium"},
-    "trainers/stable_baselines3.py": {"gymnasium", "torch"},  # a library's own
+    "trainers/stable_baselines3.py": {"gymnasium", "torch"},  # the adapter of a library
 }
-"""Files of a server's core that know a library, in functions and for type checkers, too."""
+"""Files of a server's core that may know a library, even in functions and for type checkers."""
 
 
 def core_modules() -> list[Path]:
-    """The files of a server's core; RLlib's adapter is a library's own, as `stable_baselines3`."""
+    """Returns the files of a server's core, without RLlib's adapter, which is a library's own."""
     files = [path for room in CORE for path in modules_of(f"servers/{room}")]
     return [path for path in files if path.parent.name != "rllib"]
 
@@ -265,7 +265,7 @@ def test_a_server_s_core_knows_no_library() -> None:
 
 
 def test_a_server_s_core_runs_without_any_library() -> None:
-    """Random policies, too; `stable_baselines3` and its like are there for those who have it."""
+    """Random policies run, too; `stable_baselines3` and its like are left out."""
     core = [name_of(path) for path in core_modules()]
     assert len(core) > 50
     code = f"""
@@ -300,11 +300,11 @@ NEWER = {
     "asyncio": {"TaskGroup", "Runner", "timeout"},
     "tomllib": {""},
 }  # fmt: skip
-"""By module, names that Python 3.10 does not have; "" for the module itself."""
+"""By module: names that Python 3.10 lacks; "" for the module itself."""
 
 
-def test_what_needs_no_servers_imports_nothing_of_python_3_11() -> None:
-    """Syntax is ruff's matter (`per-file-target-version`); the rest a test of the wheel's."""
+def test_modules_for_machines_without_servers_import_nothing_of_python_3_11() -> None:
+    """ruff checks the syntax (`per-file-target-version`), a test of the wheel the rest."""
     light = [
         *(p for room in ("client", "protocol", "src/muxrl") for p in (ROOT / room).glob("**/*.py")),
         *(ROOT / "orchestrator/compliance").glob("**/*.py"),

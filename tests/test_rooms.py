@@ -1,4 +1,4 @@
-"""`tests/` mirrors the rooms: what tests a folder lies in a folder of the same name."""
+"""Each folder of `tests/` has the name of the folder that it tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every command of a benchmark or a study runs with the smallest budget, and says what it does."""
+"""Every command of a benchmark or a study runs with its smallest budget."""
 
 from __future__ import annotations
 
@@ -31,15 +31,18 @@ SMALLEST: dict[str, list[str] | str] = {
         *("run", "qmix", "muxrl", "default", "0", "--env-steps", "1000", "--out", "{out}")
     ],
     "muxrl.experiments.studies.progress.cases": "it compares checkpoints of long runs",
-    "muxrl.experiments.studies.compared_outcomes": ["--help"],  # it trains nothing: test_studies.py
+    # Trains nothing; see test_studies.py.
+    "muxrl.experiments.studies.compared_outcomes": ["--help"],
 }
-"""Arguments, by module, or why there is no small budget; those of a table of cases are
-`SMALLEST_OF_CASES` and its first case."""
+"""By module: arguments of the smallest budget, or the reason why there is none.
+
+Modules with a table of cases get `SMALLEST_OF_CASES` and their first case.
+"""
 SMALLEST_OF_CASES = ["--seeds", "0", "--env-steps", "1000", "--out", "{out}"]
 
 
 def commands() -> list[str]:
-    """Returns the modules that are run; programs that another one starts are not among them."""
+    """Returns the modules that users run, without programs that other ones start."""
     found = []
     for folder, package in (("benchmarks", "benchmarks"), ("experiments/studies", "")):
         for path in sorted((ROOT / folder).rglob("*.py")):

@@ -1,4 +1,4 @@
-"""PettingZoo's board and card games as tests play them.
+"""Makes PettingZoo's board and card games as the tests play them.
 
 Processes of the tests import this module, so it does not import torch.
 """
@@ -14,13 +14,13 @@ from pettingzoo import AECEnv
 from pettingzoo.utils import BaseWrapper
 
 CIRCLES = {"go_v5"}
-"""Games in which two players may repeat a few positions for ever, since there is no superko rule.
-Their evaluations sample actions, and truncate episodes."""
+"""Games without a superko rule: two players may repeat a few positions for ever. Evaluations of
+these games sample actions, and truncate episodes."""
 MAX_MOVES = 300
 
 
 class Flat(BaseWrapper):
-    """The game with observations flattened to a row of numbers."""
+    """The game with each observation flattened to one row of numbers."""
 
     def observation_space(self, agent: str) -> spaces.Space:
         parts = self.env.observation_space(agent)

@@ -1,4 +1,4 @@
-"""Real policy servers in this process."""
+"""Starts real policy servers in the process of the tests."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ LIMITED: dict[str, Any] = {
     "token": TOKEN,
     "limits": LimitsConfig(max_episodes=8, max_message_bytes=MAX_BYTES),
 }
-"""Asks for a token, and takes short messages."""
+"""Fields of the plan of a server that requires a token and takes only short messages."""
 
 
 @pytest.fixture(scope="session")
 def one_thread() -> None:
-    """For servers that learn in this process."""
+    """Lets torch use one thread, for the servers that learn in this process."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
 def make_server(one_thread: None) -> Iterator[MakeServer]:
-    """Starts servers, and stops them when the module is through."""
+    """Gives a function that starts servers; they are stopped after the module's last test."""
     with contextlib.ExitStack() as stack:
         yield lambda plan: stack.enter_context(running(plan))
 
@@ -51,7 +51,7 @@ def ppo(make_server: MakeServer) -> PolicyServer:
 
 @pytest.fixture(scope="session")
 def checkpoint(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a PPO server that has not learned anything yet."""
+    """Gives the checkpoint of a PPO server that has not learned anything yet."""
     server = PolicyServer(ppo_plan())
     path = server.policies.save(tmp_path_factory.mktemp("checkpoint"))
     assert path is not None
@@ -63,7 +63,7 @@ def checkpoint(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def server(
     request: pytest.FixtureRequest, make_server: MakeServer, checkpoint: Path
 ) -> PolicyServer:
-    """One of each kind: a learning one like `ppo`, and those that do not learn."""
+    """Gives one server of each kind: one that learns, like `ppo`, and those that do not learn."""
     settings: dict[str, Any] = {
         "PPO": PPO_SETTINGS,
         "RANDOM": {},

@@ -1,8 +1,8 @@
-"""Requests and frames that are nearly right: every route and both transports, drawn from a seed.
+"""Sends requests and frames that are nearly right, to every route and over both transports.
 
-A client converses with the server, and before each of its frames go some that are like it.
-Mutations of the structure put something else in the place of one value, key or item; those of
-arrays change their dtype, shape, bytes or numbers; those of bytes cut, flip, double or insert some.
+A client converses with the server, and each of its frames is preceded by some mutated ones.
+Mutations of the structure replace one value, key or item; those of arrays change the dtype, shape,
+bytes or numbers; those of bytes cut, flip, double or insert some. All are drawn from one seed.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ _VALUES: list[Any] = [
 ]
 _NUMBERS = [np.nan, np.inf, -np.inf, 1e300, -1e38, 1e14, -1, 2**62, -(2**63), 3, 100]
 _SILENCE_S = 20.0
-"""Without an answer: there will be none."""
+"""A request that has not been answered for so long counts as unanswered."""
 
 
 @dataclass
 class Outcome:
-    """What came back."""
+    """How a server answered the requests and frames of a fuzz."""
 
     by_status: Counter[str] = field(default_factory=Counter)
     num_rows: int = 0
-    """Frames with steps in rows that were answered with actions alone."""
+    """How many frames with steps in rows were answered with actions alone."""
 
     @property
     def faults(self) -> dict[str, int]:
-        """What no client may bring about."""
+        """The answers that no client may bring about, and how often each was given."""
         return {
             status: num
             for status, num in self.by_status.items()
@@ -85,14 +85,14 @@ class Outcome:
 
 
 class Fuzz:
-    """A conversation with a server or gateway, before each frame of which go mutated ones.
+    """Converses with a server or gateway, and sends mutated frames before each right one.
 
     Args:
         address: of the server.
-        plan: it, or what it might begin.
-        seed: of all that is drawn.
-        token: None: the plan's.
-        folder: where the server may write, if most of the requests are to be a run's.
+        plan: the server's plan, or one that it might begin.
+        seed: of everything that is drawn.
+        token: to send; None: the plan's.
+        folder: where the server may write, if most of the requests are to be those of a run.
     """
 
     def __init__(
@@ -102,7 +102,8 @@ class Fuzz:
         self._address, self._plan, self._run_folder, self._seed = address, plan, folder, seed
         self._rng = random.Random(seed)
         self._talk = Talk(plan, seed, sys.maxsize, logs_actions=True)
-        self._talk.began = 10**6 * seed  # no id is used again
+        # Every seed starts at another number, so that no episode id is used twice.
+        self._talk.began = 10**6 * seed
         self._outcome = Outcome()
         self._num_left = 0
         self._halves: deque[socket.socket] = deque()
@@ -132,7 +133,7 @@ class Fuzz:
         return self._outcome
 
     def _hear(self, items: Sequence[AnyItem], replies: Sequence[AnyReply]) -> list[str]:
-        """Returns the episodes of which an item was refused: mutated frames have spoilt them."""
+        """Returns the open episodes with a refused item: mutated frames have spoilt them."""
         over = []
         for item, reply in zip(items, replies, strict=False):
             each = getattr(reply, "replies", None) or [reply]
@@ -148,7 +149,7 @@ class Fuzz:
     # --- what is sent -------------------------------------------------------------------
 
     def _meddle(self, items: Sequence[AnyItem]) -> None:
-        """Sends one request or frame that is like one of these items."""
+        """Sends one request or frame that is a mutation of one of these items."""
         self._num_left -= 1
         draw, message = self._rng.random(), self._like(items)
         if draw < 0.02:
@@ -159,11 +160,11 @@ class Fuzz:
             status = self._frame(message)
         self._outcome.by_status[status] += 1
         if self._num_left % 97 == 0:
-            self._hang_up()  # in the middle of whatever is open
+            self._hang_up()  # closes the WebSocket, whatever is open on it
 
     def _like(self, items: Sequence[AnyItem]) -> Batch:
-        """Returns these items, or an episode of its own of one of them, which its client may have
-        played by itself."""
+        """Returns these items, or a whole episode with one of them, as played with local
+        inference."""
         rng, steps = self._rng, [item for item in items if isinstance(item, Step)]
         if not steps or rng.random() < 0.5:
             some = rng.choice([list(items), list(items[:1])])
@@ -186,7 +187,7 @@ class Fuzz:
         rng, token = self._rng, self._token
         method, path = rng.choice(_ROUTES)
         if path.endswith("shutdown"):
-            token = "wrong"  # nobody is to stop the server that the others ask
+            token = "wrong"  # otherwise it would stop the server that all other requests need
         path = path.format(rng.choice(["own-0", "x" * 300, "%00", "a%2Fb", "%FF", ""]))
         message = _mutated(rng, json.loads(encode_json(batch)))
         if self._run_folder and rng.random() < 0.8:
@@ -210,13 +211,13 @@ class Fuzz:
             return "http closed"
         if answer.status >= 400 and method != "HEAD":
             assert json.loads(said)["type"] == "refused", said
-        # Its path is too long, say, or it learns for longer than it was to be waited for.
+        # A save fails if its path is too long, say; a finish if learning outlasts its timeout.
         is_unsaved = path.endswith(("save", "finish")) and answer.status == 503
         has_not_begun = answer.status == 503 and b"waits for a run to begin" in said
         return "not now" if is_unsaved or has_not_begun else str(answer.status)
 
     def _frame(self, batch: Batch) -> str:
-        """Sends one message over the WebSocket."""
+        """Sends one message over the WebSocket; returns how the server answered."""
         rng = self._rng
         if rng.random() < 0.7:
             message = _mutated(rng, msgspec.msgpack.decode(encode(batch)), self._other_array)
@@ -246,7 +247,7 @@ class Fuzz:
         return f"frame {max((one.get('code', 200) for one in replies), default=200)}"
 
     def _half(self) -> str:
-        """Begins a request or a frame, and leaves it there for a while."""
+        """Begins a request or a frame, and leaves it unfinished for a while."""
         rng = self._rng
         head = f" HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self._token}\r\n"
         post, key = f"POST /v1/step{head}".encode(), base64.b64encode(rng.randbytes(16)).decode()
@@ -262,7 +263,7 @@ class Fuzz:
         return "half"
 
     def _asked(self, name: str) -> dict[str, Any]:
-        """Returns what a run asks."""
+        """Returns the body of a run's request of this name."""
         plan = {**msgspec.to_builtins(self._plan), "server_id": "run"}
         asked: dict[str, dict[str, Any]] = {
             "begin": {"plan": plan},
@@ -275,12 +276,12 @@ class Fuzz:
         return asked[name]
 
     def _other_array(self, packed: msgspec.msgpack.Ext) -> Any:
-        """Returns another array, or what is none, in the place of one."""
+        """Returns another array, or something that is no array, to replace an array."""
         rng, (name, _, rest) = self._rng, bytes(packed.data).partition(b"\0")
         dims = np.frombuffer(rest, "<u4", rest[0], 1).tolist()
         try:
             array = np.frombuffer(rest, name.decode(), offset=1 + 4 * len(dims)).reshape(dims)
-        except (TypeError, ValueError):  # it is another one already
+        except (TypeError, ValueError):  # it was mutated already, and is no array any more
             return None
         wild = array.astype(float) if array.dtype.kind == "f" else array.copy()
         if wild.size:
@@ -328,7 +329,7 @@ def _mutated(rng: random.Random, message: Any, other_array: Any = None) -> Any:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yields every container and key of a message."""
+    """Yields each container in a message with each of its keys."""
     children = value.items() if isinstance(value, dict) else enumerate(value)
     for key, child in list(children):
         yield value, key
@@ -337,7 +338,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _fitting(value: Any) -> Any:
-    """Returns a message without integers that msgpack does not have."""
+    """Returns a message whose integers all fit into msgpack."""
     if isinstance(value, dict):
         return {key: _fitting(child) for key, child in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A gateway for tests, which can say that the run is over."""
+"""Starts a gateway for tests, which can end its run after some episodes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from muxrl.servers.server import PolicyServer
 def gateway_to(
     *servers: PolicyServer, num_episodes: int | None = None, token: str = ""
 ) -> Iterator[ServedGateway]:
-    """Yields a gateway to these servers; ends it.
+    """Yields a gateway to these servers; stops it afterwards.
 
     Args:
-        num_episodes: after so many the run is over; None: it never is.
-        token: the servers' own.
+        num_episodes: the run is over after so many; None: it never is.
+        token: of the servers.
     """
     addresses = [server.address for server in servers]
     served = ServedGateway(lambda: MultiplexingClient(addresses, token=token))

@@ -1,4 +1,4 @@
-"""A link to a server that can be cut, hung, or made to swallow what it carries: a TCP proxy."""
+"""A TCP proxy in front of a server that can be cut, hang, or swallow what it carries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Literal
 _CHUNK = 1 << 16
 _TICK_S = 0.02
 _HALF = 20
-"""Bytes of an answer, which end in its HTTP head."""
+"""So many bytes of an answer are passed on before it is cut; they end within its HTTP head."""
 
 
 @dataclass
@@ -26,7 +26,7 @@ class _End:
     is_clients: bool
     peer: _End | None = None
     carries_frames: bool = False
-    """Whether it is for steps, and not for a status."""
+    """Whether the connection carries steps, and not a request for the status."""
     is_shaken: bool = False
     """Whether the server's answer to the WebSocket's handshake has passed."""
 
@@ -37,8 +37,9 @@ class Link:
     Args:
         target: the server's "host:port"; may be changed.
 
-    `address` is where clients connect. `state`: "up"; "down" refuses connections, as a machine does
-    whose server is gone; "hung" takes them, and is silent. `bytes_per_s` is what it carries.
+    Clients connect to `address`. In the `state` "up" the link passes all bytes on. In "down" it
+    refuses connections, as a machine does whose server has ended. In "hung" it takes connections,
+    but is silent. It carries `bytes_per_s`.
     """
 
     def __init__(self, target: str) -> None:
@@ -63,7 +64,7 @@ class Link:
             if state == "down" and self._state != "down":
                 self._listener.close()
                 self._cut()
-                # Bound, it refuses connections, and no test beside this one gets the port.
+                # Bound but not listening, it refuses connections and keeps the port from others.
                 self._listener = socket.socket()
                 self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 self._listener.bind(("127.0.0.1", self._port))
@@ -80,9 +81,9 @@ class Link:
             self._cut()
 
     def swallow(self, what: Literal["frame", "answer", "half"]) -> None:
-        """Lets the next frame, or answer to one, disappear; the connection stays.
+        """Lets the next frame, or the next answer to a frame, disappear; the connection stays open.
 
-        Or "half" of an answer, with which the connection ends.
+        "half" passes on the first bytes of the next answer and then closes the connection.
         """
         with self._lock:
             self._should_swallow.add(what)

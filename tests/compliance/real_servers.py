@@ -1,6 +1,7 @@
-"""What the compliance tests share: small real servers, and transports that reach them.
+"""Small real servers, and transports that reach them, for all compliance tests.
 
-Not in ``conftest.py``: there are several of that name, and an import finds any of them.
+They are not in ``conftest.py``: there are several files of that name, and an import may find any of
+them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MAX_BYTES = 20_000
 SEES: dict[str, Space] = {"a": Box((2,)), "b": Box((2,)), "c": Box((2, 2), "uint8", 0, 9)}
 TWO = {agent: SEES[agent] for agent in "ab"}
 SEEN = {"a": np.array([0.1, 0.2], np.float32), "b": np.array([0.3, 0.4], np.float32)}
-"""An observation of each of the two."""
+"""An observation of each of the two agents of `TWO`."""
 
 MakeServer = Callable[..., PolicyServer]
 
@@ -32,10 +33,14 @@ MakeServer = Callable[..., PolicyServer]
 def make_plan(
     algorithm: str, agents: Mapping[str, Space | tuple[Space, Space]], **fields: Any
 ) -> ServerPlan:
-    """Returns a plan: by agent what it observes, which of three actions it takes then.
+    """Returns the plan of a server.
 
-    Every kind of observation has its own policy. Or what an agent observes and does, which has one
-    of its own.
+    Args:
+        algorithm: of the server.
+        agents: by agent: its observation space; it then has three actions, and agents whose
+            observations have equally many dimensions share a policy. Or its observation and action
+            spaces; it then has a policy of its own.
+        fields: further fields of the plan.
     """
     group_of = {a: group for group, members in fields.get("groups", {}).items() for a in members}
     plans = {}
@@ -69,7 +74,7 @@ def ppo_plan(**fields: Any) -> ServerPlan:
 
 @contextlib.contextmanager
 def running(plan: ServerPlan, **how: Any) -> Iterator[PolicyServer]:
-    """Yields a server that has started; stops it."""
+    """Yields a server that has started; stops it afterwards."""
     server = PolicyServer(plan, **how)
     server.start()
     try:
@@ -88,13 +93,13 @@ def wait_until(condition: Callable[[], bool], patience_s: float = 60.0) -> None:
 def make_counter(
     agent_id: str, observation_space: Any, action_space: Any, seed: int
 ) -> Callable[[Any], int]:
-    """A scripted policy that counts the steps of its episode, modulo its actions."""
+    """Returns a scripted policy that counts its episode's steps, modulo the number of actions."""
     steps = itertools.count()
     return lambda observation: next(steps) % int(action_space.n)
 
 
 class Peer:
-    """Speaks to a server in items."""
+    """Sends items to a server and returns its replies."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport

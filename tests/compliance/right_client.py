@@ -1,4 +1,4 @@
-"""A client that plays as it should while others do not, and servers whose answers it knows."""
+"""A client that plays correctly while others do not, and servers whose answers it can predict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muxrl.servers.trainers.interface import Rows
 
 
 class Echo:
-    """A trainer whose every action is known: of what it observes, or the first that is allowed."""
+    """A trainer with predictable actions: a function of the observation, or the first allowed."""
 
     learns_from = "newest"
     batch_env_steps = 40
@@ -39,19 +39,20 @@ class Echo:
 
 
 def echoed(observation: Any) -> int:
-    """Returns what `Echo` does."""
+    """Returns the action that `Echo` chooses for an observation."""
     if isinstance(observation, dict):
         return int(observation["action_mask"].argmax())
     return int(8 * observation.astype(float).sum()) % 3
 
 
 class RightClient:
-    """Plays as it should while others do not, one episode at a time or six, and says what is wrong.
+    """Plays correctly beside faulty clients, in one episode or six at a time, and notes what is
+    wrong.
 
     Args:
         address: of the server.
-        plan: it.
-        is_echo: whether the server's actions are those of `Echo`.
+        plan: of the server.
+        is_echo: whether the server's trainer is `Echo`, so that its actions are compared.
     """
 
     def __init__(self, address: str, plan: ServerPlan, *, is_echo: bool) -> None:
@@ -96,7 +97,7 @@ class RightClient:
             client.end_episode(one)
 
     def _seen(self, rng: np.random.Generator) -> dict[str, Any]:
-        """Returns what the agents observe: eighths, which add up exactly."""
+        """Returns what the agents observe, in eighths, which floats add up exactly."""
         seen = {a: sample(p.observation_space, rng) for a, p in self._plan.agents.items()}
         for value in seen.values():
             if isinstance(value, dict):
@@ -107,9 +108,10 @@ class RightClient:
 
 
 def learned_return(address: str, token: str, num_episodes: int = 80) -> float:
-    """Has a server learn that action 1 pays 1; returns the mean of the last ten episodes, in 0..40.
+    """Trains a server in which action 1 pays 1; returns the mean return of the last ten episodes.
 
-    It is 13 for actions at random, the episodes having 20 steps and two agents.
+    It is between 0 and 40, and about 13 for random actions: an episode has 20 steps and two agents,
+    and one of three actions pays.
     """
     returns = []
     with MultiplexingClient([address], token=token) as client:

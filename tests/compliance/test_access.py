@@ -1,4 +1,4 @@
-"""Who may ask a server, and what a peer that means harm or knows no better can hold on to."""
+"""Who may use a server, and how little a hostile or mistaken peer can take from it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 @pytest.fixture(scope="module")
 def open_server(make_server: MakeServer) -> PolicyServer:
-    """A server without a token."""
+    """Gives a server that requires no token."""
     limits = LimitsConfig(max_connections=8)
     return make_server(make_plan("RANDOM", {"a": SEES["a"]}, limits=limits))
 
@@ -56,7 +56,7 @@ HALF_A_BODY = request_bytes("POST /v1/step HTTP/1.1\nHost: localhost\nContent-Le
 
 
 def answer_of(connection: socket.socket) -> tuple[int, dict[str, Any]]:
-    """Reads one answer."""
+    """Reads one answer from a connection; returns its status and its body."""
     response = http.client.HTTPResponse(connection)
     response.begin()
     return response.status, json.loads(response.read())
@@ -68,7 +68,9 @@ def answer_of(connection: socket.socket) -> tuple[int, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("headers", "code"), [("Origin: http://evil.example", 403), ("Authorization: Bearer no", 401)]
 )
-def test_who_may_not_ask_keeps_no_connection(ppo: PolicyServer, headers: str, code: int) -> None:
+def test_a_client_that_is_not_allowed_in_keeps_no_connection(
+    ppo: PolicyServer, headers: str, code: int
+) -> None:
     with dial(ppo) as connection:
         connection.sendall(request_bytes(f"GET /v1/spec HTTP/1.1\nHost: 127.0.0.1\n{headers}"))
         assert answer_of(connection)[0] == code
@@ -84,7 +86,7 @@ def test_who_may_not_ask_keeps_no_connection(ppo: PolicyServer, headers: str, co
         *((h, False) for h in ("localhost.evil.example", "[::2]:80", "0.0.0.0", "notlocalhost")),
     ],
 )
-def test_loopback_names(host: str, is_ours: bool) -> None:
+def test_only_names_of_this_machine_are_loopback_names(host: str, is_ours: bool) -> None:
     assert is_loopback(host) is is_ours
 
 
@@ -107,7 +109,9 @@ def test_loopback_names(host: str, is_ours: bool) -> None:
         ("", 401),
     ],
 )
-def test_the_token_s_scheme(ppo: PolicyServer, authorization: str, code: int) -> None:
+def test_a_token_is_taken_as_a_bearer_token_alone(
+    ppo: PolicyServer, authorization: str, code: int
+) -> None:
     headers = {"Authorization": authorization}
     in_bytes = {"Authorization": authorization.encode("latin-1")}
     answer = requests.get(f"http://{ppo.address}/v1/spec", headers=in_bytes)
@@ -123,7 +127,7 @@ def test_the_token_s_scheme(ppo: PolicyServer, authorization: str, code: int) ->
     assert refusal.value.response.status_code == code
 
 
-# --- what is no message of ours --------------------------------------------------------------
+# --- requests that are not of this protocol --------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -138,7 +142,7 @@ def test_ids_that_cannot_be_kept_or_logged_are_refused(url: str, episode_id: str
     assert "\n" not in answer.json()["message"]
 
 
-def test_who_asks_for_a_shutdown_is_obeyed_or_told_what_ends_it() -> None:
+def test_a_shutdown_request_is_obeyed_or_answered_with_what_ends_the_server() -> None:
     asked: list[bool] = []
     plan = make_plan("RANDOM", {"a": SEES["a"]}, token=TOKEN)
     for on_shutdown, code in ((None, 403), (lambda: asked.append(True), 200)):
@@ -170,13 +174,14 @@ def test_a_client_that_offers_http_2_is_served_body_and_all(raw: socket.socket) 
     assert answer_of(raw)[0] == 200
 
 
-# --- what a peer can hold on to ----------------------------------------------------------------
+# --- how little a peer can take --------------------------------------------------------------
 
 
-def test_a_large_head_is_refused_before_it_is_read(raw: socket.socket) -> None:
+def test_a_large_request_head_is_refused_before_all_of_it_is_read(raw: socket.socket) -> None:
     raw.sendall(b"GET /v1/spec HTTP/1.1\r\nHost: localhost\r\nX-Large: ")
     sent = 0
-    with contextlib.suppress(OSError):  # reset or broken pipe, as it comes
+    # The server closes the connection, which ends in a reset or in a broken pipe.
+    with contextlib.suppress(OSError):
         while sent < 200_000_000:
             sent += raw.send(b"x" * 10_000)
     assert sent < 20_000_000
@@ -195,7 +200,7 @@ def test_a_large_head_is_refused_before_it_is_read(raw: socket.socket) -> None:
     ],
     ids=["nothing", "half a head", "half a body", "half a frame"],
 )
-def test_half_a_request_is_given_up(
+def test_a_connection_with_half_a_request_is_closed_after_a_while(
     open_server: PolicyServer,
     sent: bytes,
     monkeypatch: pytest.MonkeyPatch,
@@ -221,7 +226,7 @@ def test_a_websocket_outlives_the_deadline_of_its_request(
         assert connection.ping().wait(5.0)
 
 
-def test_a_connection_that_goes_in_the_middle_of_a_body_leaves_no_traceback(
+def test_a_connection_that_breaks_in_the_middle_of_a_body_leaves_no_traceback(
     open_server: PolicyServer, caplog: pytest.LogCaptureFixture, url: str
 ) -> None:
     for _ in range(5):
@@ -232,9 +237,7 @@ def test_a_connection_that_goes_in_the_middle_of_a_body_leaves_no_traceback(
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
 
 
-def test_there_are_so_many_connections_and_then_a_refusal(
-    open_server: PolicyServer, url: str
-) -> None:
+def test_connections_beyond_the_limit_are_refused(open_server: PolicyServer, url: str) -> None:
     with contextlib.ExitStack() as held:
         for _ in range(8):
             held.enter_context(dial(open_server))

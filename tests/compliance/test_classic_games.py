@@ -1,4 +1,4 @@
-"""PettingZoo's board and card games, played to their ends by whoever follows their masks."""
+"""Every algorithm that follows action masks plays PettingZoo's classic games to their end."""
 
 from __future__ import annotations
 
@@ -25,27 +25,29 @@ GAMES: dict[str, dict[str, Any]] = {
     "texas_holdem_no_limit_v6": {},
     "chess_v6": {},
 }
-"""With masks, and their arguments."""
+"""By game: the arguments with which it is made. All games have action masks."""
 NUM_STEPS = 220
-"""In whole games: what QMIX is fed at a time has 200."""
+"""Each algorithm plays whole games of at least this many steps: QMIX's batches need 200."""
 READS_FLAT = ("MAPPO", "HAPPO")
-"""Those that refuse boards."""
+"""Algorithms whose networks refuse boards: they play the games with flat observations."""
 
-FOLLOWS_MASKS = [e.name for e in own_algorithms() if e.name != "MASAC"]  # a Box has no masks
+FOLLOWS_MASKS = [e.name for e in own_algorithms() if e.name != "MASAC"]  # a Box has no action masks
 SHORT = [game for game in GAMES if game != "chess_v6"]
 KINDRED = ("APPO", "HAPPO", "VDN", "IQL", "QPLEX")
-"""Those that IMPALA, MAPPO and QMIX stand for by day."""
+"""Algorithms that play at night only; by day their relatives IMPALA, MAPPO and QMIX play."""
 BY_DAY = [(algorithm, SHORT[n % 6]) for n, algorithm in enumerate(FOLLOWS_MASKS)]
-"""Each algorithm plays one of the games."""
+"""By day each algorithm plays one of the short games."""
 AT_NIGHT = [
     *((algorithm, SHORT[(n + n // 6 + 1) % 6]) for n, algorithm in enumerate(FOLLOWS_MASKS)),
     *((algorithm, "chess_v6") for algorithm in ("PPO", "DQN", "MAPPO", "QMIX")),
 ]
-"""Each plays another one; chess, the longest, is played by one of each kind."""
+"""At night each algorithm plays another short game, and one of each kind plays chess, the
+longest."""
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*Box (low|high)'s precision lowered:UserWarning")  # of hold'em
+# Of Texas hold'em.
+@pytest.mark.filterwarnings("ignore:.*Box (low|high)'s precision lowered:UserWarning")
 @pytest.mark.parametrize(
     ("algorithm", "game"),
     at_night([*BY_DAY, *AT_NIGHT], [*AT_NIGHT, *(case for case in BY_DAY if case[0] in KINDRED)]),
@@ -55,7 +57,7 @@ def test_a_game_with_masks_is_played_to_its_end(
 ) -> None:
     _, settings, model = CASES[algorithm]
     if "batch_size_episodes" in settings:
-        # One game of chess may be all.
+        # A single game of chess may be all that is played.
         settings = {**settings, "batch_size_episodes": 1, "num_episodes_before_learning": 1}
     config = ExperimentConfig(
         "classic",
@@ -77,5 +79,5 @@ def test_a_game_with_masks_is_played_to_its_end(
         server.finish_training()
         assert server.status().weights_seq_no > 0
     for episode in [*played, *evaluated]:
-        # A forbidden move would end the game at once: -1 for who made it, 0 for the other.
+        # A forbidden move would end the game at once, with -1 for its player and 0 for the other.
         assert sum(episode.returns.values()) == pytest.approx(0.0)

@@ -1,4 +1,4 @@
-"""One value, one judgement: whichever way it comes to a server, it is taken or refused alike."""
+"""A server judges a value alike by whichever way it comes: all take it, or all refuse it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ TAKEN: Verdict = "taken"
 
 @pytest.fixture(scope="module")
 def address(make_server: MakeServer) -> Iterator[str]:
-    """Of a gateway to a server that gives its networks away, whose own address is `.behind`."""
+    """Gives the address of a gateway to a server that clients can copy networks from.
+
+    `BEHIND` maps it to the server's own address.
+    """
     agents = {agent: (space, Discrete(3)) for agent, space in SPACES.items()}
     server = make_server(make_plan("PPO", agents, settings=PPO_SETTINGS, model=SMALL_MODEL))
     with gateway_to(server) as gateway:
@@ -115,7 +118,7 @@ def raw_websocket(address: str, **what: Any) -> Verdict:
 
 
 class Env(TwoAgents):
-    """One agent, which sees the value twice."""
+    """An environment of one agent, whose two observations are both the given value."""
 
     def __init__(self, agent: str, seen: Any, reward: Any) -> None:
         self.possible_agents = self.agents = [agent]
@@ -148,7 +151,7 @@ def by_adapter(
 DOORS: dict[str, Callable[..., Verdict]] = {
     "websocket": by_client(PolicyClient),
     "http": by_client(lambda address: PolicyClient(address, transport="http")),
-    # With local inference, of the server behind.
+    # Local inference needs the server behind the gateway.
     "local": by_client(lambda address: PolicyClient(BEHIND[address], inference_mode="local")),
     "standalone": by_client(muxrl_client.PolicyClient, muxrl_client.RefusedByServer),
     "raw http": raw_http,
@@ -176,7 +179,9 @@ DOORS: dict[str, Callable[..., Verdict]] = {
         (0, {"x": 0.5, 1: 1.0}),
     ],
 )
-def test_what_loses_no_meaning_is_taken(address: str, door: str, agent: Any, seen: Any) -> None:
+def test_values_that_lose_no_meaning_by_conversion_are_taken(
+    address: str, door: str, agent: Any, seen: Any
+) -> None:
     assert DOORS[door](address, agent=agent, seen=seen) == TAKEN
 
 
@@ -197,7 +202,7 @@ def test_what_loses_no_meaning_is_taken(address: str, door: str, agent: Any, see
         ("0", {"x": [0.0]}),
     ],
 )
-def test_what_does_is_refused_by_the_agents_name(
+def test_values_that_fit_no_space_are_refused_and_their_agent_is_named(
     address: str, door: str, agent: str, seen: Any
 ) -> None:
     assert DOORS[door](address, agent=agent, seen=seen) == ("refused", 422, agent)
@@ -205,7 +210,9 @@ def test_what_does_is_refused_by_the_agents_name(
 
 @pytest.mark.parametrize("door", [door for door in DOORS if "raw" not in door])
 @pytest.mark.parametrize("seen", [object(), b"ab", torch.ones(2, requires_grad=True).bfloat16()])
-def test_so_is_what_cannot_even_travel(address: str, door: str, seen: Any) -> None:
+def test_values_that_cannot_be_encoded_are_refused_and_their_agent_is_named(
+    address: str, door: str, seen: Any
+) -> None:
     if door == "standalone" and torch.is_tensor(seen):
         pytest.skip("without NumPy it asks the tensor itself for a list")
     assert DOORS[door](address, agent="box", seen=seen) == ("refused", 422, "box")
@@ -223,14 +230,16 @@ def test_so_is_what_cannot_even_travel(address: str, door: str, seen: Any) -> No
         (math.nan, False),
     ],
 )
-def test_a_reward_is_one_number(address: str, door: str, reward: Any, is_one: bool) -> None:
+def test_any_finite_single_number_is_taken_as_a_reward(
+    address: str, door: str, reward: Any, is_one: bool
+) -> None:
     expected = TAKEN if is_one else ("refused", 422, "box")
     assert DOORS[door](address, agent="box", reward=reward) == expected
 
 
 @pytest.mark.parametrize("door", [door for door in DOORS if door != "adapter"])
 @pytest.mark.parametrize("reward", [None, "1.0", [1.0, 2.0]])
-def test_and_nothing_else(address: str, door: str, reward: Any) -> None:
+def test_rewards_other_than_one_number_are_refused(address: str, door: str, reward: Any) -> None:
     assert DOORS[door](address, agent="box", reward=reward) == ("refused", 422, "box")
 
 
@@ -255,7 +264,9 @@ def test_a_metric_is_a_number_or_left_out(
 
 
 @pytest.mark.parametrize("transport", ["websocket", "http", "standalone"])
-def test_ids_are_what_their_texts_are(address: str, transport: Any) -> None:
+def test_ids_that_are_numbers_name_the_same_agents_as_their_texts(
+    address: str, transport: Any
+) -> None:
     kind: Any = PolicyClient
     if transport == "standalone":
         kind = muxrl_client.PolicyClient
@@ -271,7 +282,9 @@ def test_ids_are_what_their_texts_are(address: str, transport: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [PolicyClient, muxrl_client.PolicyClient])
-def test_what_rllib_wrote_gets_a_sentence_and_the_episode_goes_on(address: str, kind: Any) -> None:
+def test_calls_in_rllib_s_style_are_explained_and_the_episode_goes_on(
+    address: str, kind: Any
+) -> None:
     misuse = (EpisodeMisuse, muxrl_client.EpisodeMisuse)
     with kind(address) as client:
         e = client.start_episode()

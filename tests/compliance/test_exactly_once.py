@@ -1,8 +1,9 @@
-"""Exactly once, as a property: whatever links lose, repeat, delay or cut, all is recorded once.
+"""Everything is recorded exactly once, whatever links lose, repeat, delay or cut.
 
-Client, transport, gateway and server are the real ones, without sockets, threads and clocks:
-Hypothesis plays the network between them, and shrinks what it finds. The client asks the servers
-itself, or a gateway that does, with a hostile link on each side.
+The client, transport, gateway and server are the real ones, but without sockets, threads and
+clocks: Hypothesis plays the network between them, and shrinks the failures that it finds. The
+client asks the servers itself, or a gateway that asks them, with a hostile link on each side of the
+gateway.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ SERVERS = {"left": "ab", "right": "c"}
 GATEWAY = "gateway"
 AGENTS = "abc"
 FATES = (
-    "frame lost",  # the connection stays, nothing comes
+    "frame lost",  # the connection stays open, but no answer comes
     "answer lost",
-    "cut before",  # the server never sees the frame
-    "cut after",  # it does, and its answer is lost
+    "cut before",  # the connection is cut before the server has the frame
+    "cut after",  # the connection is cut after the server has taken the frame; the answer is lost
     "twice",
-    "late",  # the server sees the frame of a connection that is cut much later
-    "held",  # until its learner has finished
+    "late",  # the connection is cut at once, but the server gets the frame much later
+    "held",  # the server answers only once its learner has finished
 )
 
 
@@ -83,11 +84,14 @@ class Server:
         )
 
     def act(self, blocks: Sequence[Block]) -> list[tuple[Any, int]]:
-        """In place of inference."""
+        """Returns scripted actions; stands in for the policies' inference."""
         return [(self.scripted.choose(block), 0) for block in blocks]
 
     def answer(self, *frames: bytes) -> list[bytes]:
-        """Returns a list that has the answer to the first of these frames, or will have it."""
+        """Takes some frames; returns a list to which the answer to the first of them is added.
+
+        The list stays empty as long as the learner holds the answer back.
+        """
         answers: list[list[bytes]] = [[] for _ in frames]
         for frame, mine in zip(frames, answers, strict=True):
             self.app.answer(decode_batch(frame).items, keep_in(mine), is_alone=True)
@@ -103,21 +107,21 @@ def keep_in(answers: list[bytes]) -> Callable[[list[AnyReply]], None]:
 
 
 class Loop:
-    """In place of the event loop that sends a gateway's answers."""
+    """Stands in for the event loop that sends a gateway's answers: it calls everything at once."""
 
     def call_soon_threadsafe(self, call: Callable[..., object], *arguments: object) -> None:
         call(*arguments)
 
 
 class UnthreadedGateway(Gateway):
-    """A gateway without a thread that asks: the test says when frames are taken."""
+    """A gateway without the thread that asks its servers: the test says when frames are taken."""
 
     def _ask(self) -> None:
-        """Nothing."""
+        """Does nothing, in the place of the thread's loop."""
 
 
 class GatewayServer:
-    """A `Gateway` to these servers, which takes frames that come in together in one round."""
+    """Runs a `Gateway` to these servers that answers all waiting frames in one round."""
 
     def __init__(self, links: Mapping[str, HostileTransport]) -> None:
         self.app = UnthreadedGateway(MultiplexingClient(links), "memory:2", "")
@@ -125,7 +129,10 @@ class GatewayServer:
         self._frames: list[_Waiting] = []
 
     def answer(self, *frames: bytes) -> list[bytes]:
-        """As `Server.answer`; while it is held, frames wait as they do for its thread."""
+        """Takes some frames; returns a list to which the answer to the first of them is added.
+
+        While the gateway `is_held`, frames wait as they would for the gateway's thread.
+        """
         answers: list[list[bytes]] = [[] for _ in frames]
         for frame, mine in zip(frames, answers, strict=True):
             asked = [Asked(item) for item in decode_batch(frame).items]
@@ -143,7 +150,7 @@ class GatewayServer:
 
 
 class Unhurried:
-    """In place of the event that pauses are waited on."""
+    """Stands in for the event that a transport waits on when it pauses: no pause takes any time."""
 
     def wait(self, time_s: float) -> bool:
         return False
@@ -153,7 +160,7 @@ class Unhurried:
 
 
 class HostileTransport(NetworkTransport):
-    """Carries frames as `fates` say, one for each time that a frame is sent; then faithfully."""
+    """Carries each frame as the next of its `fates` says, and faithfully once there are none."""
 
     def __init__(self, server: Server | GatewayServer) -> None:
         super().__init__("memory:1", patience_s=10_000.0)
@@ -206,17 +213,17 @@ class HostileTransport(NetworkTransport):
 
 @dataclass
 class Made:
-    """What the simulation did in one episode, agent by agent."""
+    """What the simulation did in one episode, by agent."""
 
     episode_id: str
     t: int = 0
     times: dict[str, list[int]] = field(default_factory=dict)
-    """When it acted."""
+    """By agent: the `t` of each step in which it acted."""
     actions: dict[str, list[int]] = field(default_factory=dict)
     rewards: dict[str, list[float]] = field(default_factory=dict)
-    """For each of its actions."""
+    """By agent: the reward of each of its actions."""
     paid: int = 0
-    """To all agents, before their first actions, too."""
+    """The sum of all agents' rewards, including those paid before an agent's first action."""
 
 
 fates = st.fixed_dictionaries(
@@ -227,10 +234,10 @@ rewards = st.dictionaries(st.sampled_from(AGENTS), st.integers(-3, 3))
 
 
 class Network(RuleBasedStateMachine):
-    """Plays episodes over hostile links."""
+    """Plays episodes over hostile links to the servers."""
 
     loss: type[Exception] = ServerLost
-    """What the simulation hears of a server that stays away."""
+    """The exception that the simulation gets if a server stays away."""
 
     @initialize()
     def connect(self) -> None:
@@ -244,7 +251,7 @@ class Network(RuleBasedStateMachine):
         self.lost: list[Made] = []
 
     def reach(self, links: dict[str, HostileTransport]) -> MultiplexingClient:
-        """Returns the simulation's client; adds links if it uses others."""
+        """Returns the simulation's client; adds the links that it uses apart from the servers'."""
         return MultiplexingClient(links)
 
     def start(self) -> None:
@@ -253,7 +260,7 @@ class Network(RuleBasedStateMachine):
 
     @rule(data=st.data(), fates=fates, is_new=st.booleans())
     def step(self, data: Any, fates: dict[str, list[str]], is_new: bool) -> None:
-        """One message for one or more episodes."""
+        """Plays a step of one or more episodes, which are sent in one message."""
         self.set(fates)
         if not self.playing or (is_new and len(self.playing) < 3):
             self.start()
@@ -292,7 +299,7 @@ class Network(RuleBasedStateMachine):
 
     @rule(data=st.data(), down=st.sampled_from(sorted(SERVERS)), fates=fates)
     def lose_a_server(self, data: Any, down: str, fates: dict[str, list[str]]) -> None:
-        """It stays away for longer than the client's patience, in the middle of an episode."""
+        """Lets a server stay away in mid-episode for longer than the client's patience."""
         made = self.pick(data)
         self.set(fates)
         link = self.links[down]
@@ -306,7 +313,7 @@ class Network(RuleBasedStateMachine):
 
     @rule(server_id=st.sampled_from(sorted(SERVERS)))
     def deliver_late(self, server_id: str) -> None:
-        """What an old connection still carried reaches the server."""
+        """Delivers to a server the frames that its old connections still carry."""
         link = self.links[server_id]
         while link.late:
             link.server.answer(link.late.popleft())
@@ -329,7 +336,7 @@ class Network(RuleBasedStateMachine):
         self.client.close()
 
     def check(self, store: ScriptedStore, agents: str) -> None:
-        """Compares what was recorded with what was made."""
+        """Compares what a server recorded with what the simulation did."""
         for made, agent in itertools.product(self.ended + self.aborted + self.lost, agents):
             times, actions, rewards = store.recorded(agent, made.episode_id)
             expected = made.times.get(agent, [])
@@ -357,7 +364,7 @@ class Network(RuleBasedStateMachine):
 
 
 class NetworkWithGateway(Network):
-    """The same, and the simulation holds one conversation, with a gateway."""
+    """Plays episodes over hostile links, through a gateway that is the client's only server."""
 
     loss = EpisodeLost
 
@@ -374,7 +381,7 @@ class NetworkWithGateway(Network):
 
     @rule(is_beside=st.booleans())
     def deliver_late_to_the_gateway(self, is_beside: bool) -> None:
-        """By itself, or in one round with what comes next."""
+        """Delivers late frames to the gateway by themselves, or together with the next frame."""
         self.gateway.is_held = is_beside
         self.deliver_late(GATEWAY)
 

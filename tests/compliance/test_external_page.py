@@ -1,4 +1,4 @@
-"""What docs/external.md shows is played as it stands there."""
+"""The commands and programs of docs/external.md run as the page shows them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_an_episode_with_curl_alone(make_server: MakeServer, tmp_path: Path) -> 
                 ["bash", "-c", here], capture_output=True, text=True, check=True, timeout=30
             )
             said, expected = json.loads(done.stdout), json.loads(answer)
-            if "logged_actions" not in command:  # the policy's own choice is anybody's guess
+            if "logged_actions" not in command:  # a policy's own choice of actions is random
                 for reply in [*said.get("replies", []), *expected.get("replies", [])]:
                     assert all(0 <= action < 10 for action in reply["actions"].values())
                     reply["actions"] = sorted(reply["actions"])
@@ -55,10 +55,10 @@ SEED = {
     "group_1": [[0.0, 0.0, 10.0, 10.0, 0.1], [-10.0, -10.0, 0.0, 0.0, 0.7]],
     "group_2": [[10.0, 10.0, 0.0, 0.0, 0.02], [0.0, 0.0, -10.0, -10.0, 0.99]],
 }
-"""Of a user of RLlib 1.7, who grouped drivers in his client; the page names each driver."""
+"""What a user of RLlib 1.7 sent: his client grouped drivers; the page names each driver."""
 
 
-def test_drivers_who_are_sent_by_group_are_asked_for_by_name(
+def test_observations_by_group_are_refused_where_the_agents_are_drivers(
     make_server: MakeServer, tmp_path: Path
 ) -> None:
     reply = said_by_group(page_config(), {}, make_server, tmp_path)
@@ -67,7 +67,7 @@ def test_drivers_who_are_sent_by_group_are_asked_for_by_name(
     assert reply["message"].endswith("it is a group: name its members, driver_1, driver_2")
 
 
-def test_drivers_who_are_sent_by_group_are_taken_where_a_group_is_an_agent(
+def test_observations_by_group_are_taken_where_each_group_is_an_agent(
     make_server: MakeServer, tmp_path: Path
 ) -> None:
     (declared,) = re.findall(r"```yaml\n(    group_\{1\.\.2\}:.*?)```", PAGE, re.DOTALL)
@@ -83,7 +83,7 @@ def test_drivers_who_are_sent_by_group_are_taken_where_a_group_is_an_agent(
 
 
 def page_config() -> str:
-    """The config that the page begins with."""
+    """Returns the config with which the page begins."""
     found = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     assert found is not None
     return found[1]
@@ -98,7 +98,7 @@ def servers_of(config: str, make_server: MakeServer, folder: Path) -> list[Polic
 def said_by_group(
     config: str, more: dict[str, Any], make_server: MakeServer, folder: Path
 ) -> dict[str, Any]:
-    """Returns what a gateway answers to the seed's observations, sent as they are."""
+    """Returns what a gateway answers if the observations of `SEED` are sent as they are."""
     with gateway_to(*servers_of(config, make_server, folder)) as gateway:
         url = f"http://{gateway.address}/v1"
         requests.post(f"{url}/episodes", json={"episode_id": "floof"}, timeout=10)
@@ -133,7 +133,7 @@ def test_the_loops_play_until_the_run_is_over(example: str, tmp_path: Path) -> N
 
 def test_the_ready_loop_plays_until_the_run_is_over_and_tells_its_metrics() -> None:
     class Won(gymnasium.Wrapper[Any, Any, Any, Any]):
-        """Says with every step how the episode stands."""
+        """Puts a `win` into the infos of every step."""
 
         def step(self, action: Any) -> Any:
             *result, info = super().step(action)

@@ -1,4 +1,4 @@
-"""Whatever is sent, a server answers in its own words; right clients beside it notice nothing."""
+"""A server refuses nonsense in the protocol's words, and correct clients notice nothing of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from muxrl.servers.server import PolicyServer
 from muxrl.servers.serving import Serving
 
 _MASKED = DictSpace({"action_mask": MultiBinary(3), "observation": Box((2,))})
-# With room for the episodes that the fuzz leaves open.
+# The limits leave room for the episodes that the fuzz never ends.
 _LIMITS = LimitsConfig(max_message_bytes=40_000, episode_timeout_s=10.0, tombstone_s=10.0)
 _ECHO = make_plan(
     "tests.compliance.right_client:Echo", {**SEES, "d": _MASKED}, server_id="echo", token=TOKEN,
@@ -43,11 +43,12 @@ _PPO = make_plan(
 )  # fmt: skip
 _PARTS = 5
 _GROWTH_MIB = 64
-"""From the second part of the requests to the last, with the episodes that are remembered."""
+"""By so much memory may grow from the second part of the requests to the last, with the episodes
+that a server remembers."""
 
 
 def lengths(by_day: int) -> list[Any]:
-    """Numbers of requests: the same at night, a hundred times as many."""
+    """Returns the numbers of requests to try: at night a hundred times as many, too."""
     return at_night([by_day, 100 * by_day], left_out=[100 * by_day])
 
 
@@ -60,7 +61,10 @@ def echo() -> Iterator[PolicyServer]:
 def hold(
     address: str, plan: ServerPlan, num: int, caplog: pytest.LogCaptureFixture, token: str = TOKEN
 ) -> Outcome:
-    """Fuzzes a server, beside a client for which all has to be right."""
+    """Fuzzes a server beside a client that plays correctly; returns all outcomes.
+
+    Fails if that client notices anything, or if the server answers in other words than its own.
+    """
     whole, used_mib = Outcome(), []
     for part in range(_PARTS):
         with RightClient(address, plan, is_echo=plan is _ECHO) as right:
@@ -72,7 +76,7 @@ def hold(
         whole.by_status += outcome.by_status
         whole.num_rows += outcome.num_rows
     assert used_mib[-1] - used_mib[1] < _GROWTH_MIB
-    # Enough of it was right to open episodes, step and end them.
+    # Enough frames were right to open episodes, to step and to end them.
     assert whole.by_status["200"] > num // 20
     assert whole.by_status["frame 200"] > num // 40
     return whole
@@ -80,7 +84,7 @@ def hold(
 
 def assert_in_its_own_words(outcome: Outcome, caplog: pytest.LogCaptureFixture) -> None:
     assert not outcome.faults, outcome
-    # The client whose frames are meddled with counts otherwise, and says so.
+    # The client whose frames are mutated logs that the server's counts differ from its own.
     others = [r for r in caplog.records if r.name != "muxrl.client.multiplexer"]
     assert not [r.getMessage() for r in others if r.levelno >= logging.ERROR or r.exc_info]
     caplog.clear()
@@ -104,7 +108,7 @@ def test_right_clients_of_a_trainer_notice_nothing(
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("num", lengths(800))
-def test_nor_those_of_a_gateway(
+def test_right_clients_of_a_gateway_notice_nothing(
     num: int, echo: PolicyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with gateway_to(echo, token=TOKEN) as served:
@@ -116,7 +120,7 @@ def test_nor_those_of_a_gateway(
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("num", lengths(500))
-def test_nor_those_of_rllib_and_it_learns_afterwards(
+def test_right_clients_of_ppo_notice_nothing_and_it_learns_afterwards(
     num: int, make_server: MakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = make_server(_PPO)
@@ -134,7 +138,7 @@ def test_nor_those_of_rllib_and_it_learns_afterwards(
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("num", lengths(400))
-def test_what_a_run_asks_is_answered(
+def test_mutated_requests_of_a_run_are_answered_in_its_own_words(
     num: int, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

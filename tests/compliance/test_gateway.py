@@ -1,4 +1,4 @@
-"""One address in front of several real servers."""
+"""A gateway with several real servers behind it acts as one server of all agents."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _IDS = iter(f"episode-{n}" for n in range(10_000))
 
 @pytest.fixture(scope="module")
 def servers(make_server: MakeServer) -> dict[str, PolicyServer]:
-    """A learning server for a, one that counts for b, a random one for c."""
+    """Gives a learning server for a, one that counts steps for b, and a random one for c."""
     limits = LimitsConfig(max_episodes=8)
     counter = {"policy": "tests.compliance.real_servers:make_counter"}
     plans = [
@@ -66,7 +66,7 @@ def peer(request: pytest.FixtureRequest, gateway: ServedGateway) -> Iterator[Pee
 
 
 def counts(servers: dict[str, PolicyServer]) -> dict[str, tuple[int, int]]:
-    """Open episodes and training env steps of each."""
+    """Returns each server's number of open episodes and of training env steps."""
     found = {name: server.status() for name, server in servers.items()}
     return {name: (s.num_open_episodes, s.num_env_steps) for name, s in found.items()}
 
@@ -80,10 +80,12 @@ def test_a_gateway_is_a_server_of_all_agents(peer: Peer, servers: dict[str, Poli
         "c": "random/policy_1",
     }
     assert spec.max_episodes == 8
-    assert spec.while_learning == "wait"  # as the PPO server does
+    assert spec.while_learning == "wait"  # like the PPO server behind it
 
 
-def test_nobody_acts_in_a_gateways_place(peer: Peer, gateway: ServedGateway) -> None:
+def test_a_gateway_offers_no_policies_for_local_inference(
+    peer: Peer, gateway: ServedGateway
+) -> None:
     with pytest.raises(ServerUnavailable, match="GATEWAY has no weights of its own"):
         MultiplexingClient([gateway.address], inference_mode="local")
     e = next(_IDS)
@@ -100,7 +102,7 @@ def test_nobody_acts_in_a_gateways_place(peer: Peer, gateway: ServedGateway) -> 
     assert aborted == Aborted(e)
 
 
-def test_what_only_the_simulation_knows_is_kept_with_the_episode(
+def test_metrics_of_the_simulation_are_kept_with_the_episode(
     peer: Peer, gateway: ServedGateway
 ) -> None:
     told = {"win": 1, "way": {"a": 2.0, "c": 5.0}}
@@ -126,7 +128,7 @@ def test_what_only_the_simulation_knows_is_kept_with_the_episode(
         ({"a b": 3.0}, "'a b' cannot name a metric"),
     ],
 )
-def test_metrics_that_cannot_be_are_refused_and_the_end_may_come_again(
+def test_invalid_metrics_are_refused_and_the_end_may_be_sent_again(
     peer: Peer, metrics: Any, story: str
 ) -> None:
     e = next(_IDS)
@@ -169,7 +171,7 @@ def test_the_gateway_refuses_by_itself_and_the_episode_goes_on(
     assert peer.ask(EndEpisode(e, 2)) == Ended(e, 2, {"a": 1.0, "b": 0.0, "c": 0.0})
 
 
-def test_what_a_server_refuses_is_told_by_name_and_closes_the_episode_everywhere(
+def test_a_refusal_of_a_server_names_it_and_closes_the_episode_everywhere(
     peer: Peer, servers: dict[str, PolicyServer]
 ) -> None:
     e, other = next(_IDS), next(_IDS)
@@ -193,7 +195,7 @@ def test_what_a_server_refuses_is_told_by_name_and_closes_the_episode_everywhere
 
 @contextlib.contextmanager
 def commanded(servers: Iterable[PolicyServer]) -> Iterator[tuple[Any, str, str]]:
-    """Yields the process of `muxrl gateway`, the servers that it names, and its address."""
+    """Yields the process of `muxrl gateway`, the servers that it prints, and its address."""
     command = [sys.executable, "-m", "muxrl", "gateway", *(s.address for s in servers)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -239,11 +241,12 @@ def test_agents_come_back_through_the_command_where_their_server_lets_them(
             client.get_action(episode_id, mine)
 
 
-def test_a_start_that_a_lost_gateway_had_passed_on_begins_again(
+def test_an_episode_that_a_lost_gateway_had_started_on_a_server_is_closed_there(
     peer: Peer, servers: dict[str, PolicyServer]
 ) -> None:
     e = next(_IDS)
-    with PolicyClient(servers["scripted"].address) as before:  # the gateway that was lost
+    # Stands for the gateway that was lost.
+    with PolicyClient(servers["scripted"].address) as before:
         before.start_episode(e)
     refused = peer.ask(StartEpisode(e))
     assert isinstance(refused, Refused)

@@ -1,4 +1,4 @@
-"""Boards, grids and images of any size, and matrices, on real servers that learn from them."""
+"""Real servers learn from boards, grids, images of any size, and matrices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEES: dict[str, Space] = {
     "tictactoe": Box((3, 3, 2)),
     "connect4": Box((6, 7, 2)),
     "pursuit": Box((13, 13, 5)),
-    "small": Box((42, 42, 3), "uint8", 0, 255),  # of RLlib's filters
+    "small": Box((42, 42, 3), "uint8", 0, 255),  # a size for which RLlib has default filters
     "matrix": Box((5, 4)),
     "number": Box(()),
 }
@@ -66,6 +66,6 @@ def test_policies_learn_from_boards_images_and_matrices(
     assert server.status().problem == ""
 
 
-def test_sizes_that_rllib_knows_keep_its_filters() -> None:
+def test_images_of_sizes_that_rllib_knows_get_its_default_filters() -> None:
     known = [[16, [8, 8], 4], [32, [4, 4], 2], [256, [11, 11], 1]]
     assert convolutions_for((84, 84, 4)) == known

@@ -1,4 +1,4 @@
-"""A message with far more in it than its server declared keeps nobody else waiting."""
+"""A message with far more content than its server declared keeps no other client waiting."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ask(websocket: ClientConnection, message: bytes) -> str:
 
 
 class Watch:
-    """Asks for a server's health all the time."""
+    """Asks for a server's health again and again, and notes the longest time to an answer."""
 
     def __init__(self, server: PolicyServer) -> None:
         self.url = f"http://{server.address}/v1/health"
@@ -74,24 +74,26 @@ class Watch:
 def test_fifteen_million_lists_are_refused_at_once(
     name: str, small: PolicyServer, large: PolicyServer
 ) -> None:
-    """It took 41 s and 2.3 GB."""
+    """Decoding such a message took 41 s and 2.3 GB; it is refused before, and keeps nobody
+    waiting."""
     server = {"small": small, "large": large}[name]
     body = json_of(15_000_000)
     with Watch(server) as watch:
         answer = requests.post(f"http://{server.address}/v1/step", body, timeout=60.0)
         assert answer.status_code == 413
         with connect(f"ws://{server.address}/v1/ws", proxy=None, compression=None) as websocket:
-            if name == "small":  # over what the spaces can need, which is said if it can be
+            # Over what the spaces can need: the server closes, with a refusal if one can be sent.
+            if name == "small":
                 with pytest.raises(ConnectionClosed):
                     ask(websocket, body)
             else:
                 assert '"code":413' in ask(websocket, body)
-    assert watch.longest_s < 10.0  # on a machine that does much else
+    assert watch.longest_s < 10.0  # leaves time for a busy machine
 
 
 @pytest.mark.parametrize("kind", ["json", "msgpack"])
 def test_the_slowest_message_that_passes_is_answered_soon(kind: str, small: PolicyServer) -> None:
-    """Without the collector's pauses; two million lists took 5 s with them."""
+    """Decoding runs without the garbage collector, with which two million lists took 5 s."""
     num = MAX_PLAIN_BYTES - 100
     step = b"\x84\xa4type\xa4step\xaaepisode_id\xa1e\xa1t\x00\xacobservations\x81\xa1a"
     lists = b"\xdd" + num.to_bytes(4, "big") + b"\x90" * num
@@ -111,7 +113,7 @@ def test_the_slowest_message_that_passes_is_answered_soon(kind: str, small: Poli
     ("kind", "how", "num_episodes"),
     [
         (PolicyClient, {"transport": "http"}, 1),
-        (PolicyClient, {"transport": "websocket"}, 4),  # a byte a number
+        (PolicyClient, {"transport": "websocket"}, 4),  # each number of the images takes one byte
         (StandaloneClient, {}, 1),
     ],
     ids=["http", "websocket", "standalone"],
@@ -119,7 +121,7 @@ def test_the_slowest_message_that_passes_is_answered_soon(kind: str, small: Poli
 def test_a_long_message_has_its_time_on_a_slow_link(
     kind: Any, how: dict[str, str], num_episodes: int, large: PolicyServer
 ) -> None:
-    """Longer than a server may be silent, which is a third of the patience."""
+    """Sending takes longer than a server may be silent: a third of the client's patience."""
     seen = {f"a{i}": np.full((84, 84, 4), 255, np.uint8) for i in range(NUM_IMAGES)}
     with Link(large.address) as link, kind(link.address, patience_s=1.5, **how) as client:
         ids = [client.start_episode() for _ in range(num_episodes)]

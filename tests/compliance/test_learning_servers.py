@@ -1,4 +1,4 @@
-"""Servers that learn: what evaluation leaves alone, and what is saved while they are played on."""
+"""Evaluation changes nothing in a learning server, which can be saved while it is played on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from muxrl.servers.trainers.policies import TrainerPolicies
 
 
 def flat(weights: Any) -> dict[str, bytes]:
-    """Returns every array of nested dicts, as bytes."""
+    """Returns the bytes of every array in nested dicts, by the path of its keys."""
     found: dict[str, bytes] = {}
     for key, value in weights.items():
         if isinstance(value, dict):
@@ -39,7 +39,7 @@ def flat(weights: Any) -> dict[str, bytes]:
 
 
 def weights(server: PolicyServer) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """Returns all that was learned, and what acts."""
+    """Returns all weights that a server has learned, and those with which it acts."""
     assert isinstance(server.policies, TrainerPolicies)
     acting = server.policies.acting
     return flat(acting.get("networks")), flat(acting.get("weights"))
@@ -61,7 +61,7 @@ def test_evaluation_changes_no_weight_and_counts_no_step(
     with MultiplexingClient([server.address]) as client:
         before, version = weights(server), server.status().weights_seq_no
         for _ in range(4):
-            play(client, 30, is_training=False)  # three batches, were it training
+            play(client, 30, is_training=False)  # enough for three batches, if it were training
         assert weights(server) == before
         status = server.status()
         assert (status.num_env_steps, status.num_agent_steps, status.num_episodes) == (0, 0, 0)
@@ -130,7 +130,8 @@ def test_a_server_saves_while_it_is_played_on_and_goes_on_from_any_of_it(
         state = read_state(path / "muxrl_state.npz")
         chunks = [c for batch in (*state["batches"], state["pending"]) for c in batch["chunks"]]
         waiting = sum(len(chunk["weights_seq_nos"]) for chunk in chunks)
-        # What was learned, what waits for it, and at most one open episode, cut at a batch.
+        # Between the recorded steps and the learned and waiting ones there is at most one open
+        # episode, which a batch has cut.
         left = state["counts"]["num_env_steps"] - state["trainer"]["env_steps"] - waiting
         assert 0 <= left <= 25
 

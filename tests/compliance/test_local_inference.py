@@ -1,4 +1,4 @@
-"""A client that acts by itself as real servers do, which learn from what it tells them."""
+"""Clients with local inference act as real servers do, which learn from what the clients send."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def transport_of(client: MultiplexingClient) -> LocalTransport:
 
 
 def frames_of(client: MultiplexingClient) -> list[list[Any]]:
-    """Returns the list to which each frame is added that goes over the network."""
+    """Returns a list to which every frame is added that the client sends over the network."""
     frames: list[list[Any]] = []
     behind = transport_of(client)._transport
     send = behind.send
@@ -76,7 +76,7 @@ def play(client: MultiplexingClient, num_steps: int, **kwargs: Any) -> Counter[i
 
 
 def settled(server: PolicyServer) -> Status:
-    """Returns the server's status once it has learned from every batch."""
+    """Returns a server's status once it has learned from every whole batch."""
     batch = BATCH["train_batch_size_per_learner"]
     wait_until(lambda: server.status().iteration >= server.status().num_env_steps // batch)
     return server.status()
@@ -106,14 +106,15 @@ def test_counts_agree_in_few_messages_and_with_the_newest_weights(
     assert ppo.policies.policy_lag == (0.0, 0), "as without local inference"
 
 
-def test_it_draws_from_the_servers_distribution(ppo: PolicyServer) -> None:
-    """Beside each other in evaluation, where nothing is learned."""
+def test_a_local_client_draws_actions_from_the_servers_distribution(ppo: PolicyServer) -> None:
+    """Local and remote actions are compared in evaluation, where nothing is learned meanwhile."""
     with local(ppo) as here, MultiplexingClient([ppo.address]) as there:
         before = ppo.status().num_env_steps
         mine = play(here, 1000, training_enabled=False, should_explore=True)
         theirs = play(there, 1000, training_enabled=False, should_explore=True)
         assert ppo.status().num_env_steps == before
-        for action in range(3):  # four standard deviations of a difference of 2,000 draws each
+        # Four standard deviations of the difference between two counts of 2,000 draws.
+        for action in range(3):
             assert abs(mine[action] - theirs[action]) < 4 * np.sqrt(2 * 2000 * 0.25)
         greedy = play(here, 5, training_enabled=False)
         assert greedy == play(there, 5, training_enabled=False)
@@ -141,7 +142,7 @@ def test_a_wrong_observation_is_refused_at_once_and_what_was_played_is_kept(
         assert refusal.value.is_unsound
 
 
-def test_of_several_episodes_in_rows_each_is_refused_for_itself(make_server: MakeServer) -> None:
+def test_an_episode_in_rows_is_refused_without_the_others(make_server: MakeServer) -> None:
     limits = LimitsConfig(max_abs_reward=10.0)
     server = make_server(ppo_plan(server_id="rows", limits=limits))
     with local(server) as client:
@@ -164,12 +165,14 @@ def test_of_several_episodes_in_rows_each_is_refused_for_itself(make_server: Mak
         assert client.num_lost_steps == 1, "t=6, which tells of the reward"
         played = [item for frame in frames for item in frame if isinstance(item, PlayedRows)]
         assert len(played) > 5
-    # Of the one that is refused the steps before it; of the others one more, that was asked for.
+    # Recorded are the refused episode's steps before t=6; of the others, one more was asked for.
     assert server.status().num_env_steps == 3 * 13 + 5
     assert server.status().num_stale_steps == 0
 
 
-def test_arrays_that_the_simulation_overwrites(ppo: PolicyServer) -> None:
+def test_observations_may_be_overwritten_by_the_simulation_after_each_step(
+    ppo: PolicyServer,
+) -> None:
     with local(ppo) as client:
         frames = frames_of(client)
         episode_id = client.start_episode()
@@ -189,7 +192,7 @@ def test_messages_stay_below_the_servers_limit(make_server: MakeServer) -> None:
                   limits=LimitsConfig(max_message_bytes=10_000))
     )  # fmt: skip
     with local(server) as client:
-        play(client, 200)  # would take some 30,000 bytes
+        play(client, 200)  # 200 steps take some 30,000 bytes, more than one message may have
         assert client.num_mismatches == 0
     assert (server.status().num_refused, server.status().num_env_steps) == (0, 200)
 
@@ -228,7 +231,7 @@ def test_weights_are_pulled_on_an_interval_or_on_demand(
 
 
 def test_the_gate_holds_short_episodes_too(make_server: MakeServer) -> None:
-    """Which are told with their ends, and ask the server for no action."""
+    """Short episodes ask the server for no action, but still wait while it learns."""
     server = make_server(
         make_plan("A2C", TWO, server_id="short", settings=BATCH, model=SMALL_MODEL)
     )
@@ -256,7 +259,7 @@ def test_the_gate_holds_short_episodes_too(make_server: MakeServer) -> None:
         ("RANDOM", {}, "RANDOM does not learn"),
     ],
 )  # fmt: skip
-def test_what_is_not_covered_is_refused_by_name(
+def test_servers_that_local_inference_does_not_cover_are_refused_with_the_reason(
     make_server: MakeServer, algorithm: str, fields: dict[str, Any], words: str
 ) -> None:
     plan = make_plan(algorithm, TWO, server_id=f"no_{algorithm.lower()}_{len(words)}")
@@ -270,7 +273,7 @@ def test_what_is_not_covered_is_refused_by_name(
         assert "refused" in str(reply)
 
 
-def test_modes_are_by_server(ppo: PolicyServer) -> None:
+def test_the_inference_mode_is_set_by_server(ppo: PolicyServer) -> None:
     with MultiplexingClient([ppo.address], inference_mode={"ppo": "local"}) as client:
         assert isinstance(client._transports["ppo"], LocalTransport)
         play(client, 3)

@@ -1,4 +1,4 @@
-"""Local inference for values and teams: the same actions as the server's, and the same records."""
+"""Local inference for value-based algorithms and teams acts and records as the server does."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUICK = {"num_episodes_before_learning": 2, "batch_size_episodes": 2}
 
 
 def team_plan(algorithm: str, server_id: str, **fields: Any) -> ServerPlan:
-    """Returns a server of three members that observe and do different things; c has no mask."""
+    """Returns the plan of a server for three agents, of which c has other spaces and no mask."""
     sees = {"a": MASKED, "b": MASKED, "c": Box((4,))}
     plan = make_plan(algorithm, sees, server_id=server_id, **(TEAM | fields))
     agents = dict(plan.agents)
@@ -46,7 +46,7 @@ def team_plan(algorithm: str, server_id: str, **fields: Any) -> ServerPlan:
 
 
 def observed(rng: np.random.Generator, plan: ServerPlan) -> dict[str, Any]:
-    """Returns what some agents observe, at least one of them."""
+    """Returns the observations of some agents, of at least one."""
     agents = [a for a in plan.agents if rng.random() < 0.8] or ["a"]
     seen: dict[str, Any] = {}
     for agent_id in agents:
@@ -78,12 +78,14 @@ def server(request: pytest.FixtureRequest, make_server: MakeServer) -> PolicySer
 
 
 @pytest.mark.parametrize("num", [1, 3])
-def test_it_acts_as_the_server_does(
+def test_a_local_client_acts_as_the_server_does(
     server: PolicyServer, num: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Greedily, in turn with the server, which goes on from the client's recurrent state.
+    """Local and remote actions are the same: greedy ones, in episodes that a server continues from
+    the client's recurrent state.
 
-    Of several episodes in rows where the same agents act, and one by one where they differ.
+    Several episodes are sent in rows where the same agents act, and one by one where other agents
+    act.
     """
     monkeypatch.setattr(local_transport, "_MOST_STEPS", 5)
     rng, plan = np.random.default_rng(num), server.plan
@@ -96,7 +98,7 @@ def test_it_acts_as_the_server_does(
             ]
             for t in range(40):
                 turn = [observed(rng, plan) for _ in range(num)]
-                if t % 4:  # all of whom act in each
+                if t % 4:  # makes the same agents act in all episodes
                     turn = [{a: one.get(a, turn[0][a]) for a in turn[0]} for one in turn]
                 given = [states(plan, rng).get("state") for _ in range(num)]
                 mine, theirs = (
@@ -123,7 +125,7 @@ def test_it_acts_as_the_server_does(
 
 
 @pytest.mark.parametrize("num", [1, 3])
-def test_so_do_teams_whose_members_take_turns(
+def test_local_teams_whose_members_take_turns_act_as_the_server_does(
     make_server: MakeServer, num: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = {"odd": ("a", "c"), "even": ("b", "d")}
@@ -135,7 +137,7 @@ def test_so_do_teams_whose_members_take_turns(
         for member, group in zip("abcd", ["odd", "even"] * 2, strict=True)
     }
     server = make_server(dataclasses.replace(plan, agents=agents))
-    test_it_acts_as_the_server_does(server, num, monkeypatch)
+    test_a_local_client_acts_as_the_server_does(server, num, monkeypatch)
 
 
 def train(client: MultiplexingClient, plan: ServerPlan, num_steps: int) -> None:
@@ -167,7 +169,7 @@ def test_counts_agree_in_few_messages(server: PolicyServer) -> None:
 
 
 def test_exploration_follows_the_servers_schedule(make_server: MakeServer) -> None:
-    """Epsilon falls from 1 to 0 in 200 env steps, long before anything is learned."""
+    """Epsilon falls from 1 to 0 within 200 env steps, long before anything is learned."""
     schedule = [[0, 1.0], [200, 0.0]]
     plan = make_plan(
         "DQN", SEES, server_id="eps", model=SMALL_MODEL, settings={"epsilon": schedule}
@@ -194,7 +196,9 @@ def settled_epsilon(server: PolicyServer, most: float) -> None:
     wait_until(lambda: acting.epsilon(policy_id) <= most)
 
 
-def test_a_recurrent_state_has_to_come_and_to_fit(make_server: MakeServer) -> None:
+def test_a_recurrent_state_that_is_missing_or_does_not_fit_is_refused(
+    make_server: MakeServer,
+) -> None:
     server = make_server(team_plan("QMIX", "fits", settings=QUICK))
     seen = {"c": np.zeros(4, np.float32)}
     with local(server) as client:
@@ -216,8 +220,9 @@ def test_a_recurrent_state_has_to_come_and_to_fit(make_server: MakeServer) -> No
     assert server.status().num_env_steps == 0
 
 
-def test_at_random_while_a_server_is_lost(make_server: MakeServer) -> None:
-    """The stand-in of a run whose `on_server_loss` is random, around local inference."""
+def test_a_local_client_acts_at_random_while_its_server_is_lost(make_server: MakeServer) -> None:
+    """A run with `on_server_loss: random` wraps local inference in a stand-in, which acts at random
+    while the server is lost."""
     plan = make_plan("DQN", SEES, server_id="away", model=SMALL_MODEL)
     first = PolicyServer(plan)
     address = first.start()
@@ -233,20 +238,21 @@ def test_at_random_while_a_server_is_lost(make_server: MakeServer) -> None:
         with pytest.raises(ServerLost):
             client.end_episode(episode_id)
         assert client.num_lost_steps > 0
-        train(client, plan, 30)  # at random
+        train(client, plan, 30)  # the actions are random ones
         second = make_server(dataclasses.replace(plan, port=port))
         while stand_in._is_lost.is_set():
             train(client, plan, 3)
         train(client, plan, 30)
-        # The last three are its own, too, if it was found between that look and their beginning.
+        # The last loop's three steps may be the second server's, too, if it was found just before.
         assert second.status().num_env_steps in (30, 33)
         assert client.num_mismatches == 0
 
 
-def test_a_server_that_comes_back_with_other_weights(
+def test_a_local_client_takes_the_weights_of_a_server_that_is_started_again(
     make_server: MakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Started again within the client's patience, in an episode of its own."""
+    """A server that is started again within the client's patience loses the open episode, and the
+    client pulls the new weights."""
     plan = make_plan("DQN", SEES, server_id="again", model=SMALL_MODEL, seed=1)
     first = PolicyServer(plan)
     port = int(first.start().rpartition(":")[2])

@@ -1,4 +1,4 @@
-"""A real server answers as its OpenAPI document says, whatever the document allows to be sent."""
+"""A real server answers as its OpenAPI document says, to all requests that the document allows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OVER_HTTP = [endpoint for endpoint in ENDPOINTS if endpoint.path != "/v1/ws"]
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    """Of a server that plays at random, for few episodes at a time, and may be asked to stop."""
+    """Gives the URL of a random server for at most 8 episodes, which may be shut down."""
     agents = {agent: SEES[agent] for agent in "ab"}
     limits = LimitsConfig(max_episodes=8)
     plan = make_plan("RANDOM", agents, token=TOKEN, limits=limits)
@@ -35,9 +35,9 @@ def url() -> Iterator[str]:
     server.answer_run(
         RunService(server).requests()
         | {
-            "begin": lambda asked: server.spec(),  # a plan has to be whole
+            "begin": lambda asked: server.spec(),  # a drawn plan is rarely whole
             "check": lambda asked: PlanProblems([]),
-            "save": lambda asked: SavedPart(0, report()),  # anywhere
+            "save": lambda asked: SavedPart(0, report()),  # the drawn path could be anywhere
         }
     )
     server.start()
@@ -56,13 +56,14 @@ def test_the_document_is_served(url: str) -> None:
     [(e.path, "positive") for e in OVER_HTTP] + [(e.path, "negative") for e in OVER_HTTP if e.body],
 )
 def test_a_server_keeps_to_its_document(url: str, path: str, mode: str) -> None:
-    """Documented codes, answers of the documented form, and nothing that is the server's fault."""
+    """A server answers with documented codes and bodies, and with no error of its own."""
     schema = schemathesis.openapi.from_dict(document())
     operation = next(found.ok() for found in schema.get_all_operations() if found.ok().path == path)
     generation = schemathesis.GenerationMode(mode)
     load_all_checks()
-    # Of items that cannot be answered most are refused one by one, in a 200, and ids of
-    # unprintable characters with a 400; only of a batch the schema says all that makes a 400.
+    # In a batch, most items that cannot be answered are refused one by one within a 200, and ids
+    # with unprintable characters by a 400. Only for a batch does the schema cover all that makes a
+    # 400.
     unfit = [negative_data_rejection]
     if path != "/v1/step":
         unfit.append(positive_data_acceptance)
@@ -83,7 +84,8 @@ def test_a_server_keeps_to_its_document(url: str, path: str, mode: str) -> None:
     def answer(case: Any) -> None:
         case.body = with_whole_numbers(case.body)
         drawn = str(case.path_parameters)
-        if "{episode_id}" in path and len(drawn) % 2:  # of the others no episode is known
+        # The other half of the requests is for episodes that do not exist.
+        if "{episode_id}" in path and len(drawn) % 2:
             case.path_parameters["episode_id"] = known[len(drawn) % 5]
         response = case.call(base_url=url, headers=BEARER)
         codes[response.status_code] += 1
@@ -97,7 +99,7 @@ def test_a_server_keeps_to_its_document(url: str, path: str, mode: str) -> None:
 
 
 def with_whole_numbers(value: Any) -> Any:
-    """Returns 3 for 3.0, which JSON Schema takes for an integer, and the protocol does not."""
+    """Replaces 3.0 by 3 throughout: JSON Schema takes it for an integer, the protocol does not."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Links that are cut, hang, or lose what they carry, on the way to real servers.
+"""Clients are patient with links to real servers that are cut, hang, or lose what they carry.
 
 Nothing is lost or recorded twice, a lost server is named in time, and another episode may follow.
 """
@@ -27,7 +27,7 @@ SEEN = {"a": [0.0, 0.0], "b": [0.0, 0.0]}
 
 @pytest.fixture
 def start_server() -> Iterator[Callable[..., PolicyServer]]:
-    """Starts servers that act at random; stops them in the end."""
+    """Gives a function that starts random servers; they are stopped after the test."""
     with contextlib.ExitStack() as stack:
 
         def start(agents: str = "ab", **fields: Any) -> PolicyServer:
@@ -51,7 +51,7 @@ def link(server: PolicyServer) -> Iterator[Link]:
 def play(
     client: MultiplexingClient, num_steps: int = 3, at: Callable[[int], None] | None = None
 ) -> None:
-    """Plays an episode; calls `at` with each `t` before its step."""
+    """Plays an episode; calls `at` with each `t` before the step."""
     episode_id = client.start_episode()
     for t in range(num_steps):
         if at is not None:
@@ -66,12 +66,12 @@ def counts(server: PolicyServer) -> tuple[int, int, int]:
     return counts.num_env_steps, counts.num_episodes, counts.num_aborted
 
 
-# --- it is survived -------------------------------------------------------------------------
+# --- outages that a client survives ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("what", ["frame", "answer", "half"])
-def test_what_is_swallowed_is_sent_again(
+def test_a_frame_whose_answer_does_not_come_is_sent_again(
     server: PolicyServer, link: Link, transport: Any, what: Any
 ) -> None:
     with MultiplexingClient([link.address], transport=transport, patience_s=3.0) as client:
@@ -85,7 +85,7 @@ def test_what_is_swallowed_is_sent_again(
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("state", ["down", "hung"])
-def test_an_outage_in_mid_episode(
+def test_an_episode_survives_an_outage_that_is_shorter_than_the_patience(
     server: PolicyServer, link: Link, transport: Any, state: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(t: int) -> None:
@@ -105,7 +105,7 @@ def test_an_outage_in_mid_episode(
 def test_a_server_that_stops_is_waited_for(
     start_server: Callable[..., PolicyServer], server: PolicyServer, link: Link
 ) -> None:
-    """It refuses to start episodes (503) until its process has gone and another one is there."""
+    """While a server stops it refuses episodes (503); the client waits for the next server."""
     server.policies.store.is_accepting = False
 
     def replace() -> None:
@@ -118,7 +118,7 @@ def test_a_server_that_stops_is_waited_for(
         assert client.num_mismatches == 0
 
 
-# --- it is not ------------------------------------------------------------------------------
+# --- outages that a client does not survive --------------------------------------------------
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -165,7 +165,7 @@ def test_another_server_in_its_place_is_refused(
 def test_two_hung_servers_take_no_longer_than_one(
     start_server: Callable[..., PolicyServer], transport: Any
 ) -> None:
-    """And the episodes of four environments are closed on the third one at once."""
+    """The client gives up both at once, and closes its four episodes on the third server."""
     servers = [start_server(agent, server_id=agent) for agent in "abc"]
     with contextlib.ExitStack() as stack:
         links = [stack.enter_context(Link(server.address)) for server in servers]
@@ -200,7 +200,7 @@ def test_giving_up_ends_a_wait(server: PolicyServer, link: Link) -> None:
 
 
 class Learner:
-    """Closes the gate of a server, as an update does."""
+    """Closes the gate of a server as an update does: the server waits for its learner."""
 
     def __init__(self, server: PolicyServer) -> None:
         self.feed = server.policies.feed
@@ -251,7 +251,7 @@ def test_patience_begins_when_no_other_server_is_waited_for(
         assert client.get_action(episode_id, SEEN).keys() == {"a", "b"}
 
 
-# --- episodes that live on elsewhere --------------------------------------------------------
+# --- episodes in which one server is not called ----------------------------------------------
 
 
 @pytest.mark.parametrize("num_steps_before", [0, 1])

@@ -1,4 +1,4 @@
-"""A return is one number: what was given, at the client, on servers, in callbacks, at a gateway."""
+"""The client, servers, callbacks and a gateway count the same return: the sum of rewards."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ TEAM = ("a", "b")
 
 
 class Turn(NamedTuple):
-    """What follows from a step's actions, and who of the living acts next."""
+    """What follows from the actions of a step, and which of the living agents act next."""
 
     rewards: dict[str, int]
     ends: dict[str, bool]
-    """By agent: whether it is truncated."""
+    """By agent that ends: whether it is truncated, not terminated."""
     acting: set[str]
 
 
@@ -56,12 +56,12 @@ turns = st.lists(
 
 
 class Played:
-    """An episode of which all agents act in the first step."""
+    """Plays an episode in which all agents act in the first step, and notes all rewards."""
 
     def __init__(self, client: MultiplexingClient, turns: list[Turn], *, is_team: bool) -> None:
         self.paid = dict.fromkeys(AGENTS, 0.0)
         self.credited = dict.fromkeys(AGENTS, 0.0)
-        """What followed from an action, as long as its agent, or one of its team, was there."""
+        """By agent: the rewards paid while it, or any member of its team, was still alive."""
         client.start_episode("e")
         episode = client._episodes["e"]
         alive = acting = set(AGENTS)
@@ -89,7 +89,7 @@ class Played:
 
 
 class Heard:
-    """A server's callbacks."""
+    """Callbacks of a server that keep the returns of its episodes."""
 
     def __init__(self) -> None:
         self.returns: list[dict[str, float]] = []
@@ -103,7 +103,7 @@ class Heard:
 @example([Turn({"c": 1}, {"c": False}, {"a"}), Turn({"c": 10}, {}, set())], False)
 @example([Turn({}, {"a": True, "b": True}, {"c"}), Turn({"a": 5}, {}, set())], True)
 @example([Turn({"c": 1}, {"c": False}, set()), Turn({"c": 10}, {}, {"a"})], False)
-def test_each_reward_counts_once_and_everywhere_alike(
+def test_each_reward_counts_once_and_alike_everywhere(
     way: str, turns: list[Turn], is_team: bool
 ) -> None:
     groups: Any = {"left": {"team": TEAM} if is_team else {}}
@@ -143,7 +143,7 @@ def told(callbacks: Callbacks) -> list[dict[str, float]]:
 
 
 def test_steps_in_rows_count_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many simulations in lockstep; one server's only agent leaves, and is paid afterwards."""
+    """In many simulations in lockstep, the only agent of one server leaves, and is paid later."""
     rows: list[int] = []
     accept = EpisodeStore.accept_rows
 

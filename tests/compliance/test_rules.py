@@ -1,4 +1,4 @@
-"""Every rule of the compliance suite, on every kind of server and on the gateway."""
+"""Every rule of the compliance suite holds on every kind of server and on the gateway."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MASKED = DictSpace({"observation": Box((2,)), "action_mask": Box((3,), "int8", 0
 
 
 def skipped(verdicts: list[Verdict]) -> set[str]:
-    """Returns the rules that were not tried; fails with what is broken."""
+    """Returns the rules that were not tried; fails if any rule was broken."""
     broken = [verdict for verdict in verdicts if verdict.outcome == "broken"]
     assert not broken
     assert len(verdicts) == len(RULES) + 1
@@ -37,12 +37,13 @@ def test_every_numbered_rule_of_the_page_is_tried() -> None:
 
 def test_rules_hold_on_each_kind_of_server(server: PolicyServer) -> None:
     left_out = skipped(list(judge_server(server.address, TOKEN)))
-    assert len(left_out) == 7, left_out  # no mask (2), team, state, token's absence, time (2)
+    # Not tried: two rules on masks, two on time, those on teams, the state and missing tokens.
+    assert len(left_out) == 7, left_out
     assert server.status().num_open_episodes == 0, "nothing is left open"
 
 
 def test_rules_hold_on_a_gateway(make_server: MakeServer) -> None:
-    """Of a learning team, an agent with a mask, and a third one, whose episodes soon expire."""
+    """Behind it are a learning team, an agent with a mask, and one more; episodes expire soon."""
     limits = LimitsConfig(max_episodes=8, episode_timeout_s=1.0)
     plans = [
         make_plan("QMIX", TEAM, groups={"team": ("a", "b")}, limits=limits),

@@ -1,4 +1,4 @@
-"""Teams of unlike sizes, spaces and habits on one real server, as the config resolves them."""
+"""One real server trains teams that differ in size, spaces and absences."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from muxrl.servers.server import PolicyServer
 from muxrl.servers.trainers.plain_state import find_not_finite
 from muxrl.servers.trainers.policies import TrainerPolicies
 
-NUM_EPISODES = 34  # of 6 env steps: one batch of whole episodes, which has 200 or more
+# Episodes have 6 env steps: together one batch, which is whole episodes of 200 or more steps.
+NUM_EPISODES = 34
 NUM_ACTIONS = {"a": 3, "b": 2, "c": 5, "d": 3, "e": 3, "f": 3, "g": 3, "h": 2}
 OBSERVATIONS: dict[str, Space] = {
     "a": Box((2,)),
     "b": DictSpace({"observation": Box((4,)), "action_mask": MultiBinary(2)}),
-    "c": Discrete(3),  # read as one-hot
+    "c": Discrete(3),  # networks read it as one-hot
     "d": Box((2,)),
     "e": Box((2,)),
     "f": Box((2,)),
@@ -66,7 +67,7 @@ def team_server(make_server: MakeServer, algorithm: str) -> PolicyServer:
         stop=StopConfig(env_steps=10),
     )
     agents = {a: (OBSERVATIONS[a], Discrete(n)) for a, n in NUM_ACTIONS.items()}
-    # Pairs are alike and share a policy; every other kind of team has one of its own.
+    # The two pairs are alike and share a policy; every other team needs a policy of its own.
     config.servers["teams"].policies = {"all": ["*"]}
     with pytest.raises(ConfigError, match="their spaces differ"):
         resolve(config, SimulationFacts(agents))
@@ -92,7 +93,7 @@ def observe(agents: str, t: int) -> dict[str, Any]:
 @pytest.mark.parametrize("algorithm", ["QMIX", "VDN", "QPLEX", "IQL"])
 def test_each_team_learns_whoever_is_missing(make_server: MakeServer, algorithm: str) -> None:
     server = team_server(make_server, algorithm)
-    # Who is asked at each step: b comes late, a dies at 3, d and e take turns, c is asked rarely.
+    # The agents that act in each step: b comes late, a ends at 3, d and e alternate, c is rare.
     asked = ["acdfgh", "aefgh", "abcdfgh", "befgh", "bdfgh", "cefg"]
     with MultiplexingClient([server.address]) as client:
         for _ in range(NUM_EPISODES):
@@ -114,7 +115,7 @@ def test_each_team_learns_whoever_is_missing(make_server: MakeServer, algorithm:
     def num_updates() -> dict[str, int]:
         return {policy_id: one.num_updates for policy_id, one in learners.items()}
 
-    # The first three episodes of a policy only fill its replay; the pairs share theirs.
+    # The first three episodes of each policy only fill its replay; the two pairs share one.
     expected = {"unlike": NUM_EPISODES - 3, "h": NUM_EPISODES - 3, "pair": 2 * NUM_EPISODES - 3}
     wait_until(lambda: num_updates() == expected)
     assert server.status().problem == ""

@@ -1,4 +1,4 @@
-"""What transports do beside what `test_rules` holds: limits, plain JSON by hand, Prometheus."""
+"""What transports do beyond the rules of `test_rules`: limits, JSON written by hand, Prometheus."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def url(ppo: PolicyServer) -> str:
 
 
 def samples(url: str) -> dict[tuple[str, str], float]:
-    """What Prometheus's own parser reads: by name and the one label beside the server's."""
+    """Returns what Prometheus's own parser reads, by name and label (without the server's)."""
     answer = requests.get(f"{url}/metrics", headers=BEARER)
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     found = {}
@@ -60,7 +60,7 @@ def test_prometheus_reads_what_a_server_counts(url: str) -> None:
     assert rose["muxrl_episodes_total", "aborted"] == 0
     assert rose["muxrl_refusals_total", "409"] == 1
     assert after["muxrl_open_episodes", ""] == before["muxrl_open_episodes", ""]
-    # Two items of one episode, and four messages with steps, of which one was refused.
+    # Two items of one episode, and four messages with steps, one of which was refused.
     assert rose["muxrl_exchange_seconds_count", ""] == 6
     assert rose["muxrl_forward_seconds_count", ""] == 3
     assert 0.0 < rose["muxrl_forward_seconds_sum", ""] < rose["muxrl_exchange_seconds_sum", ""]
@@ -69,13 +69,15 @@ def test_prometheus_reads_what_a_server_counts(url: str) -> None:
 
 
 @pytest.mark.parametrize("transport", ["websocket", "http"])
-def test_a_client_with_a_wrong_token_is_told(ppo: PolicyServer, transport: Any) -> None:
+def test_a_client_with_a_wrong_token_is_refused(ppo: PolicyServer, transport: Any) -> None:
     with pytest.raises(ServerUnavailable, match=r"answered 401: .*another one came"):
         MultiplexingClient([ppo.address], token="wrong", transport=transport)
 
 
 @pytest.mark.parametrize("transport", ["http", "websocket"])
-def test_a_client_with_a_message_over_the_limit_is_told(ppo: PolicyServer, transport: Any) -> None:
+def test_a_client_with_a_message_over_the_limit_is_refused(
+    ppo: PolicyServer, transport: Any
+) -> None:
     with MultiplexingClient([ppo.address], token=TOKEN, transport=transport) as client:
         episode_id = client.start_episode()
         try:
@@ -100,5 +102,5 @@ def test_actions_are_arrays_over_every_transport(transport: Any) -> None:
         actions = client.get_action(episode_id, {"a": [0.0, 0.0], "b": [0.0, 0.0]})
     kinds = {agent: (type(action), action.dtype.name) for agent, action in actions.items()}
     for action in actions.values():
-        action *= 2  # they are the simulation's own
+        action *= 2  # the simulation may change its actions
     assert kinds == {"a": (np.ndarray, "float32"), "b": (np.ndarray, "int64")}

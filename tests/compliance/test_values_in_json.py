@@ -1,4 +1,4 @@
-"""Observations and actions of every space in JSON, as docs/protocol.md shows them."""
+"""Observations and actions of every space are written in JSON as docs/protocol.md shows them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from muxrl.protocol.spaces import (
 )
 
 MASKED = DictSpace({"observation": Box((1,)), "action_mask": Box((2,), "int8", 0, 1)})
-# Observation space, what is sent, action space, what has to come.
+# By agent id: observation space, observation to send, action space, expected form of the action.
 AGENTS: dict[str, tuple[Space, Any, Space, Any]] = {
     "box": (Box((2,), low=0, high=1), [0.5, 9.0], Box((2,), low=0, high=5), [float, float]),
     "a number": (Box(()), 1.5, Box((1, 1), low=-1, high=1), [[float]]),

@@ -1,4 +1,4 @@
-"""What the README and the documents show is what is there."""
+"""Links, shown files, tables and lists of the README and the documents are true."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHOWN_FILE = re.compile(r"<!-- (\S+\.(?:py|yaml)) -->\n```\w+\n(.*?)```\n", re.D
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]*)(?:#([^)]*))?\)")
 CODE_BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 SETTINGS = re.compile(r"<!-- settings of (\w+) -->")
-# A file or folder of a room, in backticks.
+# A file or folder of the project, in backticks.
 PATH = re.compile(
     r"`((?:protocol|client|servers|orchestrator|experiments|benchmarks|tests)/[\w/.-]*)`"
 )
@@ -48,19 +48,19 @@ def headings(page: Path) -> list[str]:
 
 
 def anchor(heading: str) -> str:
-    """Returns what a heading is linked by: its letters, digits and hyphens in lower case."""
+    """Returns the anchor of a heading: its letters, digits and hyphens in lower case."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def links(page: Path) -> Iterator[tuple[str, Path, str]]:
-    """Yields text, file and anchor ("" for none) of each link that stays in the project."""
+    """Yields text, file and anchor ("" for none) of each link to a place in the project."""
     for text, target, fragment in LINK.findall(prose(page)):
         if "://" not in target:
             yield text, (page.parent / target).resolve() if target else page, fragment
 
 
 def table(page: Path, heading: str) -> list[list[str]]:
-    """Returns the cells of the table below a heading, without its head."""
+    """Returns the rows of cells of the table below a heading, without the table's head."""
     section = page.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (.+) \|$", section, re.MULTILINE)
     return [row.split(" | ") for row in rows[1:]]
@@ -98,8 +98,8 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
     assert set(PAGES) <= reached
 
 
-def test_all_files_say_the_version_of_the_package() -> None:
-    """The citation's format: `test_files_are_of_their_format`."""
+def test_all_files_name_the_version_of_the_package() -> None:
+    """`test_files_are_of_their_format` tests the format of the citation file."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     version = project["version"]
     assert f"\nVersion {version}, " in (ROOT / "README.md").read_text()
@@ -129,8 +129,8 @@ def test_every_algorithm_has_a_page_with_the_same_headings() -> None:
         assert headings(pages[name]) == [name, *ALGORITHM_HEADINGS], pages[name]
 
 
-def test_the_index_says_from_what_and_for_whom_each_learns() -> None:
-    """Other pages speak of these kinds."""
+def test_the_index_says_from_which_samples_and_for_whom_each_algorithm_learns() -> None:
+    """Other pages use these kinds."""
     from muxrl.servers.lookup import own_algorithms
 
     index = (DOCS / "algorithms.md").read_text()
@@ -182,7 +182,7 @@ def is_grouped(algorithm: Any) -> bool:
     return algorithm.seating.is_joint and not algorithm.seating.forms_teams
 
 
-# Where a page names algorithms in a list, in place of {}, and which those are.
+# By page and words around a list ({}): which algorithms the list has to name.
 LISTS: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("algorithms", "images, too; {} refuse"): lambda one: (
         not takes(one, Discrete(2) if takes(one, Discrete(2)) else BOUNDED, IMAGE)
@@ -216,11 +216,11 @@ LISTS: dict[tuple[str, str], Callable[[Any], bool]] = {
 
 
 def spelled(text: str) -> str:
-    """Returns a pattern of a text, however its words are broken into lines."""
+    """Returns a pattern of a text that allows line breaks between its words."""
     return r"\s+".join(map(re.escape, text.split()))
 
 
-def test_lists_of_algorithms_name_all_that_they_are_true_of() -> None:
+def test_lists_of_algorithms_name_all_algorithms_of_their_kind() -> None:
     from muxrl.orchestrator.settings_reference import _LIST
     from muxrl.servers.lookup import own_algorithms
 
@@ -235,13 +235,14 @@ def test_lists_of_algorithms_name_all_that_they_are_true_of() -> None:
         true_of = {one.name for one in own if is_true_of(one)}
         assert set(re.findall(name, found[1])) == true_of, (page, words)
         pages[page] = pages[page][: found.start(1)] + pages[page][found.end(1) :]
-    compared = {"alternatives", "decisions"}  # with others; as it was
+    # These pages compare muxrl with others, and tell how it was.
+    compared = {"alternatives", "decisions"}
     for page in pages.keys() - compared:
         more = re.search(rf"{name}(?:(?:,| and| or|, and)\s{name}){{2,}}", pages[page])
         assert not more, f"{page}.md lists {more and more[0]}: say which kind they are, or hold it"
 
 
-def test_pages_count_the_algorithms() -> None:
+def test_pages_give_the_right_number_of_algorithms() -> None:
     from muxrl.servers.lookup import own_algorithms
 
     num = len(own_algorithms())
@@ -262,7 +263,7 @@ def test_paths_of_the_checkout_exist() -> None:
     assert not missing
 
 
-def test_the_map_names_files() -> None:
+def test_each_answer_to_where_is_it_names_a_file() -> None:
     rows = table(ROOT / "CONTRIBUTING.md", "Where is it?")
     assert rows
     for question, answer in rows:

@@ -1,5 +1,4 @@
-"""What the documents show as code that learns, learns: taken from the page, on tasks whose values
-are known."""
+"""Formulas in the documents' code are learned with as they are, in tasks with known values."""
 
 from __future__ import annotations
 
@@ -28,9 +27,9 @@ pytestmark = pytest.mark.learning
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```(?:python|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 FORMULA = re.compile(r"def (?:shape_rewards|learn)\b|next_when:")
-"""By it a block that says what is learned is known: rewards, estimates, a curriculum."""
+"""A block with one of these is about learning: rewards, estimates, or a curriculum."""
 LEARNED = {"own-trainer.md": ["class Bandit", "class Diary"], "concepts.md": ["parameters:"]}
-"""Page to what is in each such block; the tests below learn with it."""
+"""By page: a text in each such block; the tests below learn with these blocks."""
 
 
 def block(page: str, has: str) -> str:
@@ -48,7 +47,7 @@ def test_each_formula_of_a_page_is_learned_with() -> None:
 
 @pytest.fixture
 def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
-    """Makes a module of a page's block; returns the import path of its class."""
+    """Gives a function that makes a module of a page's block and returns its class's path."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def show(page: str, has: str) -> str:
@@ -71,7 +70,7 @@ BEST = [0, 0, 0]
 
 
 def best_values() -> np.ndarray:
-    """Returns the values of all actions, by value iteration."""
+    """Returns the values of all actions, found by value iteration."""
     values = np.zeros((3, 2))
     for _ in range(2_000):
         best = values.max(axis=1)
@@ -84,9 +83,10 @@ def best_values() -> np.ndarray:
 
 
 class Corridor(Env[np.ndarray, np.int64]):
-    """Three places; the first action leads to the end of the last one, and is the best.
+    """Three places; the first action is the best, and leads from the last place to the end.
 
-    Each is observed as its potential and one-hot. Episodes begin anywhere, and are truncated soon.
+    A place is observed as its potential and one-hot. Episodes begin anywhere, and are truncated
+    soon.
     """
 
     observation_space = spaces.Box(0.0, 6.0, (4,), np.float32)
@@ -107,7 +107,7 @@ class Corridor(Env[np.ndarray, np.int64]):
 
 
 class TableQ:
-    """Q-learning in a table, whose values are exact in this task: nothing in it is random."""
+    """Q-learning in a table, which becomes exact in this task, as nothing in it is random."""
 
     learns_from = "newest"
     batch_env_steps = 1
@@ -151,7 +151,7 @@ def in_corridor(env_steps: int, measure: Measure, **server: Any) -> Any:
 def test_with_the_pages_potential_the_best_policy_stays_the_best(
     shown: Callable[[str, str], str],
 ) -> None:
-    """Of Ng, Harada and Russell 1999: the values are less by the potential, and nothing else."""
+    """By Ng, Harada and Russell 1999, the values are less by the potential and else unchanged."""
     learned: dict[str, Any] = {}
 
     def measure(served: Served) -> dict[str, float]:
@@ -166,7 +166,7 @@ def test_with_the_pages_potential_the_best_policy_stays_the_best(
     expected = best_values()
     assert expected.argmax(axis=1).tolist() == BEST
     np.testing.assert_allclose(trainer.values, expected - POTENTIAL[:, None], atol=1e-5)
-    # What the page does to epsilon: less and less for 9,000 env steps.
+    # The page's callback lowers epsilon for 9,000 env steps.
     told = learned["records"][-1]
     assert trainer.epsilon == pytest.approx(0.2 - told["env_steps"] / 50_000, abs=1e-4)
     assert min(trainer.epsilons) >= 0.02
@@ -178,9 +178,9 @@ def test_with_the_pages_potential_the_best_policy_stays_the_best(
 
 
 class Cues(ParallelEnv[str, np.ndarray, int]):
-    """Pays for each action of each cue as the table says; the right one wins.
+    """A game that pays for each action of each cue as the table says; the best action wins.
 
-    Its `reset` is told the parameters of the page.
+    Its `reset` gets the parameters of the page.
     """
 
     metadata = {"name": "cues"}
@@ -213,7 +213,7 @@ def test_the_pages_bandit_learns_through_the_pages_curriculum(
     told: list[Mapping[str, float]] = []
     monkeypatch.setattr(Cues, "told", told)
     curriculum = yaml.safe_load(block("concepts.md", "parameters:"))["simulation"]["parameters"]
-    del curriculum["side"]  # which is for two agents
+    del curriculum["side"]  # this parameter is for two agents
     config = load_config({
         "simulation": {"env": f"{__name__}:Cues", "parameters": curriculum,
                        "metrics": {"win": "last"}},

@@ -1,4 +1,4 @@
-"""What is shown of ``GET /metrics``, in Grafana and in a table, is what a server gives."""
+"""Metrics in the Grafana page and in the docs' table are those of a server's ``GET /metrics``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROW = re.compile(r"^\| (`[a-z].*?`) \|", re.MULTILINE)
 
 @dataclass
 class Given:
-    """What a server gives of one metric."""
+    """A server's metric: its kind and labels."""
 
     kind: str
     labels: set[str] = field(default_factory=set)
@@ -29,7 +29,7 @@ class Given:
 
 @pytest.fixture(scope="module")
 def given() -> Iterator[dict[str, Given]]:
-    """By name as in a query, of a server that was asked, has refused something and warned."""
+    """Gives the metrics by name of a server that was called, has refused something and warned."""
     with running(make_plan("RANDOM", SEES)) as server:
         server.policies.store.warnings.add("far rewards", "one is 1e9")
         url = f"http://{server.address}"
@@ -54,7 +54,7 @@ def queries() -> Iterator[tuple[str, str]]:
             yield target["expr"], target["legendFormat"]
 
 
-def test_grafana_asks_for_what_a_server_gives(given: dict[str, Given]) -> None:
+def test_grafana_queries_only_metrics_that_a_server_has(given: dict[str, Given]) -> None:
     asked = set()
     for query, legend in queries():
         assert query.count("(") == query.count(")")
@@ -66,7 +66,7 @@ def test_grafana_asks_for_what_a_server_gives(given: dict[str, Given]) -> None:
             labels = set(re.findall(r"(\w+)=", matchers))
             if " by (" not in query:
                 labels |= set(re.findall(r"{{(\w+)}}", legend))
-            # Of what is unknown here (a lag, a return) there is no sample.
+            # Metrics that are unknown here (a lag, a return) have no sample.
             assert labels <= (given[name].labels or {"server"}), query
             is_rate = f"rate({name}" in query
             is_counted = given[name].kind != "gauge" and name != "muxrl_restarts_total"
@@ -77,7 +77,7 @@ def test_grafana_asks_for_what_a_server_gives(given: dict[str, Given]) -> None:
     assert not missing, "Grafana leaves out what a server gives"
 
 
-def test_the_table_names_all_that_a_server_gives(given: dict[str, Given]) -> None:
+def test_the_table_names_all_metrics_of_a_server(given: dict[str, Given]) -> None:
     text = (DOCS / "monitoring.md").read_text().partition("## Prometheus")[2].partition("\n## ")[0]
     named = {}
     for names in ROW.findall(text):
@@ -94,7 +94,7 @@ def test_the_table_names_all_that_a_server_gives(given: dict[str, Given]) -> Non
         assert not shown[name] or labels == shown[name], name
 
 
-def test_every_tracker_has_a_row_with_what_installs_it() -> None:
+def test_every_tracker_has_a_row_with_the_command_that_installs_it() -> None:
     rows = [row for row in table(DOCS / "monitoring.md", "Trackers") if len(row) == 3]
     shown = {row[0]: row[1] for row in rows[:-1]}
     assert shown == {f"`{n}`": f"`pip install 'muxrl[{t.extra}]'`" for n, t in TRACKERS.items()}

@@ -1,4 +1,4 @@
-"""What the pages promise, and the tests that hold it."""
+"""Each promise of the pages has tests that hold it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAULTS, COMPLIANCE, SERVERS = "tests/faults", "tests/compliance", "tests/servers
 PROCESSES, RUNS = "tests/orchestrator/supervise", "tests/orchestrator/launch"
 RELIABILITY = "docs/reliability.md"
 
-# By page, what is promised in its own words, and tests: "file::function".
+# By page: a promise in the page's own words, and its tests as "file::function".
 PROMISES: dict[str, dict[str, list[str]]] = {
     RELIABILITY: {
         "| a server dies |": [
@@ -146,14 +146,14 @@ def top_level(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(("page", "words"), EACH, ids=[words[:40] for _, words in EACH])
-def test_what_is_promised_has_tests(page: str, words: str) -> None:
+def test_each_promise_is_on_its_page_and_has_tests(page: str, words: str) -> None:
     assert words in " ".join((ROOT / page).read_text().split())
     tests = [one.split("::") for one in PROMISES[page][words]]
     assert tests
     assert not [(path, name) for path, name in tests if name not in top_level(ROOT / path)]
 
 
-def test_every_fault_that_the_page_names_is_promised_for() -> None:
+def test_every_fault_in_the_page_s_table_is_a_promise() -> None:
     (table,) = re.findall(
         r"^\| what happens \|.*?\n\|[-|]+\n(.*?)\n\n",
         (ROOT / RELIABILITY).read_text(),

@@ -1,4 +1,4 @@
-"""Files for whoever contributes, and for where muxrl is deployed: of their format, and in step."""
+"""Files for contributors and for deployment have the right format and agree with each other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from muxrl.orchestrator.config import load_config
 ROOT = Path(__file__).parents[2]
 DEPLOY, GITHUB = ROOT / "deploy", ROOT / ".github"
 
-# What stands for `muxrl` in a job: a run that writes a checkpoint, until it is over or ended.
+# Stands in for `muxrl` in a job: a run that writes a checkpoint and then goes on until it ends.
 MUXRL = """#!/usr/bin/env bash
 echo "$@" >> commands
 if [[ $2 == --resume ]]; then exit "$CODE"; fi
@@ -55,7 +55,7 @@ def test_files_are_of_their_format(schema: str, files: list[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_github_runs_what_ci_runs_with_the_pythons_that_tests_look_for() -> None:
+def test_github_runs_the_jobs_of_ci_with_the_pythons_that_tests_look_for() -> None:
     (job,) = _yaml(GITHUB / "workflows/ci.yml")["jobs"].values()
     assert job["steps"][-1]["run"] == ".ci/run"
     assert os.access(ROOT / ".ci/run", os.X_OK)
@@ -73,7 +73,7 @@ def test_hooks_are_the_tools_of_make_test() -> None:
         assert f"$(BIN)/{entry}" in makefile
 
 
-def test_the_image_has_all_that_is_built_and_nothing_else() -> None:
+def test_the_image_has_all_files_of_the_build_and_no_others() -> None:
     lines = (DEPLOY / "Dockerfile").read_text().splitlines()
     copied = {source for line in lines if line.startswith("COPY ") for source in line.split()[1:-1]}
     folders = {link.name for link in (ROOT / "src/muxrl").iterdir() if link.is_symlink()}
@@ -82,7 +82,7 @@ def test_the_image_has_all_that_is_built_and_nothing_else() -> None:
     ignore = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
     assert {line[1:] for line in ignore if line.startswith("!")} == copied
     (extras,) = re.findall(r"\.whl\)\[([\w,]+)\]", "\n".join(lines))
-    # The cluster of kuberay.yaml runs it, too, and sweeps are run in it.
+    # The cluster of kuberay.yaml runs this image, too, and sweeps run in it.
     assert {"servers", "tune", "rllib"} <= set(extras.split(","))
     if hadolint := shutil.which("hadolint"):
         subprocess.run([hadolint, DEPLOY / "Dockerfile"], check=True)
@@ -124,7 +124,7 @@ def test_kubernetes_gets_the_ray_that_is_pinned_and_asks_ports_that_it_opens() -
 
 @pytest.fixture
 def job(tmp_path: Path) -> dict[str, str]:
-    """Environment of a job, in whose folder `muxrl` and `scontrol` stand in for the real ones."""
+    """Gives the environment of a job in whose folder `muxrl` and `scontrol` are stand-ins."""
     for name, script in (("muxrl", MUXRL), ("scontrol", "#!/bin/sh\necho $@ >> requeued\n")):
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / name).write_text(script)
@@ -132,7 +132,7 @@ def job(tmp_path: Path) -> dict[str, str]:
     return {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "CODE": ""}
 
 
-def test_a_job_at_its_time_limit_queues_again_and_goes_on(
+def test_a_job_at_its_time_limit_is_queued_again_and_resumed(
     tmp_path: Path, job: dict[str, str]
 ) -> None:
     command = ["bash", DEPLOY / "slurm.sh", "chase", "seed=3"]
@@ -163,11 +163,11 @@ def test_a_job_whose_run_has_ended_is_not_queued_again(
     assert not (tmp_path / "requeued").exists()
 
 
-def test_the_unit_goes_on_where_there_is_a_checkpoint_and_else_begins_again(
+def test_the_unit_resumes_from_a_checkpoint_and_begins_again_without_one(
     tmp_path: Path, job: dict[str, str]
 ) -> None:
     (line,) = re.findall(r"^ExecStart=(.+)$", (DEPLOY / "muxrl.service").read_text(), re.MULTILINE)
-    (tmp_path / "run" / "logs").mkdir(parents=True)  # it was killed before its first one
+    (tmp_path / "run" / "logs").mkdir(parents=True)  # it was killed before its first checkpoint
     for _ in range(2):
         subprocess.run(shlex.split(line), cwd=tmp_path, env=job | {"CODE": "0"}, check=True)
     assert (tmp_path / "commands").read_text().splitlines() == [

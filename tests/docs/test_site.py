@@ -31,7 +31,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-def test_every_link_leads_to_a_file_and_every_anchor_to_a_place(site: Path) -> None:
+def test_every_link_and_every_anchor_exists(site: Path) -> None:
     dead = [
         f"{page.relative_to(site)}: {link}"
         for page in site.rglob("*.html")
@@ -41,7 +41,7 @@ def test_every_link_leads_to_a_file_and_every_anchor_to_a_place(site: Path) -> N
     assert not dead
 
 
-def test_every_page_and_every_name_of_python_is_in_it(site: Path) -> None:
+def test_the_site_has_every_page_and_every_exported_name(site: Path) -> None:
     for page in _pages():
         folder = site / page.replace(".github", "github").removesuffix(".md")
         folder = folder.parent if folder.name == "README" else folder

@@ -1,4 +1,4 @@
-"""The tutorial's files do what docs/tutorial.md says; training with them is left to the reader."""
+"""The tutorial's files do what docs/tutorial.md says; the tests do not train with them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILES = Path(__file__).parents[2] / "experiments" / "examples" / "tutorial"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A reader's folder with the three files, where `muxrl` is started."""
+    """Gives a reader's folder with the three files, where `muxrl` is started."""
     for file in FILES.iterdir():
         if file.suffix in (".py", ".yaml"):
             shutil.copy(file, tmp_path)
@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_environment_is_pettingzoos(folder: Path) -> None:
+def test_the_environment_passes_pettingzoo_s_tests(folder: Path) -> None:
     parallel_api_test(importlib.import_module("toll_bridge").TollBridge(), num_cycles=100)
 
 

@@ -1,4 +1,4 @@
-"""The walks of docs/architecture.md: what they name is called, in their order."""
+"""The functions that the walks of docs/architecture.md name are called in their order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_PLACES = 12
 
 
 def walk(heading: str) -> list[str]:
-    """Returns the places that a walk names, in its order."""
+    """Returns the functions that a walk names, in its order."""
     page = (ROOT / "docs/architecture.md").read_text()
     (section,) = re.findall(rf"^## {heading}:.*?\n(.*?)(?=^## |\Z)", page, re.M | re.DOTALL)
     places = [f"{path}:{name}" for path, name in PLACE.findall(section)]
@@ -31,7 +31,7 @@ def walk(heading: str) -> list[str]:
 
 @contextmanager
 def traced() -> Iterator[list[str]]:
-    """Gathers muxrl's functions that are called, in threads that begin meanwhile, too."""
+    """Gathers muxrl's functions that are called, even in threads that begin meanwhile."""
     calls: list[str] = []
     names: dict[Any, str] = {}
 
@@ -56,14 +56,14 @@ def traced() -> Iterator[list[str]]:
         threading.setprofile(None)
 
 
-def test_a_step_and_a_batch_go_the_way_that_is_told() -> None:
+def test_a_step_and_a_batch_call_the_functions_of_their_walks() -> None:
     small = {"train_batch_size_per_learner": 20, "minibatch_size": 10, "num_epochs": 1}
     config = load_config("cartpole_ppo", {"servers.ppo.settings": small})
     with traced() as calls, serve(config) as served, served.client() as client:
         simulation = served.simulation()
         seen, _ = simulation.reset(0)
         episode_id = client.start_episode()
-        for t in range(25):  # the batch is complete after 20, and steps wait for its update
+        for t in range(25):  # the batch is complete after 20; then steps wait for its update
             began_at = len(calls)
             result = simulation.step(client.get_action(episode_id, seen))
             if t == 10:
@@ -78,19 +78,19 @@ def test_a_step_and_a_batch_go_the_way_that_is_told() -> None:
     assert in_order(calls[batch_at:], walk("One batch")) == walk("One batch")
 
 
-def test_a_run_goes_the_way_that_is_told(tmp_path: Path) -> None:
+def test_a_run_calls_the_functions_of_its_walk(tmp_path: Path) -> None:
     quick = ["servers.ppo.settings.train_batch_size_per_learner=100", "stop.env_steps=200",
              "servers.ppo.settings.minibatch_size=50", "evaluation.interval_env_steps=100",
              "evaluation.num_episodes=1", "evaluation.final_num_episodes=1"]  # fmt: skip
     run = str(tmp_path / "run")
     with traced() as calls:
         assert main(["launch", "cartpole_ppo", "--run-dir", run, "--no-progress", *quick]) == 0
-    # There is an evaluation before the first env step already.
+    # The first evaluation is before the first env step.
     assert in_order(calls, walk("One run")) == walk("One run")
 
 
 def in_order(calls: list[str], places: list[str]) -> list[str]:
-    """Returns the places that are called one after the other, up to the first that is not."""
+    """Returns the places that are called one after the other, up to the first that is missing."""
     left = iter(calls)
     found = []
     for place in places:

@@ -1,7 +1,7 @@
-"""Identifiers use the field's words: one of our own has a line in the glossary, or goes.
+"""Identifiers use words of the field, or words that the glossary explains.
 
 `words.txt` has three sections: words of the field, which `python tests/docs/test_words.py` collects
-from what is installed; and by hand names, and plain English that means nothing of its own here.
+from installed packages; and by hand, names, and plain English with no special meaning here.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ GLOSSARY = re.compile(r"^- \*\*(\w+)\*\*: ", re.MULTILINE)
 FIELD = ("ray/rllib", "stable_baselines3", "gymnasium", "pettingzoo", "torch")
 LEFT_OUT = {"site-packages", "tests", "test", "testing", "examples", "idlelib", "lib2to3"}
 MIN_FILES = 5
-"""In fewer a word is one author's. Twice as many, if only one package has it."""
+"""A word in fewer files is one author's; if only one package has it, it takes twice as many."""
 
 Found = dict[str, Counter[Path]]
-"""How often a word is in which file."""
+"""By word: how often it is in each file."""
 
 
 def words_of(folder: Path, found: Found) -> Found:
-    """Adds the words of what modules name: functions, classes, arguments, variables, attributes."""
+    """Adds the words in names of functions, classes, arguments, variables and attributes."""
     for path in folder.rglob("*.py"):
         if LEFT_OUT.isdisjoint(path.relative_to(folder).parts):
             for node in ast.walk(ast.parse(path.read_bytes())):
@@ -56,14 +56,14 @@ def ours() -> Found:
 
 
 def forms(word: str) -> Iterator[str]:
-    """Yields a word, and those of which it may be the plural or another tense."""
+    """Yields a word, and words of which it may be the plural or another tense."""
     yield word
     for suffix in ("s", "es", "d", "ed", "ing"):
         stem = word.removesuffix(suffix)
         if len(word) > len(stem) > 2 and not word.endswith("ss"):
             yield from forms(stem)
             yield stem + "e"
-            if stem[-1] in ("i", stem[-2]):  # tries, planned
+            if stem[-1] in ("i", stem[-2]):  # as in tries and planned
                 yield stem[:-1] + "y" * (stem[-1] == "i")
 
 
@@ -103,7 +103,7 @@ def test_the_glossary_has_at_most_ten_words() -> None:
 
 
 def test_sections_by_hand_hold_only_what_is_needed() -> None:
-    """Else nobody reads them."""
+    """Longer lists would not be read."""
     field, names, english = sections()
     used = {form for word in ours() for form in forms(word)}
     assert not (names | english) - used
@@ -111,7 +111,7 @@ def test_sections_by_hand_hold_only_what_is_needed() -> None:
 
 
 def main() -> None:
-    """Writes the field's section anew."""
+    """Writes the section of the field's words anew."""
     paths, found = sysconfig.get_paths(), defaultdict(Counter)
     num_packages: Counter[str] = Counter()
     for folder in (Path(paths["stdlib"]), *(Path(paths["purelib"]) / name for name in FIELD)):

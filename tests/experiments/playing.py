@@ -1,4 +1,4 @@
-"""Plays simulations by rules that are known, as the client plays them: through their adapters."""
+"""Plays simulations by known rules, through their adapters as the client does."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from muxrl.client.adapters import adapt
 
 Choose = Callable[[str, Any], Any]
-"""What an agent does, by its observation."""
+"""Returns the action of an agent for its observation."""
 
 
 def returns_of(env: Any, choose: Choose, seed: int = 0) -> dict[str, float]:
-    """Returns what each agent earns in an episode."""
+    """Returns the return of each agent in an episode."""
     simulation = adapt(env)
     observations, _ = simulation.reset(seed)
     returns = dict.fromkeys(simulation.possible_agents, 0.0)

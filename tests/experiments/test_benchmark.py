@@ -1,4 +1,4 @@
-"""The benchmark: its tasks can be run, and its results are those of its table."""
+"""The benchmark's tasks can be run again, and its table shows its stored results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_task_has_results() -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_task_can_be_run_as_it_was(task: str) -> None:
+def test_a_stored_task_can_be_run_again(task: str) -> None:
     for package in re.findall(r"\(package (\w+)\)", find_config(f"benchmark/{task}").read_text()):
         pytest.importorskip(package)
     trials = (RESULTS / task / "trials.jsonl").read_text().splitlines()
@@ -66,7 +66,7 @@ def test_the_page_has_the_command_of_each_sweep() -> None:
     assert named == {*TASKS}
 
 
-def test_all_that_is_stored_is_compared(compared: Mapping[str, Comparison]) -> None:
+def test_all_stored_results_are_compared(compared: Mapping[str, Comparison]) -> None:
     for task, found in compared.items():
         sweep = stored_sweep(task)
         roles = found.frame("roles").query("role == 'team'")
@@ -85,7 +85,7 @@ def cells(text: str) -> dict[tuple[str, str], str]:
     }
 
 
-def test_the_table_says_what_is_stored(compared: Mapping[str, Comparison]) -> None:
+def test_the_table_shows_the_stored_results(compared: Mapping[str, Comparison]) -> None:
     (shown,) = re.findall(r"<!-- results -->\n\n(.*?)\n\n", PAGE.read_text(), re.DOTALL)
     found = cells(table(compared))
     assert {row for _, row in found} == {row for _, row in cells(shown)}
@@ -102,7 +102,7 @@ def test_shares_of_truncated_episodes_stay_within_0_and_1(
     assert ((ends >= 0) & (ends <= 1)).all()
 
 
-def test_what_is_stored_is_small_and_names_no_machine() -> None:
+def test_stored_results_are_small_and_name_no_machine() -> None:
     files = [path for path in RESULTS.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 450_000 * len(TASKS)
     of_runs = {"/".join(path.relative_to(RESULTS).parts[3:]) for path in files} - {""}
@@ -111,7 +111,7 @@ def test_what_is_stored_is_small_and_names_no_machine() -> None:
         assert not re.search(r"""["'\s]/\w|"host"|"pid""", path.read_text()), path
 
 
-def test_a_sweep_is_stored_as_it_is_read(tmp_path: Path) -> None:
+def test_a_stored_sweep_is_read_back_unchanged(tmp_path: Path) -> None:
     again = store(RESULTS / TASKS[0], tmp_path)
     for path in again.rglob("*.*"):
         assert path.read_bytes() == (RESULTS / path.relative_to(tmp_path)).read_bytes()
@@ -123,11 +123,11 @@ def test_another_task_is_refused() -> None:
         compare_runs([run, "benchmark/two_step"])
 
 
-def test_names_of_results_that_there_are_not() -> None:
+def test_missing_results_are_refused() -> None:
     with pytest.raises(CannotCompare, match="no stored results; did you mean 'spread'"):
         compare_runs(["benchmark/sprea"])
 
 
-def test_the_report_lies_beside_the_own_run(tmp_path: Path) -> None:
+def test_the_report_is_written_beside_the_user_s_run(tmp_path: Path) -> None:
     assert default_folder([Path("benchmark/spread"), tmp_path]) == tmp_path.parent / "comparison"
     assert default_folder([Path("benchmark/spread")]) == Path.cwd() / "comparison"

@@ -55,7 +55,7 @@ class TestEvaluate:
 
 @pytest.mark.usefixtures("rllib")
 @pytest.mark.parametrize("algorithm", CASES)
-def test_our_side_knows_all_that_it_is_told(algorithm: str) -> None:
+def test_our_side_takes_all_settings_of_the_case(algorithm: str) -> None:
     from muxrl.experiments.studies.beside_benchmarl.muxrl_side import config_of
 
     case = CASES[algorithm]
@@ -88,7 +88,7 @@ class TestMeter:
             child.stdin.write(b"\n")
 
 
-@pytest.mark.night  # the tests of the meter and of our side's settings run by day
+@pytest.mark.night  # by day: tests of the meter and of our side's settings
 @pytest.mark.learning
 @pytest.mark.usefixtures("rllib")
 def test_our_side_counts_the_updates_of_mappo(monkeypatch: Any) -> None:

@@ -1,4 +1,4 @@
-"""Our spread and tag beside mpe2's: the same numbers for the same seeds and actions."""
+"""Our spread and tag give the same numbers as mpe2's for the same seeds and actions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def any_action(observation: Any, rng: np.random.Generator) -> int:
 
 
 def towards_the_middle(observation: Any, rng: np.random.Generator) -> int:
-    """Acts so that agents meet and push each other."""
+    """Returns an action that brings agents together, so that they push each other."""
     if rng.random() < 0.2:
         return int(rng.integers(5))
     place = observation[2:4]
@@ -29,7 +29,10 @@ def towards_the_middle(observation: Any, rng: np.random.Generator) -> int:
 
 
 def play_both(ours: Any, theirs: Any, seed: int | None, choose: Choose, hold: int = 1) -> list[Any]:
-    """Plays an episode in both; returns the rewards. Actions are held for so many steps."""
+    """Plays an episode in both games, asserts that they are equal, and returns the rewards.
+
+    Each action is held for `hold` steps.
+    """
     rng, paid = np.random.default_rng(seed), []
     mine, other = (game.reset(seed=seed)[0] for game in (ours, theirs))
     assert_alike(mine, other)
@@ -55,12 +58,12 @@ def assert_alike(mine: dict[str, Any], other: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("choose", [any_action, towards_the_middle])
 @pytest.mark.parametrize("local_ratio", [0.5, 0.2])
-def test_spread_is_the_same_game(choose: Choose, local_ratio: float) -> None:
+def test_spread_is_the_same_game_as_mpe2_s(choose: Choose, local_ratio: float) -> None:
     fast = Spread(local_ratio=local_ratio)
     theirs = simple_spread_v3.parallel_env(N=3, local_ratio=local_ratio, max_cycles=25)
     num_touching = 0
     for episode in range(8):
-        seed = 100 + episode if episode % 2 == 0 else None  # None: goes on with its own draws
+        seed = 100 + episode if episode % 2 == 0 else None  # None goes on with the game's own draws
         paid = play_both(fast, theirs, seed, choose)
         num_touching += sum(len(set(rewards.values())) > 1 for rewards in paid)
     assert num_touching > (20 if choose is towards_the_middle else 0)
@@ -68,7 +71,7 @@ def test_spread_is_the_same_game(choose: Choose, local_ratio: float) -> None:
 
 @pytest.mark.parametrize("sides", [(2, 3, 2), (1, 3, 2), (3, 1, 0)], ids=str)
 @pytest.mark.parametrize("seed", range(5))
-def test_tag_is_the_same_game(sides: tuple[int, int, int], seed: int) -> None:
+def test_tag_is_the_same_game_as_mpe2_s(sides: tuple[int, int, int], seed: int) -> None:
     given = dict(zip(("num_good", "num_adversaries", "num_obstacles"), sides, strict=True))
     ours = SimpleTag(**given, max_cycles=50)
     theirs = simple_tag_v3.parallel_env(**given, max_cycles=50, continuous_actions=False)
@@ -76,7 +79,7 @@ def test_tag_is_the_same_game(sides: tuple[int, int, int], seed: int) -> None:
     for agent in ours.possible_agents:
         assert ours.observation_space(agent) == theirs.observation_space(agent)
         assert ours.action_space(agent) == theirs.action_space(agent)
-    # Actions are held, or nobody would get anywhere.
+    # Actions are held, as otherwise agents would hardly move.
     paid = [
         rewards
         for episode in range(4)

@@ -1,4 +1,4 @@
-"""What theory says of the matrix games, which the study's predictions have to be."""
+"""The study's predictions for the matrix games are what theory says."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def test_a_monotonic_table_is_fitted_exactly() -> None:
     assert additive_fit(payoffs).squared_error == pytest.approx(4 * 1.5**2)
 
 
-def test_an_isotonic_regression_by_hand() -> None:
-    # Two neighbours that fall, 3 then 1, are both fitted by their mean, whichever is on top.
+def test_isotonic_regressions_are_as_computed_by_hand() -> None:
+    # Two neighbours that fall, 3 then 1, are both fitted by their mean, in either order.
     fits = monotonic_fits(np.array([[0.0, 3.0], [1.0, 1.0]]))
     by_action = {fit.actions: fit.squared_error for fit in fits}
-    assert by_action[(0, 1)] == pytest.approx(0.5)  # rows 1, 0: 1 over 0 becomes 0.5 twice
-    assert by_action[(1, 1)] == pytest.approx(2.0)  # columns 0, 1: 3 before 1 becomes 2 twice
+    assert by_action[(0, 1)] == pytest.approx(0.5)  # rows 1, 0: the 1 above 0 becomes 0.5 twice
+    assert by_action[(1, 1)] == pytest.approx(2.0)  # columns 0, 1: the 3 before 1 becomes 2 twice

@@ -1,4 +1,4 @@
-"""Behaviour cloning: what a record does becomes what a server begins with."""
+"""Behaviour cloning makes the actions of a record the policy with which a server begins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muxrl.orchestrator.load_policy import load_policy
 from muxrl.orchestrator.records.played import keep_share
 
 
-def test_a_policy_learns_what_a_record_does(tmp_path: Path) -> None:
+def test_a_policy_learns_the_actions_of_a_record(tmp_path: Path) -> None:
     made = make_simulation("open_spiel:kuhn_poker", {})
     spaces = made.observation_spaces["player_0"], made.action_spaces["player_0"]
     plan = plan_of("PPO", *spaces)

@@ -1,4 +1,4 @@
-"""The notebook of `experiments/examples`, played cell by cell on a tiny budget."""
+"""The notebook of `experiments/examples` runs cell by cell on a tiny budget."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def cells() -> list[dict[str, Any]]:
     return [c for c in json.loads(NOTEBOOK.read_text())["cells"] if c["cell_type"] == "code"]
 
 
-def test_it_is_kept_without_what_it_showed() -> None:
+def test_the_notebook_is_stored_without_outputs() -> None:
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells())
 
 
-def test_its_config_is_whole_and_what_it_imports_is_there() -> None:
+def test_the_notebook_s_config_is_valid_and_its_imports_exist() -> None:
     names: dict[str, Any] = {}
     exec("".join(cells()[0]["source"]), names)
     assert set(prepare(load_config(names["config"])).servers) == {"predators", "prey"}
@@ -33,11 +33,11 @@ def test_its_config_is_whole_and_what_it_imports_is_there() -> None:
 
 
 @pytest.mark.learning
-@pytest.mark.night  # by day: the config; launch/test_background.py, comparisons
+@pytest.mark.night  # by day: its config; launch/test_background.py and comparisons
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_its_cells_run_and_show_what_they_end_with(
+def test_the_notebook_s_cells_run_and_show_their_last_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

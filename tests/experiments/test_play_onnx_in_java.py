@@ -26,7 +26,7 @@ EPISODES = 15
 
 
 class Timetable(LockedDoors):
-    """The episode of a number: doors are open as `PlayOnnx.see` has them."""
+    """A game in which an episode's number decides which doors are open, as in `PlayOnnx.see`."""
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self._episode = seed or 0
@@ -40,7 +40,7 @@ class Timetable(LockedDoors):
 
 @pytest.fixture(scope="module")
 def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The compiled program, and ONNX Runtime."""
+    """Gives the class path of the compiled program and ONNX Runtime."""
     jar = os.environ.get("ONNXRUNTIME_JAR")
     if jar is None or shutil.which("javac") is None:
         pytest.skip("needs javac, and in ONNXRUNTIME_JAR the path of ONNX Runtime's jar")
@@ -57,7 +57,7 @@ def run_java(class_path: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def export(servers: dict[str, ServerConfig], folder: Path) -> Path:
-    """Exports servers that have not learned; returns the folder of their files."""
+    """Exports servers that have not learned; returns the folder of the exported files."""
     torch.manual_seed(0)
     doors = SimulationConfig("muxrl.experiments.simulations.locked_doors:LockedDoors")
     config = ExperimentConfig("doors", simulation=doors, servers=servers)
@@ -72,13 +72,13 @@ def export(servers: dict[str, ServerConfig], folder: Path) -> Path:
 @pytest.mark.parametrize(
     "servers",
     [
-        # Numbered members with masks, last actions and a GRU's state.
+        # A team: numbered members with masks, last actions and a GRU's state.
         {
             "team": ServerConfig(
                 "QMIX", AGENTS, groups={"team": AGENTS}, settings={"hidden_dim": 16}
             )
         },
-        # One file for each agent, of which one has an LSTM's two states.
+        # A file for each agent, one of which has the two states of an LSTM.
         {
             "ppo": ServerConfig("PPO", AGENTS[:1], model={"use_lstm": True, "lstm_cell_size": 8}),
             "dqn": ServerConfig("DQN", AGENTS[1:]),

@@ -1,4 +1,4 @@
-"""Poker is learned."""
+"""PPO learns poker."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ from muxrl.experiments.studies.poker.cases import TABLE
 @pytest.mark.timeout(240)
 def test_ppo_becomes_less_exploitable_in_kuhn_poker(rllib: None) -> None:
     final = TABLE.run("Kuhn: PPO against PPO", env_steps=10_000).final
-    assert final["newest"] > -0.38  # uniform: -0.458
+    assert final["newest"] > -0.38  # uniform actions: -0.458

@@ -1,6 +1,6 @@
-"""SUMO's signals of `experiments/examples/signals`: without SUMO, but for one test.
+"""The traffic signals of `experiments/examples/signals`: all tests but one run without SUMO.
 
-That one is skipped where the example's README was not followed: SUMO is a download of 290 MB.
+That one is skipped unless the example's README was followed: SUMO is a download of 290 MB.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ CROSSING = [
     [["south_0", "north_0", ":2"]],
     [["west_1", "north_0", ":3"]],
 ]
-"""Four movements of three incoming lanes: ahead into either lane, from the south, and a turn."""
+"""Four movements of three incoming lanes: west ahead into either lane, south ahead, west's turn."""
 
 
 @pytest.fixture
 def baselines(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The program, which finds `signals` beside itself, as when it is started."""
+    """Gives the program's module, which finds `signals` beside itself, as when it is started."""
     monkeypatch.syspath_prepend(str(SIGNALS))
     yield importlib.import_module("baselines")
     for name in ("baselines", "signals"):
@@ -49,7 +49,7 @@ def baselines(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 class Crossing(ParallelEnv):
-    """Two decisions of one signal, in the place of sumo-rl's environment."""
+    """Stands in for sumo-rl's environment: two decisions of one signal."""
 
     metadata = {"name": "crossing"}
     possible_agents = ["A0"]
@@ -91,11 +91,11 @@ class Crossing(ParallelEnv):
         return seen, {"A0": -3.0}, {"A0": False}, {"A0": is_over}, {"A0": told}
 
 
-def test_a_pressure_is_what_stands_before_the_green_lights_less_what_is_behind(
+def test_a_pressure_is_the_vehicles_before_the_green_lights_less_those_behind_them(
     baselines: ModuleType,
 ) -> None:
     num_vehicles = Crossing().num_vehicles
-    # West's lane counts once, and those behind it are spread over the two lanes it leads to.
+    # West's lane counts once; the vehicles behind it are averaged over the two lanes it leads to.
     assert baselines.pressures(["GGrr", "rrgr", "rrrG", "ssyr"], CROSSING, num_vehicles) == [
         5 - (0 + 2) / 2, 4 - 1, 0 - 1, 0
     ]  # fmt: skip
@@ -105,7 +105,7 @@ def test_max_pressure_chooses_the_highest_and_stays_among_equals(baselines: Modu
     env = Crossing()
     grid = baselines.signals.Measured(env)
     assert baselines.max_pressure(grid) == {"A0": 1}
-    env.num_vehicles["west_0"] = 4  # a pressure of 3, as the one that is green has
+    env.num_vehicles["west_0"] = 4  # a pressure of 3, equal to that of the green movement
     assert baselines.max_pressure(grid) == {"A0": 0}
 
 
@@ -119,7 +119,7 @@ def test_metrics_are_of_the_whole_grid_and_of_an_episode(baselines: ModuleType) 
     assert env.unwrapped.played == [2, 2]
 
 
-def test_it_plays_as_a_simulation_of_muxrl(baselines: ModuleType) -> None:
+def test_the_grid_plays_as_a_simulation_of_muxrl(baselines: ModuleType) -> None:
     simulation = adapt(baselines.signals.Measured(Crossing()))
     simulation.reset(seed=1)
     assert simulation.step({"A0": 0}).infos["__common__"] == {"wait_s": 2.0}
@@ -133,7 +133,7 @@ def test_the_config_is_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert "D{0..3}" in capsys.readouterr().out
 
 
-def test_what_was_learned_is_played_by_the_same_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learned_policies_are_played_by_the_same_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUN", "runs/signals")
     trained, played = (OmegaConf.load(SIGNALS / f"{name}.yaml") for name in ("signals", "play"))
     assert played.simulation.agents == trained.simulation.agents

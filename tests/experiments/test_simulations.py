@@ -1,4 +1,4 @@
-"""The simulations of muxrl's own: valid environments whose bounds are what their modules say."""
+"""muxrl's own simulations are valid environments with the returns that their modules state."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ RNG = np.random.default_rng(0)
     ],
     ids=lambda env: type(env).__name__,
 )
-def test_each_is_a_valid_parallel_env(env: ParallelEnv, capsys: Any) -> None:
+def test_each_simulation_is_a_valid_parallel_env(env: ParallelEnv, capsys: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         parallel_api_test(env, num_cycles=250)
@@ -80,7 +80,7 @@ def brightest(agent: str, image: np.ndarray) -> int:
 
 
 def remembering() -> Choose:
-    """Answers with the cue of the beginning."""
+    """Returns a rule that answers with the cue of the episode's beginning."""
     cue_of: dict[str, int] = {}
 
     def remember(agent: str, now: Any) -> int:
@@ -92,7 +92,7 @@ def remembering() -> Choose:
 
 
 def largest_of(num: int | None) -> Choose:
-    """Answers a cue, which is in the first numbers of what is observed."""
+    """Returns a rule that answers the cue, which is in the first numbers of an observation."""
     return lambda _, seen: int(seen[:num].argmax())
 
 
@@ -145,10 +145,10 @@ def turned(agent: str, seen: Any) -> np.ndarray:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, ParallelEnv) else "",
 )  # fmt: skip
-def test_each_way_to_act_earns_what_its_module_says(
+def test_each_rule_earns_the_return_that_the_module_states(
     env: ParallelEnv, choose: Choose, expected: float, within: float, num_episodes: int
 ) -> None:
-    """The mean over agents and episodes; without a tolerance each agent earns it in each."""
+    """Compared is the mean over agents and episodes; without a tolerance, each agent's return."""
     earned = [[*returns_of(env, choose, seed).values()] for seed in range(num_episodes)]
     if within:
         assert np.mean(earned) == pytest.approx(expected, abs=within)
@@ -177,7 +177,7 @@ def test_each_way_to_act_earns_what_its_module_says(
         (zero_cost.oracle_return(), 100),
     ],
 )
-def test_a_bound_is_the_figure_that_is_known(bound: float, figure: float) -> None:
+def test_each_stated_return_is_the_known_number(bound: float, figure: float) -> None:
     assert bound == pytest.approx(figure, abs=1e-4)
 
 
@@ -194,7 +194,7 @@ def test_a_bound_is_the_figure_that_is_known(bound: float, figure: float) -> Non
         (lambda: ZeroCost(observation_size=2), "at least that"),
     ],
 )
-def test_what_cannot_be_played_is_refused(make: Any, story: str) -> None:
+def test_invalid_arguments_of_simulations_are_refused(make: Any, story: str) -> None:
     with pytest.raises(ValueError, match=story):
         make()
 
@@ -315,7 +315,7 @@ def step_to(env: ParallelEnv, t: int) -> Any:
 
 
 @pytest.mark.parametrize("t", [0, 3])
-def test_each_fault_comes_at_its_step(t: int) -> None:
+def test_each_fault_occurs_at_its_step(t: int) -> None:
     with pytest.raises(InjectedFault):
         step_to(Faulty("raise", at_step=t), t)
     step_to(Faulty("raise", at_step=t + 1), t)
@@ -332,7 +332,7 @@ def test_each_fault_comes_at_its_step(t: int) -> None:
     assert time.monotonic() - start >= 0.05
 
 
-def test_a_fault_comes_once_or_in_every_later_episode() -> None:
+def test_a_fault_occurs_once_or_in_every_later_episode() -> None:
     once, again = (Faulty("raise", at_step=0, is_repeated=r) for r in (False, True))
     for env in (once, again):
         with pytest.raises(InjectedFault):

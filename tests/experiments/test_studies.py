@@ -1,4 +1,4 @@
-"""Every study: its results are readable, and its page has a command that makes them again."""
+"""Every study has readable results, and a page with a command that makes them again."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROOT = FOLDER.parents[1]
 STUDIES = sorted(path.parent.name for path in FOLDER.glob("*/README.md"))
 CASE_TABLES = sorted(path.parent.name for path in FOLDER.glob("*/cases.py"))
 SWEEPS = sorted(set(STUDIES) - set(CASE_TABLES) - {"chase", "beside_benchmarl"})
-"""Of the others one has a report of runs, and one a program of its own."""
+"""Of the other two, one has a report of runs, and one a program of its own."""
 MOST_WORDS = 250
 COMMAND = re.compile(r"^    ((?:muxrl|python -m|for seed) .*)$", re.MULTILINE)
 
@@ -65,13 +65,13 @@ def test_every_folder_is_a_study_with_a_page_and_results() -> None:
 
 @pytest.mark.parametrize("study", sorted(set(STUDIES) - {"chase"}))
 def test_a_page_names_the_software_that_made_its_numbers(study: str) -> None:
-    """That of each number is in `outcomes.json`."""
+    """`outcomes.json` has the software of each number."""
     outcomes = read_outcomes(FOLDER / study / "results")
     assert not [one.case for one in outcomes if "unknown" in one.commit]
     assert made_with(outcomes) in (FOLDER / study / "README.md").read_text()
 
 
-def test_software_is_told_in_a_line() -> None:
+def test_software_is_named_in_one_line() -> None:
     def made_by(**versions: str) -> Outcome:
         return Outcome("a", 0, {}, {}, versions)
 
@@ -201,7 +201,7 @@ def test_the_runs_in_a_folder_are_reported(tmp_path: Path) -> None:
         report(tmp_path / "out", tmp_path)
 
 
-def test_outcomes_that_are_there_are_not_made_again(
+def test_existing_outcomes_are_not_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = CaseTable({name: untrained_case() for name in ("A", "B")}, seeds=(0, 1))
@@ -242,7 +242,7 @@ def untrained_case() -> Case:
 
 
 class Told(ZeroCost):
-    """Notes the parameters of its episodes."""
+    """A simulation that notes the parameters of its episodes."""
 
     options: ClassVar[list[Any]] = []
 
@@ -259,7 +259,7 @@ def test_a_case_s_episodes_get_the_simulation_s_parameters() -> None:
     case = Case("cues", overrides, env_steps=100, measure=evaluated(4), every=50)
     Told.options.clear()
     assert list(CaseTable({"told": case}).run("told").returns) == [50, 100]
-    played = [told for told in Told.options if told]  # not where it is only looked at
+    played = [told for told in Told.options if told]  # without the trial before the first episode
     assert len(played) >= 100 // 5 + 2 * 4
     assert {told["wind"] for told in played} == {1, 2}
-    assert {told["cold"] for told in played} == {0, 5, 10}  # the last in evaluations
+    assert {told["cold"] for told in played} == {0, 5, 10}  # evaluations have the last value

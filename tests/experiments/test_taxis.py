@@ -1,4 +1,4 @@
-"""The simulation of events of docs/events.md: who is asked when, and what the server counts."""
+"""The simulation of docs/events.md: which taxis are asked when, and what the server counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATION_MIN = 6.0
 
 
 def make_driver(agent_id: str, observation_space: Any, action_space: Any, seed: int) -> Any:
-    """A scripted policy: taxi_0 goes to the airport, the others to the station."""
+    """Returns a scripted policy: taxi_0 goes to the airport, the others to the station."""
     return lambda observation: int(agent_id == "taxi_0")
 
 
@@ -32,12 +32,12 @@ def server() -> Iterator[PolicyServer]:
         yield server
 
 
-def test_who_is_free_is_asked_and_everybody_is_paid(server: PolicyServer) -> None:
+def test_only_free_taxis_are_asked_and_all_are_paid(server: PolicyServer) -> None:
     with PolicyClient(server.address) as client:
         num_asked, earned = play(client, first_plane_min=0.0)
         assert client.num_mismatches == 0, "the server's counts are the client's"
-    # The station's taxis are free together every 6 minutes, the airport's every 20: together with
-    # them at 0 and 60 only.
+    # Taxis at the station are free every 6 minutes, those at the airport every 20: all at once only
+    # at 0 and at 60 minutes.
     station, airport = DAY_MIN / STATION_MIN, DAY_MIN / 20.0
     assert earned == {"taxi_0": 20.0 * airport, "taxi_1": 4.0 * station, "taxi_2": 4.0 * station}
     status = server.status()

@@ -1,4 +1,4 @@
-"""The games for teams whose members are unlike, late, or dead; and level-based foraging."""
+"""Games for teams whose members are unlike, late or dead; and level-based foraging."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def test_levels_are_those_of_the_third_version() -> None:
         (seen, _), _ = env.reset(seed=seed)
         mine, other = seen[[8, 11]]
         levels |= {int(mine), int(other)}
-        assert seen[2] == seen[5] == mine + other  # each takes both
+        assert seen[2] == seen[5] == mine + other  # each apple takes both
     assert levels == {1, 2}
 
 
 def greedy_return(config: str, measure: Measure, env_steps: int, server: dict[str, Any]) -> float:
-    """Trains one QMIX team through a server and returns what it reaches then."""
+    """Trains one QMIX team through a server and returns its greedy mean return."""
     settings = {"agent": "mlp", "optimizer_name": "adam", "lr": 0.002,
                 "epsilon": [[0, 1.0], [env_steps // 2, 0.02]]}  # fmt: skip
     server = {"algorithm": "QMIX", "agents": ["*"], "groups": {"all": ["*"]},
@@ -90,7 +90,7 @@ def greedy_return(config: str, measure: Measure, env_steps: int, server: dict[st
 @pytest.mark.usefixtures("rllib")
 def test_a_team_of_unlike_members_uses_all_of_their_actions() -> None:
     learned = greedy_return("unlike_cues", evaluated(100), 8_000, {"team_reward": "mean"})
-    assert learned > 15  # random 3.8; 9.6 is the most that two actions each could bring
+    assert learned > 15  # random 3.8; two actions for each member could return 9.6 at most
 
 
 def test_the_first_foraging_has_lighter_apples_and_ends_with_its_time() -> None:

@@ -1,6 +1,6 @@
-"""The Java traffic of `experiments/examples/traffic` on servers whose drivers do not change roads.
+"""The Java traffic of `experiments/examples/traffic`, on servers whose drivers keep their roads.
 
-What a driver needs is known exactly: Pigou's and Braess's networks are textbook games.
+Travel times are known exactly: Pigou's and Braess's networks are textbook games.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ TRAFFIC = ROOT / "experiments" / "examples" / "traffic"
 def make_habit(
     agent_id: str, observation_space: Any, action_space: Any, seed: int, *, habits: dict[str, int]
 ) -> Callable[[Any], int]:
-    """A scripted policy: always the same route, or toll."""
+    """Returns a scripted policy that always takes the same route, or toll."""
     return lambda observation: habits[agent_id]
 
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the compiled program."""
+    """Gives the folder of the compiled program."""
     if shutil.which("javac") is None:
         pytest.skip("there is no javac here")
     folder = tmp_path_factory.mktemp("traffic")
@@ -47,7 +47,7 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., PolicyServer]]:
-    """Starts servers whose agents have habits; stops them in the end."""
+    """Gives a function that starts servers whose agents keep habits; stops them afterwards."""
     names = (f"s{i}" for i in itertools.count())
 
     def start(num_routes: int, habits: dict[str, int]) -> PolicyServer:
@@ -64,7 +64,7 @@ def serve() -> Iterator[Callable[..., PolicyServer]]:
 
 
 def play(classes: Path, network: str, address: str) -> dict[str, Any]:
-    """Returns what the program reports of two episodes of ten mornings."""
+    """Returns the program's report of two episodes of ten mornings."""
     command = ["java", "-XX:TieredStopAtLevel=1", "-cp", classes, "Traffic", network, address, "2"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     report = json.loads(done.stdout)
@@ -109,7 +109,7 @@ def test_an_operator_and_drivers_of_two_servers_behind_a_gateway(
     operator = serve(3, {"operator": 2})  # a toll of 5
     with gateway_to(north, south, operator) as gateway:
         seen = play(classes, "braess", gateway.address)
-    # All ten on the first narrow road, five on each of the wide road and the second narrow one.
+    # All ten take the first narrow road, five each the wide road and the second narrow one.
     assert seen["mean_time"] == pytest.approx((5 * 20 + 5 * 15) / 10)
     assert seen["mean_toll"] == 5.0
     for server, of_a_morning in ((north, -20), (south, -(15 + 5)), (operator, -17.5)):

@@ -1,4 +1,4 @@
-"""Launches, and a folder for temporary files that must be empty of muxrl's in the end."""
+"""Launches runs, and checks that they leave none of muxrl's temporary files behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.faults.runs import HostedRun, Run, arguments
 
 @pytest.fixture
 def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder for temporary files; its name is short because Ray's sockets are in it."""
+    """Gives a folder for temporary files, whose short name leaves room for Ray's sockets in it."""
     folder = Path(f"/tmp/mx{os.getpid()}")
     folder.mkdir()
     yield folder
@@ -30,7 +30,7 @@ def _nothing_temporary_is_left(temporary: Path) -> Iterator[None]:
 
 @pytest.fixture
 def start(tmp_path: Path, temporary: Path) -> Iterator[Callable[..., Run]]:
-    """Starts ``muxrl`` as people do: in a process of its own."""
+    """Gives a function that starts ``muxrl`` as users do, in a process of its own."""
     commands: list[Run] = []
 
     def start(*arguments: str, **streams: Any) -> Run:
@@ -46,7 +46,7 @@ def start(tmp_path: Path, temporary: Path) -> Iterator[Callable[..., Run]]:
 
 @pytest.fixture
 def launch_alone(tmp_path: Path, start: Callable[..., Run]) -> Callable[..., Run]:
-    """Launches so."""
+    """Gives a function that launches an experiment in a process of its own."""
     return lambda experiment, option="--no-progress", **streams: start(
         *arguments(experiment, tmp_path, option), **streams
     )
@@ -54,7 +54,10 @@ def launch_alone(tmp_path: Path, start: Callable[..., Run]) -> Callable[..., Run
 
 @pytest.fixture
 def launch(tmp_path: Path, host: Host) -> Iterator[Callable[[dict[str, Any]], Run]]:
-    """Launches in the session's host, where the fault spares the command itself."""
+    """Gives a function that launches an experiment in the session's host.
+
+    It is for tests whose fault spares the launching command itself.
+    """
     runs: list[HostedRun] = []
 
     def start(experiment: dict[str, Any]) -> Run:

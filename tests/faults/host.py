@@ -1,10 +1,10 @@
-"""A process that launches run after run, for tests whose fault does not hit the launcher.
+"""A process that launches run after run, for tests whose fault spares the launcher.
 
     python -m tests.faults.host FOLDER
 
 The fork server, and what it and the command import, cost more processor time than a small run.
-Here they are started once, and an environment is looked at once. Each line of standard input is a
-JSON list: a run's name, and the arguments of ``muxrl``. The command's output goes to
+Here they are started once, and each environment is looked at only once. Each line of standard input
+is a JSON list: the name of a run, and the arguments of ``muxrl``. The command's output goes to
 ``FOLDER/NAME.output``, then its exit code to ``FOLDER/NAME.code``.
 """
 
@@ -25,12 +25,12 @@ from muxrl.orchestrator.reports import report
 from muxrl.orchestrator.supervise import fork_server
 
 READY = "ready"
-"""Name of a file in the folder: it takes lines."""
+"""The host creates a file of this name in its folder when it is ready to read lines."""
 
 
 @contextlib.contextmanager
 def _output(path: Path) -> Iterator[None]:
-    """Sends what is printed to a file, also by children."""
+    """Sends all output to a file, including the output of child processes."""
     before = [os.dup(number) for number in (1, 2)]
     with path.open("w") as file:
         for number in (1, 2):

@@ -1,4 +1,4 @@
-"""Launches in a host's process, see `host`, as if each were a process of its own."""
+"""Launches runs in the process of `host`, with the interface of processes of their own."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _ENDS_S = 30.0
 
 
 class HostedLaunch:
-    """Stands where a test has a `subprocess.Popen` of its own.
+    """Stands in for the `subprocess.Popen` of a launch.
 
     Args:
-        host: the process that it runs in.
+        host: the process in which the launch runs.
         folder: of the host.
         name: of this launch.
     """
@@ -39,7 +39,8 @@ class HostedLaunch:
             with contextlib.suppress(OSError):
                 self.returncode = int(self._files.with_suffix(".code").read_text())
                 return self.returncode
-            self.returncode = self._host.poll()  # which only a test that fails can see
+            # The host has died, which only happens if a test fails.
+            self.returncode = self._host.poll()
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, None]:
@@ -58,17 +59,17 @@ class HostedLaunch:
 
 
 class Host:
-    """One process for all launches; started with the first, and anew after a failed test."""
+    """One process for all launches, started with the first one, and again after a failed test."""
 
     def __init__(self) -> None:
         self._process: Started | None = None
         self._folder = Path()
         self._own: set[tuple[int, str]] = set()
-        """Processes that live as long as the host."""
+        """The processes that live as long as the host."""
         self._num_launches = 0
 
     def launch(self, arguments: Sequence[str]) -> tuple[HostedLaunch, str]:
-        """Has the host run ``muxrl`` with these arguments; returns that and the host's mark."""
+        """Makes the host run ``muxrl`` with these arguments; returns the launch and its mark."""
         process = self._process if self._is_alive() else self._start()
         self._num_launches += 1
         name = str(self._num_launches)
@@ -76,18 +77,18 @@ class Host:
         assert process.popen.stdin is not None
         process.popen.stdin.write(json.dumps([name, [*arguments]]) + "\n")
         process.popen.stdin.flush()
-        # A `HostedLaunch` and not a `Popen`, of which the tests use no more than it has.
+        # Tests use nothing of a `Popen` that a `HostedLaunch` lacks.
         return HostedLaunch(process.popen, self._folder, name), process.mark
 
     def run(self, *arguments: str) -> str:
-        """Has it run ``muxrl`` to its end, which has to be a good one; returns its output."""
+        """Makes the host run ``muxrl`` until it ends with exit code 0; returns its output."""
         launched, _ = self.launch(arguments)
         output, _ = launched.communicate(2 * PATIENCE_S)
         assert launched.returncode == 0, output
         return output
 
     def end(self, launch: HostedLaunch) -> None:
-        """Ends a launch, if a failed test has left it; and then the host, if it does not."""
+        """Ends a launch that a failed test has left; kills the host if the launch does not end."""
         if launch.poll() is None:
             os.kill(launch.pid, signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -96,7 +97,7 @@ class Host:
             self.kill()
 
     def assert_nothing_is_left(self, patience_s: float) -> None:
-        """Waits until all that a launch has started has ended."""
+        """Waits until all processes that launches have started have ended."""
 
         def left() -> list[str]:
             assert self._process is not None
@@ -112,7 +113,7 @@ class Host:
         assert not left(), left()
 
     def close(self) -> None:
-        """Ends the host, and asserts that nothing of it is left."""
+        """Ends the host, and asserts that none of its processes is left."""
         if self._process is None:
             return
         try:
@@ -133,7 +134,7 @@ class Host:
         return self._process is not None and self._process.popen.poll() is None
 
     def _start(self) -> Started:
-        self.kill()  # what there may be of one that has died
+        self.kill()  # removes the remains of a host that has died
         self._folder = Path(f"/tmp/mxh{os.getpid()}")
         self._folder.mkdir()
         self._process = Started.of_program(

@@ -1,4 +1,4 @@
-"""Small runs to be hurt, and what has to hold of each of them."""
+"""Small runs for tests that inject faults, and checks of what such runs leave."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 
 REPORT_S = 10
-"""After so long a process counts as silent: one that is only slow to start on a busy machine must
-not."""
+"""A process that does not answer for so long counts as silent.
+
+It is long enough for a process that is only slow to start on a busy machine.
+"""
 
 
 def small_server(algorithm: str, agent: str) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "train_batch_size_per_learner": 50,
-        "min_sample_timesteps_per_iteration": 1,  # a record after every batch
+        "min_sample_timesteps_per_iteration": 1,  # a record after each batch
     }
     if algorithm == "PPO":
         settings |= {"minibatch_size": 25, "num_epochs": 1}
@@ -40,7 +42,13 @@ def small_server(algorithm: str, agent: str) -> dict[str, Any]:
 
 
 def config(fault: str | None = None, at_step: int = 150, max_restarts: int = 0) -> dict[str, Any]:
-    """Returns an experiment of two servers and one simulation, which may have a fault."""
+    """Returns an experiment of two servers and one simulation, which may have a fault.
+
+    Args:
+        fault: of the simulation, see `Faulty`; None: it has none.
+        at_step: after how many env steps the fault occurs; episodes have 100.
+        max_restarts: of each process.
+    """
     restarts = {"restarts": {"max": max_restarts}}
     kwargs: dict[str, Any] = {"num_agents": 2, "num_steps": 100, "pause_s": PAUSE_S}
     env = "muxrl.experiments.simulations.zero_cost:ZeroCost"
@@ -64,17 +72,17 @@ def config(fault: str | None = None, at_step: int = 150, max_restarts: int = 0) 
 
 @dataclass
 class Run(Started):
-    """A ``muxrl launch``."""
+    """A ``muxrl launch`` in a process of its own."""
 
     folder: Path = Path()
 
     def wait_for_learning(self) -> None:
-        """Waits until simulations play and both servers have learned."""
+        """Waits until the simulations play and both servers have learned."""
         files = [self.folder / "metrics" / f"{name}.jsonl" for name in ("ppo", "a2c", "joint")]
         self.wait_for("metrics", lambda: all(f.exists() and f.stat().st_size for f in files))
 
     def pid_of(self, server_id: str) -> int:
-        """Returns the process that has the server's log open as its stdout."""
+        """Returns the pid of the process whose stdout is the server's log."""
         pid = self.writer_of(self.folder / "logs" / f"{server_id}.log")
         assert pid is not None, f"no process writes the log of {server_id}"
         return pid
@@ -99,14 +107,17 @@ class HostedRun(Run):
 def arguments(
     config: dict[str, Any], folder: Path, *options: str, command: str = "launch"
 ) -> list[str]:
-    """Writes a config; returns the arguments that start it, in `folder` / "run", or "sweep"."""
+    """Writes a config; returns the arguments of the command that starts it.
+
+    The run's directory is `folder` / "run"; that of a sweep or league is named after the command.
+    """
     path, what = folder / "hurt.yaml", "run" if command == "launch" else command
     path.write_text(yaml.safe_dump(config))
     return [command, str(path), f"--{what}-dir", str(folder / what), *options]
 
 
 def assert_readable(run: Run) -> None:
-    """Asserts that the run directory holds a report, can be read back, and says how it ended."""
+    """Asserts that the run's directory can be read back and has a report, and how the run ended."""
     summary = json.loads((run.folder / "summary.json").read_text())
     status = json.loads((run.folder / "status.json").read_text())
     state = {0: "done", 1: "failed", 130: "interrupted"}[run.popen.returncode]
@@ -129,14 +140,14 @@ def assert_readable(run: Run) -> None:
 
 
 def slow_to_save(experiment: dict[str, Any]) -> dict[str, Any]:
-    """Has each server need long for its part of a checkpoint, which is there for that long."""
+    """Makes each server take long to save, so that a checkpoint is unfinished for a while."""
     for server in experiment["servers"].values():
         server["algorithm"] = f"tests.faults.slow_saves:{server['algorithm']}"
     return experiment
 
 
 def lasting(fault: str | None = None, at_step: int = 150, **changes: Any) -> dict[str, Any]:
-    """Returns an experiment whose processes may be started again, with a checkpoint a second."""
+    """Returns an experiment with restarts, and with a checkpoint every second."""
     return config(fault, at_step, max_restarts=3) | {"checkpoint": {"interval_s": 1}} | changes
 
 
@@ -147,7 +158,7 @@ def rows(run: Run | Path, name: str) -> list[dict[str, Any]]:
 
 
 def num_restarts(address: str) -> float | None:
-    """Returns what a server or gateway says in ``GET /metrics``; None: it does not listen."""
+    """Returns the number of restarts in a server's or gateway's metrics; None: nothing listens."""
     try:
         text = requests.get(f"http://{address}/metrics", timeout=PATIENCE_S).text
     except requests.ConnectionError:
@@ -164,7 +175,7 @@ def wait_for_checkpoint(run: Run) -> Run:
 
 
 def wait_until_it_goes_on(run: Run, name: str) -> None:
-    """Waits until env steps grow again after a process was started again."""
+    """Waits until a process has been started again and the env steps grow again."""
 
     def goes_on() -> bool:
         joint = rows(run, "joint")
@@ -175,7 +186,7 @@ def wait_until_it_goes_on(run: Run, name: str) -> None:
 
 
 def fail(run: Run) -> str:
-    """Waits for the end of a run that fails, checks what it leaves; returns why, as it says."""
+    """Waits for the end of a run that fails and checks what it leaves; returns its message."""
     assert run.wait(PATIENCE_S + ENDS_S) == 1, run.output
     assert_readable(run)
     run.assert_nothing_is_left()
@@ -183,7 +194,7 @@ def fail(run: Run) -> str:
 
 
 def end_well(run: Run) -> dict[str, Any]:
-    """Ends a run as its user may, checks what it leaves, and returns its summary."""
+    """Interrupts a run as its user may, checks what it leaves, and returns its summary."""
     run.interrupt()
     assert run.wait(PATIENCE_S) == 130, run.output
     assert "Traceback" not in run.output
@@ -198,7 +209,7 @@ def end_well(run: Run) -> dict[str, Any]:
 
 
 def assert_goes_forward(run: Run | Path, *servers: str) -> None:
-    """Asserts that no file has two rows for one step, and that no iteration is missing."""
+    """Asserts that no file has two rows for the same step, and that no iteration is missing."""
     joint = rows(run, "joint")
     assert [row["env_steps"] for row in joint] == sorted(row["env_steps"] for row in joint)
     assert [row["time_s"] for row in joint] == sorted({row["time_s"] for row in joint})

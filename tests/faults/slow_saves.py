@@ -1,4 +1,4 @@
-"""Trainers that a checkpoint takes long of: somebody can be killed while it is written."""
+"""Trainers that take long to save: tests can kill processes while a checkpoint is written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SAVE_S = 0.4
 
 class SlowToSave:
     def networks(self) -> dict[str, Any]:
-        """Of which nobody asks but who writes or reads a checkpoint."""
+        """Sleeps first; only those who write or read a checkpoint call this."""
         time.sleep(SAVE_S)
         networks: dict[str, Any] = super().networks()  # type: ignore[misc]
         return networks

@@ -1,4 +1,4 @@
-"""Starts programs, each in a process group of its own, and finds their descendants."""
+"""Starts programs in process groups of their own, and finds their descendants."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tests.processes import MARK, Process, assert_all_end, marked
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 180.0
-"""For a run to start to learn: longer than `timeouts.start_s`, so that it can say what did not."""
+"""Time for a run to begin to learn: longer than `timeouts.start_s`, which it may report."""
 ENDS_S = 30.0
-"""For a run to end."""
+"""Time for a run to end."""
 PAUSE_S = 0.001
-"""What a step of a simulation sleeps, or it would keep the processors from all other tests."""
+"""How long a step of a simulation sleeps, so that it leaves the processors to other tests."""
 
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Lets children receive SIGINT, as at a terminal.
+    """Lets child processes receive SIGINT, as at a terminal.
 
     A background job of a script ignores SIGINT, and its children inherit that.
     """
@@ -46,7 +46,7 @@ def environment_of(checkout: Path) -> dict[str, str]:
 def muxrl(
     *arguments: str, code: int = 0, cwd: Path = ROOT, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs ``muxrl`` to its end, which has to be with this exit code."""
+    """Runs ``muxrl`` to its end; fails if its exit code is another one."""
     done = subprocess.run(
         [sys.executable, "-m", "muxrl", *arguments],
         cwd=cwd,
@@ -64,7 +64,7 @@ def muxrl(
 class Started:
     """A command in a process group of its own.
 
-    Everything that it starts inherits `mark` in its environment and is found by it.
+    Everything that the command starts inherits `mark` in its environment, and is found by it.
     """
 
     popen: subprocess.Popen[str]
@@ -79,9 +79,13 @@ class Started:
         temporary: Path,
         **streams: Any,
     ) -> Self:
-        """Starts ``muxrl`` with these arguments and `temporary` for temporary files.
+        """Starts ``muxrl`` with these arguments.
 
-        `streams` are for `subprocess.Popen`; by default all output is kept.
+        Args:
+            arguments: of the command.
+            mark: by which its descendants are found.
+            temporary: folder for its temporary files.
+            streams: for `subprocess.Popen`; by default all output is kept.
         """
         command = [sys.executable, "-m", "muxrl", *arguments]
         return cls.of_program(command, mark, temporary, env=environment_of(ROOT), **streams)
@@ -97,7 +101,16 @@ class Started:
         cwd: Path = ROOT,
         **streams: Any,
     ) -> Self:
-        """Starts any program likewise; `env` in place of this process's environment."""
+        """Starts any program in a process group of its own.
+
+        Args:
+            command: of the program.
+            mark: by which its descendants are found.
+            temporary: folder for its temporary files.
+            env: replaces this process's environment.
+            cwd: its working directory.
+            streams: for `subprocess.Popen`; by default all output is kept.
+        """
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | streams
         value = f"{os.getpid()}-{mark}"
         with _interruptible():
@@ -129,7 +142,7 @@ class Started:
             time.sleep(0.05)
 
     def started(self) -> list[Process]:
-        """Returns its living descendants."""
+        """Returns the living descendants of the command."""
         return [process for process in marked(self.mark) if process.pid != self.popen.pid]
 
     def writer_of(self, log: Path) -> int | None:
@@ -141,12 +154,12 @@ class Started:
         return None
 
     def wait(self, timeout_s: float = ENDS_S) -> int:
-        """Returns the exit code."""
+        """Waits until the command has ended; returns its exit code."""
         self.output, _ = self.popen.communicate(timeout=timeout_s)
         return self.popen.returncode
 
     def interrupt(self) -> None:
-        """Interrupts it as a terminal does: the whole process group receives the signal."""
+        """Sends SIGINT to the whole process group, as a terminal does."""
         os.killpg(self.popen.pid, signal.SIGINT)
 
     def assert_nothing_is_left(self, patience_s: float = 5.0, but: Sequence[str] = ()) -> None:
@@ -154,13 +167,13 @@ class Started:
         assert_all_end(self.mark, patience_s, but)
 
     def kill(self) -> None:
-        """Kills it and its descendants; for a test that failed half-way."""
+        """Kills the command and its descendants, after a test that failed half-way."""
         if self.popen.poll() is None:
             self.popen.kill()
             self.output, _ = self.popen.communicate()
-        elif self.popen.stdout is not None:  # the test may have killed it itself
+        elif self.popen.stdout is not None:  # the test may have killed the command itself
             self.popen.stdout.close()
-        for _ in range(3):  # what is killed may just have started another one
+        for _ in range(3):  # a process may start another one just before it is killed
             for process in self.started():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGKILL)

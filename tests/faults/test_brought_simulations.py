@@ -1,4 +1,4 @@
-"""Whole runs of simulations as people bring them."""
+"""Whole runs of simulations as users bring them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ except (EpisodeLost, RunIsOver):
 
 
 class OnePortTwice(gymnasium.Wrapper):
-    """CartPole, one open at a time and two in all; a file says when they were made and closed."""
+    """A CartPole of which one may be open at a time, and two in all; a file notes when."""
 
     def __init__(self, made: str) -> None:
         super().__init__(gymnasium.make("CartPole-v1"))
@@ -85,14 +85,14 @@ class OnePortTwice(gymnasium.Wrapper):
             file.write(f"{what} ")
 
 
-def test_one_simulator_at_a_time_and_a_report_though_none_is_left_to_be_evaluated_in(
+def test_a_run_makes_one_simulator_at_a_time_and_ends_with_a_report_if_none_is_left_for_evaluation(
     tmp_path: Path, host: Host
 ) -> None:
     config, made, run = tmp_path / "mine.yaml", tmp_path / "made.txt", tmp_path / "run"
     brought = f"env: '{__name__}:OnePortTwice', kwargs: {{made: '{made}'}}"
     config.write_text(CONFIG.replace('env: "env:make"', brought))
     output = host.run("launch", str(config), "--run-dir", str(run))
-    # To be looked at, and to be trained in; the third would be evaluated in.
+    # One is made to be checked, one for training; the evaluation would need a third.
     assert made.read_text() == "made closed " * 2
     assert "no licence is left" in output
     assert f"muxrl evaluate {run}" in output
@@ -101,7 +101,7 @@ def test_one_simulator_at_a_time_and_a_report_though_none_is_left_to_be_evaluate
 
 
 @pytest.mark.night  # by day: tests/client/test_env_loop.py
-def test_a_nan_now_and_then_costs_its_episode(tmp_path: Path) -> None:
+def test_an_occasional_nan_costs_only_its_episode(tmp_path: Path) -> None:
     config = CONFIG.replace("restarts: {max: 0}", "restarts: {max: 0}, on_bad_value: episode")
     (tmp_path / "env.py").write_text(NAN_NOW_AND_THEN)
     (tmp_path / "mine.yaml").write_text(config)
@@ -110,7 +110,7 @@ def test_a_nan_now_and_then_costs_its_episode(tmp_path: Path) -> None:
     assert "training episodes ended at a value that a server refused" in report
 
 
-def test_the_program_of_the_readme_waits_for_its_run_and_ends_when_somebody_ends_that(
+def test_the_program_of_the_readme_waits_for_its_run_and_ends_with_it(
     tmp_path: Path,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -153,4 +153,5 @@ def test_a_program_that_played_an_episode_is_begun_again(
     assert said in done.stderr
     assert "started again" not in done.stdout + done.stderr
     if code == 0:
-        assert len((tmp_path / "begun.txt").read_text()) >= 4  # of 20 env steps
+        # Five env steps each time, so that four make up the budget of 20.
+        assert len((tmp_path / "begun.txt").read_text()) >= 4

@@ -1,4 +1,4 @@
-"""A simulation of somebody else's, which plays through the gateway of a run."""
+"""An external simulation plays through the gateway of a run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 
 def external(**changes: Any) -> dict[str, Any]:
-    """Returns an experiment whose simulation somebody else starts."""
+    """Returns an experiment whose simulation is started by somebody else."""
     spaces = {
         "observation_space": {"type": "box", "shape": [1]},
         "action_space": {"type": "discrete", "n": 9},
@@ -69,7 +69,7 @@ def test_an_external_run_is_evaluated_survives_its_gateway_and_a_server_and_says
     run.wait_for_learning()
     run.wait_for("steps", lambda: rows(run, "joint")[-1]["env_steps"] > 1_500)
     assert num_restarts(address) == 0.0
-    # The one waits for the other, and whoever starts both must not wait for the first.
+    # The gateway waits for the server, so they must be restarted at the same time.
     for name in ("a2c", "gateway"):
         os.kill(run.pid_of(name), signal.SIGKILL)
     run.wait_for("its restart in what Prometheus reads", lambda: num_restarts(address) == 1.0)
@@ -111,14 +111,14 @@ with PolicyClient(sys.argv[1], token=token, patience_s=100.0) as client:
     EnvLoop([CountingSimulation(num_steps=10, pause_s=0.002)], client, on_lost="restart").run()
 print(*sys.argv[3:], "has ended well")
 """
-"""A simulation: its arguments are a gateway, the file of its token, and the simulation's number."""
+"""A simulation's program; its arguments: the gateway, the token's file, the simulation's number."""
 
 
 @pytest.mark.night  # by day: test_resume_faults.py
 def test_all_of_an_external_run_is_killed_and_it_is_resumed(
     launch_alone: Callable[..., Run], start: Callable[..., Run], tmp_path: Path
 ) -> None:
-    """One simulation is started with the run, and again; another one, outside, just goes on."""
+    """The run starts one simulation, and later again; another one, outside, plays throughout."""
     (tmp_path / "simulation.py").write_text(LOOP)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -143,7 +143,8 @@ def test_all_of_an_external_run_is_killed_and_it_is_resumed(
             loop = EnvLoop([simulation], client, on_lost="restart")
             outside.append(loop)
             loop.run()
-            outside.remove(loop)  # it has ended by itself: it was told that the run is over
+            # The loop has ended by itself: the gateway told it that the run is over.
+            outside.remove(loop)
 
     thread = threading.Thread(target=simulate, daemon=True)
     thread.start()

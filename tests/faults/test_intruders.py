@@ -1,4 +1,4 @@
-"""Somebody else gets in the way of a run: its folder, its episodes, its ports."""
+"""Other programs use a run's directory, its episodes or its ports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 
 def taken(place: tuple[str, int]) -> socket.socket:
-    """Returns a socket that listens there, as soon as the one before has been closed."""
+    """Returns a socket that listens there, once the socket before has been closed."""
     deadline = time.monotonic() + 2.0
     while True:
         try:
@@ -89,7 +89,7 @@ def test_a_server_whose_port_is_taken_starts_once_it_is_free(launch: Callable[..
     assert f"server 'a2c' failed: {refusal}" in run.output, run.output
 
 
-@pytest.mark.night  # by day: test_restarts.py, one that is lost too often
+@pytest.mark.night  # by day: test_restarts.py, a server that is lost too often
 def test_a_server_that_must_not_be_lost_ends_the_run(launch: Callable[..., Run]) -> None:
     experiment = lasting()
     experiment["servers"]["a2c"]["on_server_loss"] = "stop"

@@ -1,6 +1,6 @@
-"""Any process of a run is killed at any moment of it: the run says so, goes on, and ends as ever.
+"""Any process of a run is killed at any moment: the run reports it, goes on, and ends as usual.
 
-The moments are read from the run's directory, as anybody may see them.
+The moments are read from the run's directory, where users can see them, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ THROUGH_GATEWAY = ("gateway", "simulation-0", "ppo")
 
 
 class Listening:
-    """A tracker in a process of its own that keeps nothing."""
+    """A tracker in a process of its own, which stores nothing."""
 
     def start(self, run: Any) -> str:
         return ""
@@ -59,18 +59,21 @@ MOMENTS: dict[str, Callable[[Run], bool]] = {
     "checkpoint": lambda run: any((run.folder / "checkpoints").glob(".[0-9]*")),
     "last evaluation": lambda run: state(run)[0] == "evaluating" and state(run)[1] > 0,
 }
-LATER = [moment for moment in MOMENTS if moment != "first evaluation"]  # nobody plays before
+LATER = [moment for moment in MOMENTS if moment != "first evaluation"]  # nobody plays before it
 BY_DAY = [
     [("simulation-0", "start"), ("ppo", "first evaluation"), (TRACKER, "mid-training")],
     [("evaluation", "first evaluation"), ("simulation-0", "mid-training")],
 ]
-"""Processes to kill one after another in one run. `test_restarts` kills others: servers during a
-save and during the last evaluation, and the evaluation process. At night each has its own run."""
+"""Processes to kill one after another in the same run.
+
+`test_restarts` kills others: servers during a save and during the last evaluation, and the
+evaluation process. At night each process is killed in a run of its own.
+"""
 CASES = [
     (name, moment)
     for name in (*SERVERS, *PLAYERS, TRACKER)
     for moment in MOMENTS
-    # The one has ended by then; the other begins with the first row.
+    # Training has ended by the last evaluation; the tracker starts with the first row.
     if (name, moment) not in {("simulation-0", "last evaluation"), (TRACKER, "first evaluation")}
 ]
 EXTERNAL = [(name, moment) for name in THROUGH_GATEWAY for moment in LATER]
@@ -90,7 +93,7 @@ def pid_of(run: Run, name: str) -> int:
 
 
 def kill(run: Run, name: str, moment: str) -> None:
-    """Kills a process while the moment lasts."""
+    """Kills a process during this moment of the run."""
     log = run.folder / "logs" / f"{name}.log"
 
     def lasts() -> bool:
@@ -155,7 +158,7 @@ def test_a_run_whose_shadow_is_lost_goes_on(launch: Callable[..., Run], moment: 
     assert_it_went_on(run, "dqn")
     last = rows(run, "joint")[-1]["servers"]
     assert last["dqn"]["weights_seq_no"] > 0
-    # What it had heard of since its checkpoint is gone, as with any server.
+    # A shadow loses what it received after its checkpoint, as any server does.
     assert last["ppo"]["num_env_steps"] - 600 <= last["dqn"]["num_env_steps"] <= ENV_STEPS
 
 
@@ -179,8 +182,8 @@ STARTS = [*SERVERS, *PLAYERS, "gateway"]
 
 @pytest.mark.night
 @pytest.mark.parametrize("name", STARTS)
-def test_one_that_is_killed_while_it_starts(launch: Callable[..., Run], name: str) -> None:
-    """A server or gateway that never came up ends the run; who plays is started again."""
+def test_a_process_that_is_killed_while_it_starts(launch: Callable[..., Run], name: str) -> None:
+    """A server or gateway that never was ready ends the run; a player is started again."""
     experiment = external(**RUN) if name == "gateway" else config(None, 0, max_restarts=3) | RUN
     run = launch_and_kill(launch, experiment, name, "start")
     if name in PLAYERS:

@@ -1,4 +1,4 @@
-"""Whole runs with faults injected: each ends, says why, and leaves nothing behind."""
+"""Whole runs with injected faults: each ends, reports the cause, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_refused_checkpoint_is_an_alarm_until_one_is_written(
 
 @contextlib.contextmanager
 def _read(descriptor: int) -> Iterator[None]:
-    """Reads what comes, so that nobody waits to write it."""
+    """Reads a terminal's output, so that no process blocks as it writes."""
     is_over = threading.Event()
 
     def read() -> None:
@@ -91,43 +91,44 @@ def _read(descriptor: int) -> Iterator[None]:
 
 
 def test_a_terminal_that_is_closed_ends_a_run_cleanly(launch_alone: Callable[..., Run]) -> None:
-    """As a dropped ssh does: SIGHUP to all of its processes, and no output from then on."""
+    """A terminal ends as with a lost ssh: all processes get SIGHUP, and nothing can be printed."""
     master, terminal = os.openpty()
 
     def open_terminal() -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # not as for tests that `nohup` began
+        # `nohup` makes its children ignore SIGHUP; the run must not.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     run = launch_alone(
         config() | {"checkpoint": {"at_end": True}},
-        "--address=",  # with the live table
+        "--address=",  # the live table
         **dict.fromkeys(("stdin", "stdout", "stderr"), terminal),
         preexec_fn=open_terminal,
     )
     os.close(terminal)
     with _read(master):
         run.wait_for_learning()
-    os.close(master)  # the system tells all processes of the terminal
-    assert run.wait() == 130  # nothing can be shown: see its status.json
+    os.close(master)  # the system sends SIGHUP to all processes of the terminal
+    assert run.wait() == 130  # no output can be read; see status.json
     assert_readable(run)
     for name in ("ppo", "a2c"):
         assert (run.folder / "checkpoints" / "last" / name).is_dir()
     run.assert_nothing_is_left()
 
 
-@pytest.mark.night  # by day: a directory that is removed; trackers
+@pytest.mark.night  # by day: a directory that is removed, and trackers
 def test_a_full_disk_ends_a_run_by_name(launch_alone: Callable[..., Run]) -> None:
     run = launch_alone(config() | {"trackers": ["tensorboard"], "checkpoint": {"interval_s": 1}})
     run.wait_for_learning()
     checkpoints = CheckpointFolder(run.folder / "checkpoints")
     run.wait_for("a checkpoint with steps", lambda: any(checkpoints.env_steps))
-    # For the process that writes metrics, manifests and the report.
+    # Limits the files of the process that writes metrics, manifests and the report.
     room = 6_000 + max(path.stat().st_size for path in (run.folder / "metrics").iterdir())
     resource.prlimit(run.popen.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
     problem = fail(run)
     assert f"cannot write to {run.folder / 'metrics'}" in problem
     assert "File too large; the metrics are complete up to env step " in problem
-    assert "the report is incomplete" in problem  # its picture is larger than that
+    assert "the report is incomplete" in problem  # its picture is larger than the limit
     assert "nothing more is written for the tracker 'tensorboard'" in run.output
     assert "Traceback" not in run.output
     for path in (run.folder / "metrics").iterdir():
@@ -140,7 +141,7 @@ def test_a_full_disk_ends_a_run_by_name(launch_alone: Callable[..., Run]) -> Non
     assert damage == []
 
 
-def test_a_run_whose_directory_is_removed_ends_at_once(launch: Callable[..., Run]) -> None:
+def test_a_run_whose_directory_is_removed_fails_at_once(launch: Callable[..., Run]) -> None:
     run = launch(config() | {"checkpoint": {"at_end": True}})
     run.wait_for_learning()
     run.folder.rename(run.folder.with_name("moved"))
@@ -165,7 +166,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(
     ("fault", "stories"),
-    at_night(FAULTS, [FAULTS[0], FAULTS[-1]]),  # by day one that raises: a wrong shape
+    at_night(FAULTS, [FAULTS[0], FAULTS[-1]]),  # by day: a wrong shape, as a fault that raises
 )
 def test_a_faulty_simulation(launch: Callable[..., Run], fault: str, stories: list[str]) -> None:
     run = launch(config(fault) | {"timeouts": {"step_s": 3}})
@@ -177,7 +178,7 @@ def test_a_faulty_simulation(launch: Callable[..., Run], fault: str, stories: li
 
 
 class FaultyInRuns(Faulty):
-    """Plays well where a check looks at it."""
+    """A simulation that is faulty in runs, but not when a launch or check tries it first."""
 
     def step(self, actions: dict[str, Any]) -> Any:
         is_run = sys.argv[0].endswith("working.py")
@@ -195,7 +196,7 @@ def test_a_run_whose_simulation_never_plays_has_failed(launch_alone: Callable[..
 
 
 class SlowlyMade(ZeroCost):
-    """Takes longer to be made than its run may play."""
+    """A simulation that takes longer to be made than its run may play."""
 
     def __init__(self, **kwargs: Any) -> None:
         time.sleep(3.0)
@@ -213,7 +214,7 @@ def test_a_run_s_time_begins_with_its_first_env_step(launch: Callable[..., Run])
     assert_readable(run)
 
 
-def test_an_evaluation_that_takes_long_costs_no_training_episode(
+def test_a_long_evaluation_costs_no_training_episode(
     launch: Callable[..., Run],
 ) -> None:
     evaluation = {"interval_env_steps": 150, "num_episodes": 4, "final_num_episodes": 0}

@@ -1,4 +1,4 @@
-"""A server's process is killed or stopped while an external client plays on it."""
+"""The process of a server is killed or stopped while an external client plays on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from muxrl.client.env_loop import EnvLoop, EpisodeResult
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 LASTS_S = 60.0
-"""Patience for a server to start, on a busy machine."""
+"""Patience that lets a server start on a busy machine."""
 SPACES = {
     "observation_space": {"type": "box", "shape": [1]},
     "action_space": {"type": "discrete", "n": 9},
@@ -37,7 +37,7 @@ def address() -> str:
 
 @pytest.fixture
 def serve(tmp_path: Path, start: Callable[..., Started], address: str) -> Callable[[], Started]:
-    """Starts ``muxrl serve`` at `address`."""
+    """Gives a function that starts ``muxrl serve`` at `address`."""
     port = int(address.rpartition(":")[2])
     server: dict[str, Any] = {"algorithm": "RANDOM", "agents": ["a", "b"], "port": port}
     simulation = {"env": "external", "agents": {"a": SPACES, "b": SPACES}}
@@ -47,7 +47,7 @@ def serve(tmp_path: Path, start: Callable[..., Started], address: str) -> Callab
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether all threads of a process are: the signal does not reach them at the same time."""
+    """Returns whether all threads of a process are stopped: the signal reaches them one by one."""
     stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
     return {stat.rpartition(")")[2].split()[0] for stat in stats} == {"T"}
 
@@ -90,6 +90,6 @@ def test_a_server_is_lost_while_it_is_stopped_and_when_it_is_killed_until_it_is_
         assert loop.num_lost_episodes == 1
         assert client.num_mismatches == 0
     status = requests.get(f"http://{address}/v1/status").json()
-    # The one that was lost with the fifth step began again.
+    # The episode that was lost in its fifth step began again.
     assert (status["num_env_steps"], status["num_episodes"]) == (150, 15)
     assert "num_open_episodes" not in status

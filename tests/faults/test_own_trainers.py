@@ -1,4 +1,4 @@
-"""Whole runs of trainers that people bring: RLlib's, PyTorch's, Stable-Baselines3's, numpy's."""
+"""Whole runs of users' own trainers: RLlib's, PyTorch's, Stable-Baselines3's, numpy's."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(EXAMPLE, tmp_path / "mine"))
 
 
-@pytest.mark.night  # by day: tests/servers/trainers; one in a process of its own
+@pytest.mark.night  # by day: tests/servers/trainers, and below, a trainer in a process of its own
 def test_five_kinds_of_trainer_learn_resume_and_are_evaluated(folder: Path) -> None:
     run = folder / "run"
     muxrl("launch", "cues.yaml", "--run-dir", "run", "stop.env_steps=400", *SHORT, cwd=folder)
@@ -49,7 +49,7 @@ def test_five_kinds_of_trainer_learn_resume_and_are_evaluated(folder: Path) -> N
     assert about["iteration"] >= 11
     assert "penalty" in rows(run, "buyer")[-1]["learner"]["default"]
     last = rows(run, "adviser")[-1]
-    assert last["learner"]["default"]["mean_reward"] > 0.5  # random 0.33
+    assert last["learner"]["default"]["mean_reward"] > 0.5  # random actions earn 0.33
     assert last["iteration"] > 100
     muxrl("evaluate", "run", "--episodes", "10", "--replace", "buyer=random", cwd=folder)
     (found,) = (run / "evaluations").glob("*.json")
@@ -97,7 +97,7 @@ class Slow:
 """
 
 
-def test_what_was_played_is_learned_before_it_is_evaluated(tmp_path: Path) -> None:
+def test_all_steps_before_an_evaluation_are_learned_first(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     config = {
         "simulation": {"env": "slow:Paid"},
@@ -110,7 +110,7 @@ def test_what_was_played_is_learned_before_it_is_evaluated(tmp_path: Path) -> No
     muxrl("launch", "slow.yaml", "--run-dir", "run", cwd=tmp_path)
     evaluated = [row for row in rows(tmp_path / "run", "evaluation") if row["replaced"] is None]
     found = {row["env_steps"]: list(row["returns"].values()) for row in evaluated}
-    # An update for each four env steps, whose number is what is done in each of four.
+    # Each four env steps make an update, and all actions until the next are its number.
     assert found == {n: [[float(n)] * 6] for n in (0, 8, 16, 24)}
 
 
@@ -145,7 +145,7 @@ ALONE = {
 }
 
 
-def test_one_that_is_always_spoilt_ends_with_a_checkpoint_from_which_it_goes_on(
+def test_a_trainer_that_diverges_ends_the_run_with_a_checkpoint_from_which_it_can_go_on(
     folder: Path,
 ) -> None:
     (folder / "spoilt.py").write_text(SPOILT)
@@ -175,7 +175,7 @@ import bandit
 import muxrl.serving
 muxrl.serving.run(bandit.Bandit)
 """
-"""The server's process, as in an environment with the extra ``serving`` alone."""
+"""The server's program, in which other packages than those of the extra ``serving`` are missing."""
 BESIDE = """
 import sys
 from collections.abc import Callable
@@ -183,10 +183,10 @@ from muxrl import launch
 run = launch(sys.argv[1], sys.argv[4:], run_dir=sys.argv[3], wait=False)
 sys.stdin.readline()
 """
-"""A script beside which the run goes on: it ends with it."""
+"""A script that launches a run, which ends with the script."""
 
 
-# By day: supervise/test_own_server.py goes on elsewhere, and test_resume_faults.py here.
+# By day supervise/test_own_server.py resumes elsewhere, and test_resume_faults.py here.
 @pytest.mark.parametrize("is_resumed", at_night([False, True], [True]))
 def test_a_server_in_a_process_of_its_own_is_killed_resumed_and_evaluated(
     folder: Path, temporary: Path, is_resumed: bool
@@ -236,7 +236,8 @@ def test_a_server_in_a_process_of_its_own_is_killed_resumed_and_evaluated(
         started.wait_for("checkpoint after the restart", lambda: len(saved()) > before)
         os.kill(started.popen.pid, signal.SIGKILL)
         started.popen.communicate()
-        started.assert_nothing_is_left(ENDS_S)  # a run that ends in order
+        # The run notices that its launcher is gone, and ends in order.
+        started.assert_nothing_is_left(ENDS_S)
     finally:
         started.kill()
     log = (run / "logs/others.log").read_text()
@@ -248,7 +249,7 @@ def test_a_server_in_a_process_of_its_own_is_killed_resumed_and_evaluated(
     else:
         at = max(int(path.parent.name) for path in saved())
         goes_on = ["launch", "--resume", "run", f"stop.env_steps={at + 400}"]
-        # It removes what the run that was killed has left.
+        # Resuming removes what the killed run has left.
         muxrl(*goes_on, cwd=folder, TMPDIR=str(temporary))
         assert rows(run, "others")[-1]["env_steps"] > at
     assert rows(run, "others")[-1]["learner"]["default"]["mean_reward"] > 0.5

@@ -1,4 +1,4 @@
-"""A run against a pool of a server's present and past: drawn, told of, resumed, played again."""
+"""A run against a pool of a server's present and past: draws, metrics, resuming, evaluation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_learner_meets_its_past_and_goes_on_with_it(tmp_path: Path, host: Host
         "stop": {"env_steps": 3_000},
         "evaluation": {"final_num_episodes": 8, "should_compare_untrained": False},
         "checkpoint": {"keep_every_env_steps": 400, "keep_last": 1, "interval_s": None},
-        "metrics_interval_s": 1.0,  # in which several snapshots are due
+        "metrics_interval_s": 1.0,  # long enough that several snapshots are due in it
     }
     run = tmp_path / "run"
     host.run(*arguments(config, tmp_path))
@@ -46,7 +46,7 @@ def test_a_learner_meets_its_past_and_goes_on_with_it(tmp_path: Path, host: Host
     assert [env_steps // 400 for env_steps in snapshots] == [1, 2, 3, 4, 5, 6, 7]
     past = before.keys() - {"now", "chance"}
     assert {"now", "chance"} <= before.keys()
-    # Which of them depends on how many were made in a second.
+    # Which snapshots were drawn depends on how many were made in a second.
     assert past & {f"past@{env_steps}" for env_steps in snapshots[1:]}
     assert past <= {f"past@{env_steps}" for env_steps in snapshots}
     assert before["chance"]["num_episodes"] > 20

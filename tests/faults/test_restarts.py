@@ -34,18 +34,18 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 
 def stop_in_mid_episode(run: Run, name: str) -> int:
-    """Stops a simulation (SIGSTOP) while every server has an episode of it open; returns its pid.
+    """Stops a simulation (SIGSTOP) while each server has one episode of it open; returns its pid.
 
-    After a checkpoint it may stand between two.
+    Right after a checkpoint the simulation may be between two episodes.
     """
     addresses = json.loads((run.folder / "servers.json").read_text()).values()
     pid = run.pid_of(name)
 
     def is_in_mid_episode() -> bool:
         os.kill(pid, signal.SIGSTOP)
-        time.sleep(0.1)  # the servers take in what it has sent
+        time.sleep(0.1)  # lets the servers take in what it has sent
         statuses = [requests.get(f"http://{a}/v1/status", timeout=PATIENCE_S) for a in addresses]
-        # A number that is 0 is left out.
+        # The status leaves out numbers that are 0.
         if all(status.json().get("num_open_episodes", 0) == 1 for status in statuses):
             return True
         os.kill(pid, signal.SIGCONT)
@@ -56,13 +56,13 @@ def stop_in_mid_episode(run: Run, name: str) -> int:
 
 
 def num_closed(run: Run, server_id: str) -> int:
-    """Returns how often a server's log says that a lost simulation's one episode was closed."""
+    """Returns how often a server's log reports the closed episode of a lost simulation."""
     log = (run.folder / "logs" / f"{server_id}.log").read_text()
     return log.count("1 episodes closed as truncated: their simulation was lost")
 
 
 def test_a_server_and_then_a_simulation_that_are_killed_go_on(launch: Callable[..., Run]) -> None:
-    """The server from its checkpoint."""
+    """The server goes on from its checkpoint."""
     run = wait_for_checkpoint(launch(lasting()))
     address = json.loads((run.folder / "servers.json").read_text())
     simulation = stop_in_mid_episode(run, "simulation-0")
@@ -83,14 +83,16 @@ def test_a_server_and_then_a_simulation_that_are_killed_go_on(launch: Callable[.
     assert_goes_forward(run)
     assert json.loads((run.folder / "servers.json").read_text()) == address
     assert "it is started again from its checkpoint at " in run.output
-    # What a lost learner has missed is not much: it was begun again from a checkpoint of a second.
-    # Iterations, since a row may count a step of the next batch.
+    # A lost learner misses little, as its checkpoint is at most a second old. Iterations are
+    # compared: a row may count a step of the next batch.
     ppo, a2c = (rows(run, name)[-1]["iteration"] for name in ("ppo", "a2c"))
     assert 0.5 * ppo < a2c <= ppo
 
 
-def test_counts_agree_where_simulations_act_locally(launch: Callable[..., Run]) -> None:
-    """Also of checkpoints in mid-episode, and when a server was killed between two of them."""
+def test_counts_of_servers_agree_if_the_simulation_infers_locally(
+    launch: Callable[..., Run],
+) -> None:
+    """Counts agree in checkpoints in mid-episode, too, and if a server is killed between two."""
     experiment = lasting(checkpoint={"interval_s": 1, "keep_last": 1_000, "hold_s": 0.001})
     experiment["simulation"]["inference_mode"] = {"ppo": "local", "a2c": "local"}
     run = wait_for_checkpoint(launch(experiment))
@@ -129,20 +131,20 @@ def test_others_learn_beside_random_agents_while_a_server_is_lost(
     num_random = last["num_random_episodes"]["a2c"]
     assert last["num_random_episodes"].keys() == {"a2c"}
     assert num_random < last["episodes"]
-    # It was stopped until it counted as lost, and then it had to start: the other one learned.
+    # It was stopped until it counted as lost, and then had to start; the other one learned on.
     assert num_random >= 5
     assert rows(run, "ppo")[-1]["env_steps"] > rows(run, "a2c")[-1]["env_steps"] + 400
     assert last["num_mismatches"] == 0
     assert f"agents of a2c acted at random in {num_random} training episodes" in "".join(
         summary["notes"]
     )
-    # What it learned from are its own actions: random ones are in no episode of its. The files'
-    # last rows are not of one moment.
+    # It learns only from its own actions: none of its episodes has random ones. The last rows of
+    # the two files are not of the same moment.
     own, all_of_them = (rows(run, name)[-1]["episodes"] for name in ("a2c", "ppo"))
     assert own <= all_of_them - num_random + 1
 
 
-@pytest.mark.night  # by day: one that has a checkpoint
+@pytest.mark.night  # by day: a server that has a checkpoint
 def test_a_server_begins_from_scratch_where_it_has_no_checkpoint(
     launch: Callable[..., Run],
 ) -> None:
@@ -176,7 +178,7 @@ def test_a_server_that_is_lost_too_often_ends_the_run_and_keeps_the_checkpoint(
     assert int(place.name) >= newest
 
 
-def test_servers_killed_in_a_save_and_in_the_final_evaluation_go_on_and_so_does_that(
+def test_servers_killed_in_a_save_and_in_the_final_evaluation_go_on_and_so_does_the_evaluation(
     launch: Callable[..., Run],
 ) -> None:
     experiment = lasting(stop={"env_steps": 4_000}, evaluation={"final_num_episodes": 4})

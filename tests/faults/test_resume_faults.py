@@ -1,4 +1,4 @@
-"""A run of which everything is killed, and its disk lost, goes on by one command."""
+"""A run all of whose processes are killed, and whose disk is lost, goes on by one command."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
     assert lessons[0] < 2 < lessons[-1]
     recorded = list((run / "episodes" / "simulation-0").glob("*.parquet"))
     seeds = islice(EpisodeSeeds.of_process(0, "simulation-0"), joint[-1]["episodes"])
-    # Of those that ended after the checkpoint none counts; the last before it are not copied yet.
+    # Recordings that ended after the checkpoint do not count; the last before it may be missing.
     assert {path.stem for path in recorded} <= {str(one) for one in seeds if share_of(one, 0.5)}
     assert recorded
     ((steps, parameters),) = read_episodes(recorded[0])
@@ -96,5 +96,6 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
     host.run("evaluate", str(run), "--episodes", "2")
     (result,) = (run / "evaluations").iterdir()
     servers = json.loads(result.read_text())["servers"]
-    last = (run / "checkpoints" / "last").readlink()  # another one, once the run goes on
+    # The link points to another checkpoint once the run has gone on.
+    last = (run / "checkpoints" / "last").readlink()
     assert servers["ppo"]["checkpoint"] == f"checkpoints/{last}/ppo"

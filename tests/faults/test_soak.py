@@ -1,4 +1,4 @@
-"""The soak for two minutes: faults again and again, and what has to hold at the end."""
+"""The soak runs for two minutes: faults again and again, and checks of what must hold."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from benchmarks.soak.run import soak
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
 
 OF_THE_CLOCK = {"pace", "latency"}
-"""What the soak compares in seconds: here they are of the tests that run beside it, too. The
-processor time of a step is compared all the same."""
+"""Checks that compare seconds. Here the tests that run at the same time change them, too.
+
+The processor time of a step is compared all the same.
+"""
 PAUSE_S = 0.01
-"""A step's. Without, the run takes both processors from the tests beside it."""
+"""How long a step sleeps. Otherwise the run takes both processors from the other tests."""
 
 
-@pytest.mark.night  # by day: each fault by itself
+@pytest.mark.night  # by day: each fault alone
 def test_a_run_that_is_hurt_again_and_again_ends_well() -> None:
     outcome = soak(minutes=2.0, fault_every_s=10.0, seed=0, pause_s=PAUSE_S)
     show(outcome)  # pytest shows it if the test fails

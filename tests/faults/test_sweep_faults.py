@@ -1,4 +1,4 @@
-"""Whole sweeps and leagues that are killed, or stopped: finished trials stay finished."""
+"""Whole sweeps and leagues are killed, or stopped: finished trials stay finished."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(1500)]
 
 PATIENCE_S = 600.0
-"""For four trials on a busy machine, where each takes a minute."""
+"""Time for four trials on a busy machine, where each takes a minute."""
 
 
 def sweep(seeds: list[int], **kwargs: Any) -> dict[str, Any]:
-    """Returns a sweep of small runs whose one server does not learn."""
+    """Returns a sweep of small runs whose only server does not learn."""
     return {
         "name": "hurt",
         "experiment": {
@@ -54,7 +54,7 @@ def sweep(seeds: list[int], **kwargs: Any) -> dict[str, Any]:
 
 
 def trials(folder: Path) -> list[TrialRecord]:
-    """Returns the trials as recorded so far."""
+    """Returns the trials that have been recorded so far."""
     return SweepDirectory.open(folder).trials() if (folder / "trials.jsonl").exists() else []
 
 
@@ -68,8 +68,8 @@ def files_of(folder: Path, trial: TrialRecord) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
-@pytest.mark.night  # by day: sweeps/test_directory.py; sweeps/test_on_asha.py, a larger budget
-def test_a_trial_that_was_cut_goes_on_from_its_checkpoint_and_then_with_a_larger_budget(
+@pytest.mark.night  # by day: sweeps/test_directory.py; a larger budget: sweeps/test_on_asha.py
+def test_an_interrupted_trial_goes_on_from_its_checkpoint_and_then_with_a_larger_budget(
     start: Callable[..., Started], tmp_path: Path
 ) -> None:
     folder = tmp_path / "sweep"
@@ -91,8 +91,7 @@ def test_a_trial_that_was_cut_goes_on_from_its_checkpoint_and_then_with_a_larger
     killed.wait_for("a checkpoint of the second", second_has_a_checkpoint, PATIENCE_S)
     os.kill(killed.popen.pid, signal.SIGKILL)
     killed.wait()
-    # Ray's processes are not told; each notices by itself, its agents after minutes. What
-    # matters is that no trial continues.
+    # Ray's processes notice by themselves, its agents after minutes; the trials must end.
     killed.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
     done, before = trials(folder)
     assert (done.status, before.status) == ("done", "interrupted")
@@ -127,7 +126,7 @@ def test_a_trial_that_was_cut_goes_on_from_its_checkpoint_and_then_with_a_larger
 
 
 @pytest.mark.night  # by day: manage/test_stopping.py
-def test_a_sweep_is_stopped_and_keeps_what_it_has(
+def test_a_sweep_is_stopped_and_says_what_is_done_and_how_to_go_on(
     start: Callable[..., Started], tmp_path: Path
 ) -> None:
     folder = tmp_path / "sweep"
@@ -160,14 +159,14 @@ LEAGUE = {
 }
 
 
-@pytest.mark.night  # by day: each point in `tests/orchestrator/league`
-def test_a_league_that_is_killed_in_mid_round_keeps_what_was_done(
+@pytest.mark.night  # by day: each point alone, in `tests/orchestrator/league`
+def test_a_league_that_is_killed_in_mid_round_keeps_its_finished_trials(
     start: Callable[..., Started], tmp_path: Path
 ) -> None:
     folder = tmp_path / "league"
     killed = start(*arguments(LEAGUE, tmp_path, command="league"))
     second = folder / "rounds" / "02"
-    # The first round and the first trial of the second one are done.
+    # The first round is done, and the first trial of the second.
     killed.wait_for("half of round 2", lambda: num_finished(second) == 1, PATIENCE_S)
     os.kill(killed.popen.pid, signal.SIGKILL)
     killed.wait()

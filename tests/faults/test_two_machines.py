@@ -1,6 +1,7 @@
-"""Runs on a Ray of two machines: who reaches whom, and where a process is started again.
+"""Runs on a Ray cluster of two machines: processes find each other, and stay where they were.
 
-Two nodes on this machine do where nothing is sent; where it is, they are network namespaces.
+Where nothing is sent, the machines are two nodes on this one; otherwise they are two network
+namespaces.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(300)]
 
 
 def on_two_machines() -> None:
-    """Runs in a process of its own, since this one may be connected to another Ray."""
+    """Starts two processes again and again; each must be on the machine where it was.
+
+    It runs in a process of its own, since the test's process may be connected to another Ray.
+    """
     import ray
     from ray.cluster_utils import Cluster
 
@@ -46,7 +50,7 @@ def on_two_machines() -> None:
         actor = ray.remote(Where).options(**own_place(scheduling, two, name))
         return actor.remote()
 
-    host = "10.0.0.1"  # not loopback: they need not be on one machine
+    host = "10.0.0.1"  # not loopback, so that the two may be on different machines
     two = ExperimentConfig(
         simulation=SimulationConfig(env="external"),
         servers={s: ServerConfig(host=host, resources=ResourcesConfig(num_cpus=1)) for s in "ab"},
@@ -61,7 +65,7 @@ def on_two_machines() -> None:
             places = {name: ray.get(actor.node.remote()) for name, actor in actors.items()}
             assert len(set(places.values())) == 2, places
             for _ in range(2):
-                for name in "ba":  # both are gone, and the last one comes first
+                for name in "ba":  # both are lost, and the second one is started first
                     ray.kill(actors[name])
                 actors = {name: start(name) for name in "ba"}
                 again = {name: ray.get(actor.node.remote()) for name, actor in actors.items()}
@@ -93,7 +97,7 @@ def ip(command: str) -> None:
 
 @pytest.fixture
 def two_networks() -> Iterator[dict[str, str]]:
-    """Two network namespaces that reach each other: name to address."""
+    """Gives two network namespaces that reach each other, as a dict from name to address."""
     if shutil.which("ip") is None or os.geteuid() != 0:
         pytest.skip("only root can make network namespaces")
     one, other = (f"mx{os.getpid()}{letter}" for letter in "ab")
@@ -134,10 +138,10 @@ def config(head: str, agents: int, **more: Any) -> dict[str, Any]:
 
 
 class Machines:
-    """Commands on two machines; what they start is ended with the ``with`` block.
+    """Runs commands on two machines, and kills all that they started when the ``with`` block ends.
 
     Args:
-        networks: as the fixture yields them; the first one's is Ray's head.
+        networks: the fixture's; the first machine is Ray's head.
         folder: for temporary files.
     """
 
@@ -150,15 +154,21 @@ class Machines:
         return self
 
     def __exit__(self, *_: object) -> None:
-        while found := marked(self.folder.name):  # what is killed may just have started another one
+        # A process may start another one just before it is killed.
+        while found := marked(self.folder.name):
             for process in found:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGKILL)
             time.sleep(0.1)
 
     def start(self, network: str, *command: str, unseen: Path | None = None) -> Any:
-        """Starts Python with these arguments; `unseen` is another folder there, on a disk of its
-        own."""
+        """Starts Python with these arguments in a network.
+
+        Args:
+            network: name of the machine's network.
+            command: arguments of Python.
+            unseen: this folder is another one on that machine, on a disk of its own.
+        """
         surroundings = {"RAY_AUTH_MODE": "token", "RAY_TMPDIR": str(self.folder)}
         hide = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs none {unseen}; exec "$@"', "sh"]
         return subprocess.Popen(
@@ -173,13 +183,13 @@ class Machines:
         )
 
     def run(self, network: str, *command: str, unseen: Path | None = None) -> None:
-        """Runs Python to its end, which has to be a good one."""
+        """Runs Python in a network to its end; fails if its exit code is not 0."""
         started = self.start(network, *command, unseen=unseen)
         output, _ = started.communicate(timeout=PATIENCE_S)
         assert started.returncode == 0, output
 
     def join(self, network: str, num_cpus: int, unseen: Path | None = None) -> None:
-        """Starts Ray there."""
+        """Starts Ray on the machine of this network."""
         place = ["--head", "--port=6379", "--include-dashboard=false"]
         if network == self.other:
             place = [f"--address={self.head}:6379"]
@@ -197,7 +207,7 @@ class Machines:
         )
 
 
-@pytest.mark.night  # by day: the address that is published, supervise/test_placement.py
+@pytest.mark.night  # by day: the address that is published, in supervise/test_placement.py
 def test_a_server_that_listens_on_all_addresses_is_found_from_another_machine(
     tmp_path: Path, temporary: Path, two_networks: dict[str, str]
 ) -> None:
@@ -227,7 +237,7 @@ def test_a_machine_that_shares_no_disk_dies_and_its_server_goes_on_elsewhere(
         )
         (tmp_path / "two.yaml").write_text(yaml.safe_dump(two))
         machines.join(machines.one, 5)
-        # Full at first, so that the run needs both.
+        # The first machine is full at the beginning, so that the run needs both.
         group = "[{'CPU': 3}], name='full', lifetime='detached'"
         machines.on_ray(f"ray.get(ray.util.placement_group({group}).ready())")
         machines.join(machines.other, 3, unseen=runs)

@@ -1,4 +1,4 @@
-"""The page beside a run follows it through the loss of a server; `muxrl stop` ends both."""
+"""The live page shows a run through the loss of a server; `muxrl stop` ends both."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def muxrl(capfd: pytest.CaptureFixture[str]) -> Muxrl:
 
 
 def events(address: str) -> Iterator[dict[str, Any]]:
-    """Yields what the page is told, until that ends."""
+    """Yields each state that the page is sent, until the stream ends."""
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=PATIENCE_S)
     connection.request("GET", "/events")
     answer = connection.getresponse()

@@ -3,13 +3,13 @@
     python -m tests.learning.another_device [CASE...]
 
 It stands in for a GPU where there is none. Its tensors are computed on the CPU, but it is as strict
-as a GPU: arithmetic with tensors of both devices raises, and so does `Tensor.numpy`. So a learner
-that leaves a tensor behind on the CPU, or reads one that is not there, fails as it would on a GPU.
-What it cannot show: kernels of CUDA, streams, memory, and how fast it is.
+as a GPU: arithmetic with tensors of both devices raises, and so does `Tensor.numpy`. A learner that
+leaves a tensor on the CPU, or reads one of the device, fails as it would on a GPU. It cannot show
+CUDA's kernels, streams, memory and speed.
 
-Prints one JSON object: for each case of `tests.servers.resumable` whether weights changed, where
-the learner's and the live acting modules' parameters are, how many passes acted on the device,
-since the bound of their work is 0 here, and problems.
+Prints one JSON object. For each case of `tests.servers.resumable` it has: whether weights changed,
+the devices of the learner's and of the live acting modules' parameters, how many passes acted on
+the device (all do, however small), and problems.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ DEVICE = torch.device(NAME, 0)
 TAKES_THOSE_OF_THE_CPU = {
     "copy_", "_foreach_copy_", "index", "index_put", "index_put_", "_index_put_impl_"
 }  # fmt: skip
-"""Operations that CUDA, too, does with a tensor of the CPU beside its own."""
+"""Operations in which CUDA, too, takes a tensor of the CPU with its own tensors."""
 
 
 class There(torch.Tensor):
-    """A tensor on the device; `held` is what it holds."""
+    """A tensor on the device; `held` has its values on the CPU."""
 
     held: torch.Tensor
-    __module__ = "torch"  # as a tensor of a GPU is one of torch
+    __module__ = "torch"  # tensors of a GPU are in torch's module, too
 
     @staticmethod
     def __new__(cls, held: torch.Tensor) -> There:
@@ -68,7 +68,7 @@ class There(torch.Tensor):
 
 
 def _compute(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Computes on the CPU what an operation of torch would on the device."""
+    """Computes on the CPU what an operation of torch would compute on the device."""
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     there = [x for x in tensors if isinstance(x, There)]
     left_behind = [x for x in tensors if not isinstance(x, There) and x.dim() > 0]
@@ -81,7 +81,7 @@ def _compute(op: Any, *args: Any, **kwargs: Any) -> Any:
         kwargs = {**kwargs, "device": torch.device("cpu")}
     held = tree_map(lambda x: x.held if isinstance(x, There) else x, (args, kwargs))
     result = op(*held[0], **held[1])
-    known = {id(x.held): x for x in there}  # results in place are their arguments
+    known = {id(x.held): x for x in there}  # results in place are the arguments themselves
 
     def told(x: Any) -> Any:
         if not isinstance(x, torch.Tensor):
@@ -98,7 +98,7 @@ _LIBRARY.fallback(_compute, "PrivateUse1")
 
 
 def _made_here_first(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Wraps `torch.tensor`, which a device made in Python cannot be given."""
+    """Wraps `torch.tensor`, which takes no device that was made in Python."""
 
     def made(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
         if device is None or torch.device(device).type != NAME:
@@ -109,7 +109,7 @@ def _made_here_first(make: Callable[..., torch.Tensor]) -> Callable[..., torch.T
 
 
 def _computed_here(cell: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `torch.gru` or `torch.lstm`, whose parts for a GPU the CPU has not."""
+    """Wraps `torch.gru` or `torch.lstm`, whose parts for a GPU do not exist on the CPU."""
 
     def moved(x: Any) -> Any:
         assert not isinstance(x, torch.Tensor) or x.device == DEVICE, "tensors of two devices"
@@ -119,7 +119,7 @@ def _computed_here(cell: Callable[..., Any]) -> Callable[..., Any]:
         if x.device != DEVICE:
             return cell(x, *others)
         is_training = others[5]
-        if torch.is_grad_enabled() and not is_training:  # as cuDNN says it
+        if torch.is_grad_enabled() and not is_training:  # as cuDNN does
             raise RuntimeError("cudnn RNN backward can only be called in training mode")
         return tree_map(lambda y: y.to(DEVICE), cell(*tree_map(moved, (x, *others))))
 
@@ -172,7 +172,7 @@ def main(cases: list[str]) -> None:
     torch.tensor, torch.as_tensor = map(_made_here_first, (torch.tensor, torch.as_tensor))
     torch.gru, torch._VF.lstm = map(_computed_here, (torch.gru, torch.lstm))  # type: ignore[attr-defined]
     entry.PolicySpec = _there  # type: ignore[assignment, misc]
-    torch.inference_mode = torch.no_grad  # whose dispatch reaches `There` as any other
+    torch.inference_mode = torch.no_grad  # its dispatch reaches `There` like any other tensor
     torch_trainer._MIN_GPU_FLOPS, torch_trainer._OnGpu = 0.0, Counting  # type: ignore[misc]
     told = {case: _learn(case) for case in cases or CASES}
     sys.stdout.write(json.dumps(told) + "\n")

@@ -1,4 +1,4 @@
-"""Every test here trains through RLlib."""
+"""Fixtures: every test of this folder trains through RLlib."""
 
 import pytest
 

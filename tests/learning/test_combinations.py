@@ -1,8 +1,8 @@
-"""Servers of different algorithms learn at one time: teams and agents, on- and off-policy.
+"""Servers of different algorithms learn at the same time: teams and agents, on- and off-policy.
 
-The study of combinations runs every pair in each position; here each of QMIX, PPO and A2C once with
-each other, and DQN, SAC and a script once more; some of them at night. Alone each learns in
-`test_each_algorithm`, QMIX in `test_two_step_game`.
+The study of combinations runs every pair in each position. Here QMIX, PPO and A2C each run once
+with each other, and DQN, SAC and a script once more; some of them at night. `test_each_algorithm`
+has each alone, `test_two_step_game` QMIX.
 """
 
 import pytest

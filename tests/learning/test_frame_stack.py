@@ -1,4 +1,4 @@
-"""A task that no single observation of an agent shows how to solve is learned from two."""
+"""A task that no single observation shows how to solve is learned from two observations."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ NUM_STEPS = 9
 
 
 class HiddenVelocity(gymnasium.Env[Any, Any]):
-    """A ball runs around a ring, one cell a step; which way is asked at every step, and not shown.
+    """A ball runs around a ring, one cell a step; each action has to name its hidden direction.
 
-    The cell is one-hot and begins anywhere, so one observation says nothing of the direction, and
-    two say it. Each right answer is paid 1; the first step is a guess in any case:
+    The cell is one-hot and begins anywhere, so that one observation says nothing of the direction,
+    and two say it. Each right answer is paid 1; the first step is always a guess:
 
         with one observation     NUM_STEPS / 2 = 4.5
         with two                 NUM_STEPS - 0.5 = 8.5
@@ -51,7 +51,7 @@ class HiddenVelocity(gymnasium.Env[Any, Any]):
 
 
 def learned(frame_stack: int) -> float:
-    """Returns the greedy policy's mean return over 50 episodes, after `ENV_STEPS` at the latest."""
+    """Returns the greedy policy's mean return over 50 episodes, after at most `ENV_STEPS`."""
     config = ExperimentConfig(
         name="velocity",
         seed=0,
@@ -63,10 +63,10 @@ def learned(frame_stack: int) -> float:
     return measured[max(measured)]["return"]
 
 
-def test_a_velocity_is_seen_in_two_frames() -> None:
+def test_a_velocity_is_learned_from_two_frames() -> None:
     assert learned(frame_stack=2) > 8.0
 
 
-@pytest.mark.night  # it says something of the task
-def test_a_velocity_is_not_seen_in_one_frame() -> None:
+@pytest.mark.night  # it tests the task
+def test_a_velocity_is_not_learned_from_one_frame() -> None:
     assert learned(frame_stack=1) < 5.5

@@ -1,4 +1,4 @@
-"""A server with a GPU learns on it, and acts there where it pays, whatever its algorithm."""
+"""Every algorithm learns on a server's GPU, and acts on it if that is worth it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_stand_in_for_a_gpu_is_as_strict_as_one() -> None:
     _run("-c", STRICT)
 
 
-@pytest.mark.night  # by day: the stand-in alone
+@pytest.mark.night  # by day: only the stand-in
 def test_learners_leave_nothing_behind_on_the_cpu() -> None:
     told = json.loads(_run("-m", "tests.learning.another_device").splitlines()[-1])
     assert {case.partition(",")[0].partition(" ")[0] for case in told} == {

@@ -1,4 +1,4 @@
-"""HAPPO through a server: a team of unlike members learns, each with a network of its own."""
+"""HAPPO learns through a server: a team of unlike members, each with a network of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEAM = Case(
         "servers.team.algorithm=HAPPO",
         "servers.team.agents=['*']",
         "servers.team.groups={team: ['*']}",
-        "servers.team.team_reward=mean",  # each is paid for the same event
+        "servers.team.team_reward=mean",  # all are paid for the same event
         "servers.team.settings={train_batch_size_per_learner: 500, lr: 0.003, gamma: 0.9}",
     ),
     env_steps=7_500,

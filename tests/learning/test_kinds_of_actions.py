@@ -1,4 +1,4 @@
-"""Several choices at once, each by its own cue: actions of every kind are learned."""
+"""Actions of every kind are learned: several choices at once, each by its own cue."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ KINDS: dict[str, spaces.Space] = {
 
 
 class Cues(gymnasium.Env[Any, Any]):
-    """Each part of the action is to be what its cue says.
+    """A game in which each part of the action should be what its cue shows.
 
-    The reward is the part of them that is, by chance a half or less; an episode has 8 steps. With
-    `masked` one value that would be wrong is forbidden, and the environment refuses it.
+    The reward is the share of right parts, by chance a half or less; an episode has 8 steps. With
+    `masked`, one wrong value is forbidden, and the environment refuses it.
     """
 
     def __init__(self, kind: str, masked: bool = False) -> None:
@@ -136,10 +136,10 @@ AT_NIGHT = [
 
 
 @pytest.mark.parametrize(("algorithm", "kind", "masked"), at_night([*BY_DAY, *AT_NIGHT], AT_NIGHT))
-def test_every_part_follows_its_cue(algorithm: str, kind: str, masked: bool) -> None:
+def test_every_part_of_an_action_learns_its_cue(algorithm: str, kind: str, masked: bool) -> None:
     server = ServerConfig(algorithm, ["*"], settings=SETTINGS[algorithm])
     if find(algorithm).learns_from == "recent":
-        server.while_learning = "wait"  # or what is learned depends on how busy the machine is
+        server.while_learning = "wait"  # otherwise the result depends on how busy the machine is
     config = ExperimentConfig(
         name="cues",
         simulation=SimulationConfig(
@@ -153,4 +153,4 @@ def test_every_part_follows_its_cue(algorithm: str, kind: str, masked: bool) -> 
     measured = train(config, num_env_steps, every, evaluated(50), is_enough=enough)
     assert (
         measured[max(measured)]["return"] > 6.8
-    )  # all right is 8; an untrained network is at 5 or below
+    )  # 8 if all are right, 5 or less with an untrained network

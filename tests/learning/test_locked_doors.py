@@ -1,4 +1,4 @@
-"""Action masks through real servers: a strict game raises at the first step that ignores one."""
+"""Real servers follow action masks: a strict game raises at the first step that ignores one."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _ENV_STEPS = {"DQN": 1_500, "SAC": 1_500}
 
 
 _AT_NIGHT = ["PPO", "PPO with an LSTM", "A2C", "MAPPO", "SAC", "APPO"]
-"""By day DQN takes the best of what a mask leaves; SAC draws from it, test_kinds_of_actions.py."""
+"""By day DQN takes the best action of a mask; SAC draws from them in test_kinds_of_actions.py."""
 
 
 @pytest.mark.parametrize("name", at_night(_SETTINGS, _AT_NIGHT))
-def test_no_unavailable_action_is_ever_taken_and_the_best_available_is_learned(name: str) -> None:
+def test_no_masked_action_is_ever_taken_and_the_best_allowed_one_is_learned(name: str) -> None:
     overrides = [
         "simulation.kwargs.is_strict=true",
         "servers.s.agents=['*']",

@@ -26,11 +26,11 @@ AS_IN_2017 = {"twin_critics": False, "policy_delay": 1, "target_noise": 0.0}
 @pytest.mark.parametrize(
     "switches", at_night([{}, AS_IN_2017], [AS_IN_2017]), ids=["MATD3", "MADDPG"]
 )
-def test_two_members_pull_together_as_far_as_is_worth_it(switches: dict[str, Any]) -> None:
-    """The best possible is -0.027, doing nothing -0.37, and uniformly random pulls have -3.70.
+def test_two_members_together_pull_as_far_as_is_best(switches: dict[str, Any]) -> None:
+    """The best return is -0.027; doing nothing returns -0.37, uniformly random pulls -3.70.
 
-    Where each pulls what would be best for itself alone, both pull too far, which is -0.25. Equal
-    shares have -0.041 at best: who pulls more is not asked for, and was not found in 2,500 steps.
+    If each pulled as if it were alone, both would pull too far, which returns -0.25. Equal shares
+    return -0.041 at best: which member pulls more is not tested, and was not found in 2,500 steps.
     """
     with playing(plan_of(algorithm="MADDPG", settings={**SETTINGS, **switches})) as game:
         held = []

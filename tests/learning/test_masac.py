@@ -29,7 +29,7 @@ SETTINGS = {
 
 
 def test_two_members_share_the_work_by_what_it_costs_each() -> None:
-    """The best possible is -0.027, doing nothing -0.37; alone, each would pull for both."""
+    """The best return is -0.027; doing nothing returns -0.37. Alone, each would pull for both."""
     best = float(np.mean([sum(rewards_of(c, best_pulls(c)).values()) for c in SEEN]))
     assert best == pytest.approx(-float(np.mean(SEEN**2)) / 13.5)
     with playing(plan_of(settings=SETTINGS)) as game:

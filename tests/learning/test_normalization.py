@@ -1,4 +1,4 @@
-"""A task in awkward units is learned with the switches, and not without."""
+"""A task in awkward units is learned with normalisation, and not without it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOTH = {"normalize_observations": True, "normalize_rewards": True}
 
 
 class FarCartPole(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """CartPole whose observations are about 1000 and differ by thousandths, with tiny rewards."""
+    """CartPole with observations about 1000 that differ by thousandths, and tiny rewards."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float64)
 
@@ -45,9 +45,9 @@ def far(observation: Any) -> Any:
 
 
 def steps_balanced(**switches: bool) -> float:
-    """Returns the greedy policy's mean over 20 episodes, in steps, after `ENV_STEPS`.
+    """Returns the greedy policy's mean steps over 20 episodes, after at most `ENV_STEPS`.
 
-    Training ends earlier once it was above 180 in two measurements.
+    Training ends earlier if it was above 180 in two measurements.
     """
     config = ExperimentConfig(
         name="pole",
@@ -60,20 +60,20 @@ def steps_balanced(**switches: bool) -> float:
     return figures[max(figures)]["return"] * 1e3
 
 
-@pytest.mark.night  # by day: servers/agents, its arithmetic
-def test_observations_and_rewards_in_awkward_units() -> None:
-    """In its own units it is learned without the switches: ``test_cartpole.py``."""
+@pytest.mark.night  # by day: its arithmetic, in servers/agents
+def test_observations_and_rewards_in_awkward_units_are_learned_with_normalisation() -> None:
+    """``test_cartpole.py`` shows that in its own units it is learned without normalisation."""
     assert steps_balanced(**BOTH) > 150
     assert steps_balanced() < 60, "without the switches the policy sees a constant"
 
 
 @pytest.mark.parametrize("algorithm", at_night(["PPO", "A2C", "SAC"], ["A2C", "SAC"]))
-def test_an_image_is_learned_from_by_default(algorithm: str) -> None:
+def test_images_are_learned_by_default(algorithm: str) -> None:
     name = f"{algorithm}, 10x10, scaled"
     outcome = IMAGES.run(name, until=lambda figures: figures["return"] > 6.5)
     assert outcome.final["return"] > 6
 
 
 @pytest.mark.night
-def test_an_image_in_bytes_is_not() -> None:
+def test_images_as_unscaled_bytes_are_not_learned() -> None:
     assert IMAGES.run("PPO, 10x10, raw").final["return"] < 5

@@ -1,4 +1,4 @@
-"""RLlib's algorithms learn on a policy server, as often as their batches say."""
+"""RLlib's algorithms learn on a policy server, with as many updates as their batches give."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _REPLAY = {
         ("APPO", _RECENT, 700, 6),
     ],
 )
-def test_it_learns(
+def test_rllib_s_algorithms_make_their_updates(
     name: str,
     settings: dict[str, Any],
     num_env_steps: int,
@@ -72,8 +72,8 @@ def test_it_learns(
 @pytest.mark.night  # by day: test_each_algorithm.py
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_it_balances_the_pole() -> None:
-    """Twice in a row, greedily; random actions balance it for 22 steps."""
+def test_rllib_s_ppo_learns_to_balance_the_pole() -> None:
+    """Twice in a row, the greedy policy is above 120 steps; random actions reach 22."""
     settings = {"train_batch_size_per_learner": 1_000, "minibatch_size": 125, "num_epochs": 6}
     server = ServerConfig("RLLIB_PPO", agents=["agent"], settings={**settings, "lr": 0.001})
     config = ExperimentConfig(
@@ -84,5 +84,5 @@ def test_it_balances_the_pole() -> None:
     )
     is_enough = held(lambda figures: figures["return"] > 120)
     measured = train(config, 20_000, 1_000, evaluated(20), is_enough=is_enough)
-    *_, before, last = measured.values()  # the last is measured again after training
+    *_, before, last = measured.values()  # the last one is measured once more after training
     assert min(before["return"], last["return"]) > 120, measured

@@ -1,4 +1,4 @@
-"""What is served in rows, over a network, is acted on and learned from as single steps are."""
+"""Steps in rows, over a network, are acted on and learned from like single steps."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_servers_learn_from_a_vector_simulation(rllib: None) -> None:
             assert client.num_mismatches == 0
         served.check()
         found = {server_id: server.status() for server_id, server in served.servers.items()}
-    # The copies begin one after another in the first episode, so that the last ones are cut off.
+    # The first episodes of the copies begin one after another, so the last ones are cut off.
     assert loop.num_episodes == len(results) >= NUM_EPISODES
     for status in found.values():
         assert status.num_env_steps == loop.num_env_steps
@@ -78,7 +78,9 @@ def test_servers_learn_from_a_vector_simulation(rllib: None) -> None:
 
 
 @pytest.mark.parametrize("how", [{"transport": "http"}, {"inference_mode": "local"}])
-def test_a_vector_simulation_over_what_takes_no_rows(rllib: None, how: dict[str, Any]) -> None:
+def test_a_vector_simulation_plays_over_transports_without_rows(
+    rllib: None, how: dict[str, Any]
+) -> None:
     config = ExperimentConfig(
         "singly",
         simulation=SimulationConfig(f"{ZERO_COST}Vector", vector_env=True),

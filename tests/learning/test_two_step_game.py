@@ -1,4 +1,4 @@
-"""The proof that a mixer matters, through a real server: QMIX holds 8, where a sum holds 7."""
+"""A mixer matters, as a real server proves: QMIX reaches 8 where a sum of values reaches 7."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_greedy_joint_return_under_uniform_exploration(algorithm: str, held: flo
 
 
 @pytest.mark.night  # by day: compliance/test_local_values.py
-def test_it_is_learned_from_what_clients_play_by_themselves() -> None:
+def test_the_game_is_learned_from_clients_with_local_inference() -> None:
     settings = "{hidden_dim: 32, agent: gru, lr: 0.002, target_update_freq: 50}"
     config = load_config("two_step", ["seed=1", f"servers.team.settings={settings}"])
     with serve(config) as served:

@@ -1,4 +1,4 @@
-"""What tests of many folders ask for."""
+"""Fixtures for tests in several folders."""
 
 from __future__ import annotations
 

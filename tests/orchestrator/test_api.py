@@ -1,4 +1,4 @@
-"""The functions for scripts: light to import, and strict about what they are given."""
+"""The functions for scripts are light to import and check their arguments."""
 
 import contextlib
 import itertools
@@ -20,18 +20,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("name", sorted(muxrl.__all__))
-def test_what_is_exported_is_there_and_no_module_is_in_its_place(name):
+def test_exported_names_exist_and_are_not_shadowed_by_modules(name):
     assert not isinstance(getattr(muxrl, name), type(sys))
     assert not (ROOT / "src" / "muxrl" / f"{name}.py").exists()
     assert not (ROOT / "src" / "muxrl" / name).exists()
 
 
-def test_what_is_not_there_says_so():
+def test_a_missing_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'lunch'"):
         _ = muxrl.lunch
 
 
-def test_mistakes_come_before_anything_is_started(tmp_path):
+def test_mistakes_are_refused_before_anything_is_started(tmp_path):
     with pytest.raises(ConfigError, match="no such file"):
         launch("nowhere")
     with pytest.raises(NotARunDirectory, match="no such folder"):
@@ -50,7 +50,7 @@ def test_mistakes_come_before_anything_is_started(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_runs_and_sweeps_begin_and_go_on_as_they_are_told(monkeypatch, tmp_path):
+def test_runs_and_sweeps_get_their_overrides_and_directories(monkeypatch, tmp_path):
     unpack(tmp_path)
     calls = []
     for module, name in [

@@ -1,4 +1,4 @@
-"""`muxrl check` reads a checkpoint's note alone, and knows what its policies observe."""
+"""`muxrl check` reads only the note of a checkpoint, and knows what its policies observe."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cartpole(**servers: Any) -> ExperimentConfig:
 def crafted(
     tmp_path: Path, algorithm: str = "PPO", sees: Space = SEES["cartpole"], **server: Any
 ) -> Path:
-    """Writes a checkpoint with the right note, and a state that nobody can load."""
+    """Writes a checkpoint with the right note, but a state that cannot be loaded."""
     folder = tmp_path / "crafted"
     folder.mkdir()
     (folder / STATE_FILE).write_bytes(b"no arrays")
@@ -42,7 +42,7 @@ def crafted(
 
 
 def check(muxrl: Muxrl, folder: Path, code: int = 2) -> str:
-    """Returns what is said of a config that plays the checkpoint."""
+    """Returns what `muxrl check` prints for a config that plays the checkpoint."""
     plays = f"{{algorithm: FROZEN, agents: [agent], settings: {{checkpoint: '{folder}'}}}}"
     config = folder.with_name("play.yaml")
     config.write_text(
@@ -53,7 +53,7 @@ def check(muxrl: Muxrl, folder: Path, code: int = 2) -> str:
 
 
 @pytest.mark.parametrize("algorithm", ["PPO", "MAPPO", "DQN", "QMIX"])
-def test_check_reads_the_note_and_says_so_where_a_policy_does_not_fit(
+def test_check_reads_the_note_and_refuses_a_policy_that_does_not_fit(
     algorithm: str, tmp_path: Path, muxrl: Muxrl
 ) -> None:
     does_not = ("policy 'default' of checkpoint", "observes")
@@ -91,8 +91,8 @@ def test_a_note_that_was_edited_is_named(
     assert "muxrl.json of checkpoint" in check(muxrl, folder)
 
 
-def test_a_server_that_plays_it_does_load_it(tmp_path: Path) -> None:
-    """So that these tests would notice: the state is what is loaded."""
+def test_a_server_that_plays_the_checkpoint_loads_its_state(tmp_path: Path) -> None:
+    """This shows that the other tests would notice if the state were loaded."""
     folder = crafted(tmp_path)
     config = cartpole(it={"algorithm": "FROZEN", "settings": {"checkpoint": str(folder)}})
     experiment = prepare(config, needs_stop=False)
@@ -118,7 +118,7 @@ def test_a_server_that_plays_it_does_load_it(tmp_path: Path) -> None:
     ],
     ids=["other bounds", "another dtype", "the same", "neither"],
 )
-def test_what_was_scaled_or_normalised_must_be_what_is_observed(
+def test_scaled_or_normalised_observations_must_be_of_the_same_space(
     sees: Space, server: dict[str, Any], reason: str, tmp_path: Path, muxrl: Muxrl
 ) -> None:
     assert reason in check(muxrl, crafted(tmp_path, sees=sees, **server), 2 if reason else 0)

@@ -1,4 +1,4 @@
-"""The command line: exit codes, what is printed where, what is handed on."""
+"""The command line: exit codes, what is printed where, and what commands get."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def launched(monkeypatch):
-    """What `muxrl.orchestrator.launch.whole_run.run_experiment` is called with."""
+    """Gives a list of the calls of `muxrl.orchestrator.launch.whole_run.run_experiment`."""
     calls = []
 
     def run_experiment(experiment, run_dir, *, is_resumed, show_progress, console):
@@ -40,7 +40,7 @@ def launched(monkeypatch):
 
 @pytest.fixture
 def served(monkeypatch):
-    """What `muxrl.servers.server.serve_forever` is called with."""
+    """Gives a list of the calls of `muxrl.servers.server.serve_forever`."""
     calls = []
 
     def serve_forever(plan, run_dir=None, *, resume=False, interval_s=None):
@@ -111,7 +111,7 @@ def test_a_resumed_league_or_sweep_has_its_directory_already(muxrl):
         assert f"{option} is for a new {command}; with --resume" in refused.err
 
 
-def test_a_gpu_that_is_not_there_is_said_before_anything_starts(monkeypatch, tmp_path, muxrl):
+def test_a_missing_gpu_is_reported_before_anything_starts(monkeypatch, tmp_path, muxrl):
     from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 
     monkeypatch.setattr(
@@ -144,13 +144,13 @@ def test_a_gpu_that_is_not_there_is_said_before_anything_starts(monkeypatch, tmp
     ],
 )
 def test_check_says_where_a_simulation_connects_and_what_evaluations_take(overrides, told, muxrl):
-    """Each evaluation has all as learned, and each of the two servers at random or untrained."""
+    """An evaluation plays all as learned, and each of two servers at random or untrained."""
     lines = muxrl("check", "twenty_lines", *overrides).out.splitlines()
     assert "simulations connect to the gateway at 127.0.0.1:9900" in lines
     assert f"they also play the episodes of evaluations: {told}" in lines
 
 
-def test_check_says_what_is_scaled_and_normalised(muxrl):
+def test_check_names_what_is_scaled_and_normalised(muxrl):
     assert "server 'ppo' " not in muxrl("check", "cartpole_ppo").out
     given = [f"servers.ppo.normalize_{what}=true" for what in ("observations", "rewards")]
     out = muxrl("check", "cartpole_ppo", *given).out
@@ -184,7 +184,7 @@ def test_launch_resumes_a_run_with_overrides(launched, tmp_path, is_option_first
     assert folder == run
 
 
-def test_a_launch_needs_to_know_what(launched, tmp_path, muxrl):
+def test_a_launch_without_a_config_is_refused(launched, tmp_path, muxrl):
     assert "needs a CONFIG, or --resume RUN_DIR" in muxrl("launch", code=2).err
     told = muxrl("launch", "--resume", tmp_path, code=2).err
     assert "is not the directory of a run" in told
@@ -192,7 +192,7 @@ def test_a_launch_needs_to_know_what(launched, tmp_path, muxrl):
     assert launched == []
 
 
-def test_serve_without_a_server_names_them_and_what_starts_all(served, muxrl):
+def test_serve_without_a_server_names_the_servers_and_the_command_for_all(served, muxrl):
     told = muxrl("serve", "twenty_lines", code=2).err
     assert told.startswith(
         "muxrl: twenty_lines: serve runs one server, so name it: --server ppo or a2c."
@@ -235,7 +235,7 @@ def test_a_dry_run_prints_the_trials_and_starts_nothing(tmp_path, muxrl):
 
 
 def test_check_of_a_sweep_says_what_runs_the_same_trials(tmp_path, muxrl):
-    """Its hint left out the overrides, and so ran others."""
+    """The printed command once left out the overrides, and so ran other trials."""
     (tmp_path / "mine.yaml").write_text(SWEEP)
     given = [str(tmp_path / "mine.yaml"), "seeds=[4]", "metric={mode: min}"]
     hint = muxrl("check", *given).out.rpartition("how long it would take: ")[2]
@@ -257,10 +257,10 @@ def test_launch_of_a_sweep_says_what_to_run(tmp_path, monkeypatch, muxrl, name):
     [(["check"], 0), (["sweep", "--dry-run"], 0), (["sweep"], 1)],
     ids=["check", "dry-run", "sweep"],
 )
-def test_a_sweep_is_warned_once_of_what_its_budget_cannot_give(
+def test_a_sweep_prints_each_warning_of_its_budget_once(
     tmp_path, muxrl, monkeypatch, command, code
 ):
-    """Not once for each trial: two roles have the same budget in six trials each."""
+    """It is not repeated for each trial: two roles have the same budget in six trials each."""
 
     def no_ray(plan):
         raise RunFailed("Ray did not start")
@@ -329,7 +329,7 @@ def test_neither_muxrl_nor_any_help_loads_anything_heavy():
 
 
 def test_python_3_10_reads_the_same_options():
-    """There an annotation with a default of None is one more time optional."""
+    """There, an annotation with a default of None is wrapped in Optional once more."""
 
     def one(*, pairs: Optional[Annotated[dict[str, int], pair_of(int, "A=1")]] = None) -> int:  # noqa: UP045
         """Args:
@@ -343,7 +343,7 @@ def test_python_3_10_reads_the_same_options():
     assert Command(one)(parser.parse_args(["--pairs", "x=1", "--pairs", "y=2"])) == 0
 
 
-def test_in_80_columns_check_breaks_no_name(muxrl, monkeypatch):
+def test_check_breaks_no_name_in_80_columns(muxrl, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     out = muxrl("check", "tag").out
@@ -379,7 +379,7 @@ def test_a_command_whose_reader_is_gone_ends_quietly(command, code):
     assert done.returncode == code
 
 
-def test_a_connection_that_is_gone_is_no_reader_that_is():
+def test_a_broken_connection_is_not_taken_for_a_reader_that_is_gone():
     arguments = [sys.executable, "-c", READER_GONE, "runs", "connection"]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr.endswith("BrokenPipeError: a server's\n")

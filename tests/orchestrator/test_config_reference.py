@@ -1,4 +1,4 @@
-"""The committed reference is what the code says."""
+"""The committed config reference is what the code generates."""
 
 import re
 
@@ -18,7 +18,7 @@ def test_every_field_has_a_row():
             0
         ]
         rows = [line for line in section.splitlines() if line.startswith("- `")]
-        own = cls.__annotations__  # without inherited ones
+        own = cls.__annotations__  # without inherited fields
         sections = {path.rpartition(".")[2] for path in SECTIONS.values() if path}
         shown = {line.split("`")[1] for line in rows}
         assert shown <= own.keys()

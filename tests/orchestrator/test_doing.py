@@ -1,4 +1,4 @@
-"""What muxrl says while somebody waits: a line of its own in a terminal, few lines elsewhere."""
+"""Progress of slow commands: a single line in a terminal, few lines elsewhere."""
 
 import fcntl
 import io
@@ -18,7 +18,7 @@ from muxrl.orchestrator.doing import doing, progress, shown_on, silenced
 
 
 def in_terminal(*command: str | Path, seconds: float = 60.0) -> tuple[float, str]:
-    """Returns when a command has written first, and all that it wrote to 80 columns."""
+    """Returns when a command first wrote, and all that it wrote to a terminal of 80 columns."""
     main, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     environment = {**os.environ, "TERM": "xterm"}
@@ -31,7 +31,7 @@ def in_terminal(*command: str | Path, seconds: float = 60.0) -> tuple[float, str
         while True:
             try:
                 part = os.read(main, 65536)
-            except OSError:  # Linux, at its end
+            except OSError:  # raised on Linux when the command has ended
                 break
             first_s = first_s or time.monotonic() - began_at
             text += part
@@ -40,7 +40,7 @@ def in_terminal(*command: str | Path, seconds: float = 60.0) -> tuple[float, str
     return first_s, text.decode()
 
 
-def test_without_a_terminal_each_new_thing_is_a_line_and_how_far_it_is_now_and_then(monkeypatch):
+def test_without_a_terminal_each_task_is_a_line_and_its_progress_a_line_now_and_then(monkeypatch):
     now = 0.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
     file = io.StringIO()
@@ -64,7 +64,7 @@ def test_without_a_terminal_each_new_thing_is_a_line_and_how_far_it_is_now_and_t
     ]
 
 
-def test_in_a_terminal_it_is_one_line_that_makes_room_for_what_is_printed():
+def test_a_terminal_has_one_line_of_progress_that_makes_room_for_output():
     code = (
         "import sys\n"
         "from muxrl.orchestrator.doing import doing, shown_on\n"
@@ -84,11 +84,12 @@ def test_in_a_terminal_it_is_one_line_that_makes_room_for_what_is_printed():
 
 
 @pytest.mark.parametrize("command", ["launch", "sweep", "check", "evaluate", "compare"])
-def test_every_slow_command_says_something_within_a_second(command, tmp_path):
+def test_every_slow_command_prints_something_within_a_second(command, tmp_path):
     said_s, text = in_terminal(sys.executable, "-m", "muxrl", command, tmp_path / "nothing.yaml")
     assert text.startswith("\r\x1b[2Kloading packages")
-    assert "muxrl: " in text.splitlines()[-1].rpartition("\x1b[2K")[2]  # the refusal stands alone
-    assert said_s < 3.0  # 0.3 s on a machine that has nothing else to do
+    # The refusal has a line of its own.
+    assert "muxrl: " in text.splitlines()[-1].rpartition("\x1b[2K")[2]
+    assert said_s < 3.0  # 0.3 s on a machine that is otherwise idle
 
 
 def test_python_shows_a_launch_in_a_terminal_unless_it_is_told_otherwise(tmp_path):

@@ -1,4 +1,4 @@
-"""The orchestrator's error tree is complete, and drawn as it is."""
+"""The docstring of the orchestrator's errors draws all of them."""
 
 import ast
 import pickle
@@ -15,7 +15,7 @@ FOLDER = Path(errors.__file__).resolve().parent
 
 
 def tree(cls: type, depth: int = 0):
-    """Yields depth, name and exit code of a class and all below it."""
+    """Yields depth, name and exit code of a class and of all classes below it."""
     yield depth, cls.__name__, cls.exit_code
     for child in cls.__subclasses__():
         yield from tree(child, depth + 1)
@@ -27,7 +27,7 @@ def test_the_docstring_draws_the_tree_with_its_exit_codes():
         found = re.match(r"    ([│├└─ ]*)(\w+) +(\d)( {2}\S.*)?$", line)
         if found:
             drawn.append((len(found[1]) // 4, found[2], int(found[3])))
-            assert found[4] or found[2] == "OrchestratorError"  # one line of meaning each
+            assert found[4] or found[2] == "OrchestratorError"  # each class has a line of meaning
     assert sorted(drawn) == sorted(tree(errors.OrchestratorError))
 
 
@@ -35,7 +35,7 @@ def test_no_other_file_of_the_orchestrator_defines_an_error():
     elsewhere = [
         f"{path.relative_to(FOLDER)}: {node.name}"
         for path in FOLDER.rglob("*.py")
-        # What verdicts.py raises is what became of a rule, and is caught beside it.
+        # The exceptions of verdicts.py are outcomes of rules, and are caught where they are raised.
         if path not in (FOLDER / "errors.py", FOLDER / "compliance" / "verdicts.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ClassDef)

@@ -1,4 +1,4 @@
-"""The JSON Schemas: what is shipped fits, and what `muxrl check` calls a mistake does not."""
+"""All shipped configs fit the JSON Schemas, and what `muxrl check` calls a mistake does not."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def misfits(checked: jsonschema.Draft7Validator, tree: Any) -> list[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_committed_schema_is_that_of_the_classes(kind: str) -> None:
-    """Run `make docs` after a change."""
+    """If this fails, run `make docs`."""
     committed = (json_schema.FOLDER / f"{kind}.json").read_text(encoding="utf-8")
     assert committed == schema_text(kind, installed=False)
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: str(file.relative_to(ROOT)))
-def test_what_is_shipped_fits(file: Path, validators: Validators) -> None:
+def test_shipped_configs_fit(file: Path, validators: Validators) -> None:
     kind = "sweep" if is_sweep(file) else "league" if is_league(file) else "experiment"
     tree, _ = read_yaml(file)
     assert not misfits(validators[kind], tree)
@@ -67,8 +67,8 @@ def test_what_is_shipped_fits(file: Path, validators: Validators) -> None:
         assert named == json_schema.FOLDER / f"{kind}.json"
 
 
-def test_what_muxrl_itself_writes_fits(validators: Validators) -> None:
-    """Every key, with its default."""
+def test_configs_that_muxrl_writes_fit(validators: Validators) -> None:
+    """Such configs have every key, with its default."""
     for name in packaged_configs():
         written = yaml.safe_load(to_yaml(load_config(name)))
         assert not misfits(validators["experiment"], written), name
@@ -131,7 +131,7 @@ def test_a_mistake_that_check_finds_is_found_by_the_schema(
         ("stop.metric_at_least", {"win": 1}),
     ],
 )
-def test_what_may_stand_there_fits(path: str, value: Any, validators: Validators) -> None:
+def test_valid_values_fit(path: str, value: Any, validators: Validators) -> None:
     assert not misfits(validators["experiment"], changed(path, value))
 
 

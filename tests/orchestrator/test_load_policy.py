@@ -1,4 +1,4 @@
-"""`muxrl.load_policy` of a whole run: whose policies there are, and why not of the others."""
+"""`muxrl.load_policy` loads all policies of a run, and says why not if it cannot load one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONSTANT = "tests.servers.fixed_policies.test_fixed_policies:make_constant"
 
 
 def one(algorithm: str, agent: str, **settings: Any) -> ServerPlan:
-    """Returns a server of one agent."""
+    """Returns the plan of a server for one agent."""
     plan = plan_of(algorithm, SEES, ACTS, settings=settings)
     if algorithm != "PPO":
         plan = dataclasses.replace(plan, model={})
@@ -32,7 +32,7 @@ def one(algorithm: str, agent: str, **settings: Any) -> ServerPlan:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run's folder whose servers are of all kinds."""
+    """Gives a run's directory with servers of all kinds."""
     place = tmp_path / "checkpoints" / "last"
     elsewhere = save(one("PPO", "x"), tmp_path / "elsewhere")
     save(one("PPO", "learner"), place / "of_learner")
@@ -48,7 +48,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_of_a_run_with_every_kind_of_server_those_with_a_network_are_loaded(run: Path) -> None:
+def test_policies_with_a_network_are_loaded_from_a_run_with_all_kinds_of_servers(run: Path) -> None:
     policies = load_policy(run)
     assert sorted(policies) == ["frozen", "learner"]
     seen = np.array([0.5, -0.5], np.float32)
@@ -75,7 +75,7 @@ def test_a_frozen_server_whose_checkpoint_is_gone_is_left_out(run: Path) -> None
     assert "there is no checkpoint at" in policies.left_out["frozen"]
 
 
-def test_where_nobody_has_a_policy_that_is_said(run: Path, tmp_path: Path) -> None:
+def test_a_run_without_any_policy_is_refused(run: Path, tmp_path: Path) -> None:
     place = run / "checkpoints" / "last"
     with pytest.raises(AlgorithmProblem, match="no policy to load: server 'of_chance' is RANDOM"):
         load_policy(place / "of_chance")
@@ -95,7 +95,7 @@ def test_a_team_of_a_trainer_of_one_s_own_is_left_out(run: Path) -> None:
     assert "acts for a whole team at once" in policies.left_out["a"]
 
 
-def test_what_is_damaged_is_not_left_out(run: Path) -> None:
+def test_a_damaged_policy_is_an_error(run: Path) -> None:
     note = run / "checkpoints" / "last" / "of_learner" / "muxrl.json"
     note.write_text("{")
     with pytest.raises(AlgorithmProblem, match="is not JSON"):
@@ -103,7 +103,7 @@ def test_what_is_damaged_is_not_left_out(run: Path) -> None:
 
 
 def growing(number: int) -> Any:
-    """Returns what makes all weights those of the n-th of several snapshots."""
+    """Returns a function that sets all weights to those of the n-th of several snapshots."""
     return lambda p: torch.full_like(p, 0.1 * number) * torch.arange(p.numel()).view(p.shape)
 
 

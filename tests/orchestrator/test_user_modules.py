@@ -1,4 +1,4 @@
-"""A user's modules are found whatever they are called, and never in place of anyone else's."""
+"""A user's modules are found whatever they are called, and never replace other modules."""
 
 import subprocess
 import sys
@@ -47,7 +47,7 @@ def test_check_finds_a_user_s_modules_and_python_its_own(
     (tmp_path / "mine.yaml").write_text(CONFIG)
     names = [name.rstrip("/").removesuffix(".py") for name in modules]
     done = subprocess.run(
-        # -P: as the installed command, which does not look into the current folder first
+        # -P: like the installed command, which does not look into the current folder first
         [sys.executable, "-P", "-c", CHECK_ALL, *names],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
@@ -65,7 +65,8 @@ def test_check_finds_a_user_s_modules_and_python_its_own(
 def test_a_worker_appends_the_folders_of_the_process_that_started_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(user_modules, "_added", [])  # by another test of this process
+    # Another test of this process may have added folders.
+    monkeypatch.setattr(user_modules, "_added", [])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "scripts" / "mine.py")])
     monkeypatch.setattr(sys, "path", [str(tmp_path / "scripts"), "/elsewhere"])
@@ -77,7 +78,7 @@ def test_a_worker_appends_the_folders_of_the_process_that_started_it(
         monkeypatch.setenv(name, value)
     user_modules.find_user_modules()
     assert sys.path == ["/python", str(tmp_path / "scripts"), str(tmp_path)]
-    assert user_modules.worker_variables() == variables  # handed on by a worker, as by a trial
+    assert user_modules.worker_variables() == variables  # passed on by a worker, as by a trial
 
 
 def test_outside_of_a_worker_nothing_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Runs that are trained in this process, without Ray: what they leave on disk is a run's."""
+"""Trains runs in this process, without Ray; their directories are like those of other runs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def train_here(
     replaces: bool = False,
     first_seed: int = 0,
 ) -> None:
-    """Trains to each of some env steps; there it saves a checkpoint, and evaluates.
+    """Trains a run up to each of some env steps; saves a checkpoint and evaluates there.
 
     Args:
         experiment: resolved.
         run: its directory.
         points: env steps, in rising order.
-        num_episodes: of each condition of an evaluation.
+        num_episodes: of each condition of an evaluation; 0: there are no evaluations.
         replaces: whether each server that learns is also replaced by random actions.
-        first_seed: of training's episodes.
+        first_seed: of the training episodes.
     """
     run.write_config(to_yaml(experiment.config))
     with (

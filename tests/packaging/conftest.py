@@ -1,4 +1,4 @@
-"""A wheel and an sdist of the checkout as it is, and environments that hold the wheel."""
+"""Fixtures: a wheel and an sdist of the checkout, and environments that have the wheel."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.packaging.installed import (
 ROOT = Path(__file__).parents[2]
 COPIED = ("client", "experiments", "orchestrator", "protocol", "servers", "src", "tests", "LICENSE",
           "MANIFEST.in", "README.md", "pyproject.toml")  # fmt: skip
-"""All that a build could take, so that what it must leave out is there to be taken."""
+"""Everything that a build might take, including what it must leave out."""
 
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the checkout: setuptools writes into the tree that it builds."""
+    """Gives a copy of the checkout: setuptools writes into the tree that it builds."""
     copy = tmp_path_factory.mktemp("source")
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for name in COPIED:
@@ -40,7 +40,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def dist(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist, and with the wheel that was built from the sdist."""
+    """Gives a folder with the sdist, and with the wheel that was built from the sdist."""
     return _build(source, tmp_path_factory.mktemp("dist"))
 
 
@@ -58,14 +58,14 @@ def wheel(dist: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def wheel_of_the_tree(source: Path, dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that was built without an sdist in between."""
+    """Gives the wheel that was built from the tree, without an sdist in between."""
     (found,) = _build(source, tmp_path_factory.mktemp("wheel"), "--wheel").glob("*.whl")
     return found
 
 
 @pytest.fixture(scope="session")
 def full(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel with all extras."""
+    """Gives an environment with the wheel and all its extras."""
     installed = make_environment(tmp_path_factory.mktemp("full"), wheel)
     lend_all_packages(installed)
     return installed
@@ -73,7 +73,7 @@ def full(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 @pytest.fixture(scope="session")
 def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel without extras: a simulation's machine."""
+    """Gives an environment with the wheel without extras, as for the machine of a simulation."""
     installed = make_environment(tmp_path_factory.mktemp("light"), wheel)
     lend_packages(installed)
     return installed
@@ -81,7 +81,7 @@ def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 @pytest.fixture(scope="session")
 def servers(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel with the extra `servers` alone: runs on one machine."""
+    """Gives an environment with the wheel and the extra `servers` alone: runs on one machine."""
     installed = make_environment(tmp_path_factory.mktemp("servers"), wheel)
     lend_packages(installed, "servers")
     return installed
@@ -89,7 +89,7 @@ def servers(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 @pytest.fixture(scope="session")
 def oldest(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel without extras, for the oldest Python on which the client runs."""
+    """Gives an environment without extras for the oldest Python on which the client runs."""
     return _client_of("3.10", wheel, tmp_path_factory)
 
 
@@ -97,7 +97,7 @@ def oldest(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
 def client(
     request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Installed]:
-    """A Python that is not the tests' own, and the wheel without extras for it."""
+    """Gives the version of another Python than the tests', with an environment without extras."""
     if request.param == "3.10":
         return request.param, request.getfixturevalue("oldest")
     return request.param, _client_of(request.param, wheel, tmp_path_factory)
@@ -113,7 +113,7 @@ def _client_of(version: str, wheel: Path, factory: pytest.TempPathFactory) -> In
     subprocess.run([python, "-m", "venv", "--without-pip", installed.root], check=True)
     pip = pip_install(installed)
     subprocess.run([*pip, "--no-deps", "--no-index", wheel], check=True)
-    # Its compiled packages are other ones than this interpreter's, which could be lent.
+    # Its compiled packages differ from this interpreter's, which therefore cannot be lent.
     done = run([*pip, wheel])
     if done.returncode:
         pytest.skip(f"its packages cannot be had here: {done.stderr.strip()[-200:]}")
@@ -121,7 +121,7 @@ def _client_of(version: str, wheel: Path, factory: pytest.TempPathFactory) -> In
 
 
 def _find_python(version: str) -> str | None:
-    """Returns an interpreter that can make environments; pyenv's `python3.x` may only say no."""
+    """Returns an interpreter that can make environments; pyenv's `python3.x` may only be a shim."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found = [shutil.which(f"python{version}"), *pyenv.glob(f"{version}.*/bin/python")]
     for python in filter(None, found):

@@ -1,7 +1,7 @@
-"""Environments that hold an installed muxrl, made without downloading anything again.
+"""Environments in which muxrl is installed, made without downloading anything again.
 
 None has the checkout: the processes run in an empty folder, without PYTHONPATH, and none of the
-`.pth` files that make an editable install importable is read (asserted by a test).
+`.pth` files that make an editable install importable is read (a test asserts this).
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from packaging.utils import canonicalize_name
 
 
 def run(command: Sequence[str | Path], **how: Any) -> subprocess.CompletedProcess[str]:
-    """Runs a command, and returns what it says and its exit code."""
+    """Runs a command; returns its output and its exit code."""
     return subprocess.run(command, capture_output=True, text=True, check=False, **how)
 
 
 @dataclass(frozen=True)
 class Installed:
-    """An environment with muxrl in it, and an empty folder to start from."""
+    """An environment in which muxrl is installed, and an empty folder to start from."""
 
     root: Path
     folder: Path
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """The environment's interpreter."""
         return self.root / "bin" / "python"
 
     def environment(self) -> dict[str, str]:
-        """Returns this process's environment without what leads back to the checkout."""
+        """Returns this process's environment variables without those that lead to the checkout."""
         kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
         return {**kept, "PATH": f"{self.root / 'bin'}:/usr/bin:/bin"}
 
@@ -49,7 +49,7 @@ class Installed:
         return run(program, cwd=self.folder, env=self.environment(), timeout=90)
 
     def start(self, *command: str, log: Path) -> subprocess.Popen[Any]:
-        """Starts one of the environment's commands, its output in a file."""
+        """Starts one of the environment's commands with its output in a file."""
         with log.open("w") as out:
             return subprocess.Popen(
                 [str(self.root / "bin" / command[0]), *command[1:]],
@@ -61,13 +61,13 @@ class Installed:
 
 
 def pip_install(installed: Installed) -> list[str | Path]:
-    """Returns the command that installs there, without compiling modules beforehand."""
+    """Returns the command that installs into an environment without compiling modules."""
     pip = [sys.executable, "-m", "pip", "--python", installed.python, "install", "--quiet"]
     return [*pip, "--no-compile", "--disable-pip-version-check"]
 
 
 def make_environment(root: Path, wheel: Path) -> Installed:
-    """Makes an environment that holds the wheel, and of its dependencies none."""
+    """Makes an environment with the wheel, but without its dependencies."""
     venv.create(root / "venv", with_pip=False, symlinks=True)
     (root / "empty").mkdir()
     installed = Installed(root / "venv", root / "empty")
@@ -78,13 +78,13 @@ def make_environment(root: Path, wheel: Path) -> Installed:
 
 
 def site_packages(installed: Installed) -> Path:
-    """Returns the folder that the environment's packages lie in."""
+    """Returns the folder of the environment's packages."""
     (found,) = (installed.root / "lib").glob("python*/site-packages")
     return found
 
 
 def lend_all_packages(installed: Installed) -> None:
-    """Makes this interpreter's packages importable there, too.
+    """Makes this interpreter's packages importable in an environment.
 
     A folder named by a `.pth` file is searched for packages; `.pth` files in that folder are not
     read, so an editable install there stays unseen.
@@ -96,7 +96,7 @@ def lend_all_packages(installed: Installed) -> None:
 def requirements_of(
     found: Distribution, extras: frozenset[str] = frozenset()
 ) -> Iterator[Requirement]:
-    """Yields what a distribution requires on this machine."""
+    """Yields the requirements of a distribution on this machine."""
     for requirement in map(Requirement, found.requires or ()):
         marker = requirement.marker
         if marker is None or any(marker.evaluate({"extra": e}) for e in extras or {""}):
@@ -106,11 +106,12 @@ def requirements_of(
 def needed(
     wanted: list[tuple[str, Requirement]], chosen: Mapping[str, Distribution]
 ) -> Iterator[tuple[str, Requirement, Distribution | None]]:
-    """Yields all that is needed: who needs it, what, and the distribution that there is.
+    """Yields all packages that are needed: by which package, the requirement, the distribution
+    found.
 
     Args:
-        wanted: with whom it begins.
-        chosen: these in place of the tests' interpreter's, by name.
+        wanted: the first packages and their requirements.
+        chosen: distributions by name that replace those of the tests' interpreter.
     """
     seen = set()
     while wanted:
@@ -128,7 +129,7 @@ def needed(
 
 
 def lend_packages(installed: Installed, *extras: str) -> None:
-    """Links this interpreter's copies of what pip would install with muxrl and these extras."""
+    """Links this interpreter's copies of the packages that muxrl needs with these extras."""
     (muxrl,) = Distribution.discover(name="muxrl", path=[str(site_packages(installed))])
     wanted = [("muxrl", r) for r in requirements_of(muxrl, frozenset(extras))]
     for _, requirement, found in needed(wanted, {}):

@@ -1,4 +1,4 @@
-"""What the wheel and the sdist hold."""
+"""The contents of the wheel and of the sdist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.packaging
 
 ROOT = Path(__file__).parents[2]
 STORED = "experiments/benchmark/results"
-"""The only results that are installed: what users compare theirs with."""
+"""The only results that are installed, as users compare their own with them."""
 FOLDERS = ("client", "experiments", "orchestrator", "protocol", "servers")
 
 
@@ -44,7 +44,7 @@ def test_the_wheel_holds_muxrl_and_nothing_else(wheel: Path) -> None:
 
 
 def test_every_module_and_packaged_file_is_in_the_wheel(wheel: Path) -> None:
-    """All but the studies, which are scripts and results of the checkout."""
+    """Only the studies are left out, which are scripts and results of the checkout."""
     files = {
         path.relative_to(ROOT)
         for folder in FOLDERS
@@ -82,8 +82,8 @@ def _stem(wheel: Path) -> str:
     return "-".join(wheel.name.split("-")[:2])
 
 
-def test_the_metadata_is_whole_and_an_index_would_take_it(wheel: Path, sdist: Path) -> None:
-    """All but the project's address on the web, which whoever publishes it has to add."""
+def test_the_metadata_is_complete_and_accepted_by_an_index(wheel: Path, sdist: Path) -> None:
+    """Only the project's address on the web is missing, which its publisher has to add."""
     told = metadata_of(wheel)
     assert (told["Name"], told["Version"]) == ("muxrl", muxrl.__version__)
     assert told["License-Expression"] == "Apache-2.0"

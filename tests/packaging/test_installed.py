@@ -1,4 +1,4 @@
-"""An installed muxrl, run from an empty folder without the checkout."""
+"""An installed muxrl runs from an empty folder without the checkout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OVER = (
 )
 BEGINS = OVER.replace("training is over", "an evaluation begins")
 PATIENCE_S = 150.0
-"""For the servers to be ready, on a machine that may be busy."""
+"""Time for the servers to be ready on a busy machine."""
 
 SEEN = """
 import importlib.util, sys, muxrl
@@ -73,7 +73,7 @@ for name in ("ray", "tree", "stable_baselines3", "onnx", "optuna"):
 def test_with_servers_alone_a_run_with_a_replay_needs_no_ray(
     servers: Installed, full: Installed, tmp_path: Path
 ) -> None:
-    """The simulation of the run is the README's loop, with a free port."""
+    """The run's simulation is the loop of the README, with a free port."""
     done = servers.run("python", "-c", NO_RAY)
     assert done.returncode == 0, done.stderr
     port = _free_port()
@@ -91,7 +91,7 @@ def test_with_servers_alone_a_run_with_a_replay_needs_no_ray(
         wait_for_gateway(run, log)
         done = full.run("python", str(tmp_path / "loop.py"))
         assert done.returncode == 0, done.stderr
-        # One episode may be open as training ends, another as the evaluation begins; no more.
+        # At most one episode is open as training ends, and one as the evaluation begins.
         lost = [line.partition(" is over: ")[2] for line in done.stdout.splitlines()]
         assert [one for one in (OVER, BEGINS) if one in lost] == lost
         assert run.wait(60.0) == 0, log.read_text()
@@ -129,24 +129,24 @@ def wait_for_gateway(run: subprocess.Popen[Any], log: Path) -> None:
         time.sleep(0.1)
 
 
-def test_without_extras_the_client_is_there_and_nothing_heavy(light: Installed) -> None:
+def test_without_extras_there_is_the_client_but_no_heavy_package(light: Installed) -> None:
     done = light.run("python", "-c", LIGHT)
     assert done.returncode == 0, done.stderr
 
 
-def test_without_extras_the_help_is_there(light: Installed) -> None:
+def test_without_extras_the_help_can_be_printed(light: Installed) -> None:
     for arguments in (["--help"], ["check", "--help"], ["--version"]):
         done = light.run("muxrl", *arguments)
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_without_extras_a_server_s_rules_are_tried(light: Installed) -> None:
+def test_without_extras_a_server_can_be_tried_for_compliance(light: Installed) -> None:
     done = light.run("muxrl", "compliance", "--server", f"127.0.0.1:{_free_port()}")
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("broken   endpoints  GET /v1/spec")
 
 
-def test_without_extras_an_environment_is_probed(light: Installed, tmp_path: Path) -> None:
+def test_without_extras_an_environment_can_be_probed(light: Installed, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(PLAIN_ENV)
     run = "import sys; sys.path.append(sys.argv.pop()); from muxrl.orchestrator.cli import main; "
     done = light.run("python", "-c", f"{run} sys.exit(main())", "probe", "mine:Mine", str(tmp_path))
@@ -192,8 +192,8 @@ for how in ({}, {"transport": "http"}, {"inference_mode": "local"}):
 
 @pytest.mark.usefixtures("rllib")
 @pytest.mark.timeout(300)
-def test_on_other_pythons_the_client_plays(client: tuple[str, Installed], tmp_path: Path) -> None:
-    """Over WebSocket and HTTP, and acting by itself, with a server that learns here."""
+def test_the_client_plays_on_other_pythons(client: tuple[str, Installed], tmp_path: Path) -> None:
+    """It plays over WebSocket, HTTP and with local inference, on a server that learns here."""
     version, installed = client
     (tmp_path / "mine.py").write_text(PLAIN_ENV)
     agents = {"agent": (Box((2,), low=0.0, high=1.0), Discrete(4))}
@@ -206,15 +206,15 @@ def test_on_other_pythons_the_client_plays(client: tuple[str, Installed], tmp_pa
         assert server.status().num_episodes == 60
 
 
-def test_on_the_oldest_python_servers_are_refused(oldest: Installed, tmp_path: Path) -> None:
+def test_servers_are_refused_on_the_oldest_python(oldest: Installed, tmp_path: Path) -> None:
     newer = "needs Python 3.11 or newer, as servers do, and this is 3.10"
     done = oldest.run("muxrl", "check", "chase")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"muxrl: 'check' {newer}\n")
     done = oldest.run("python", "-c", "from muxrl import launch")
     assert done.stderr.endswith(f"ImportError: muxrl.launch {newer}\n")
-    test_without_extras_an_environment_is_probed(oldest, tmp_path)
-    test_without_extras_a_server_s_rules_are_tried(oldest)
-    test_without_extras_the_help_is_there(oldest)
+    test_without_extras_an_environment_can_be_probed(oldest, tmp_path)
+    test_without_extras_a_server_can_be_tried_for_compliance(oldest)
+    test_without_extras_the_help_can_be_printed(oldest)
 
 
 def _free_port() -> int:

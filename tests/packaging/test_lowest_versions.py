@@ -1,7 +1,7 @@
-"""The lowest versions that pyproject.toml allows are enough for every algorithm to learn.
+"""Every algorithm learns with the lowest versions that pyproject.toml allows.
 
-Not the lowest of torch, which is large: it is that of the tests. Whatever else is not named in
-pyproject.toml is lent by the tests' interpreter, unless a lowest version does not go with it.
+Only torch, which is large, is the version of the tests. Packages that pyproject.toml does not name
+are lent by the tests' interpreter, unless a lowest version does not work with them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ pytestmark = pytest.mark.packaging
 ROOT = Path(__file__).parents[2]
 NOT_LOWEST = {"torch"}
 NOTHING = "(from versions: none)"
-"""Says pip where there is no index: a version that does not exist is refused with those that do."""
+"""pip prints this if there is no index; with one, it lists existing versions instead."""
 
 
 def lowest_versions() -> dict[str, Version]:
-    """Returns the lowest version of each package that the servers need, by its name."""
+    """Returns by name the lowest version of each package that the servers need."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     found: dict[str, Version] = {}
     for text in [*project["dependencies"], *project["optional-dependencies"]["servers"]]:
@@ -51,7 +51,7 @@ def lowest_versions() -> dict[str, Version]:
 
 
 def unmet(chosen: dict[str, Distribution]) -> Iterator[tuple[str, Requirement]]:
-    """Yields what is missing, or there in a version that does not do, and who needs it."""
+    """Yields requirements that are missing or not met, and the packages that have them."""
     wanted = [("muxrl", Requirement(name)) for name in (*chosen, "torch")]
     for who, requirement, found in needed(wanted, chosen):
         if found is None or not requirement.specifier.contains(found.version, prereleases=True):
@@ -108,12 +108,12 @@ print(json.dumps({
     sys.version_info[:2] != (3, 11), reason="has no wheels of its own for later Pythons"
 )
 @pytest.mark.timeout(600)
-@pytest.mark.night  # by day: the versions that are pinned
+@pytest.mark.night  # by day: the pinned versions
 def test_every_algorithm_makes_an_update(wheel: Path, tmp_path: Path) -> None:
     lowest = lowest_versions()
     environment = make_environment(tmp_path, wheel)
     _pip(environment, "--no-deps", *(f"{name}=={version}" for name, version in lowest.items()))
-    # What a lowest version needs and the tests do not have; and what needs a higher one.
+    # Packages that lowest versions need and the tests lack, and packages that need higher ones.
     problems = list(unmet(_installed_in(environment)))
     others = {who if canonicalize_name(r.name) in lowest else str(r) for who, r in problems}
     clashing = others & lowest.keys()

@@ -1,4 +1,4 @@
-"""A copy of the past's files for each test, since commands write into them."""
+"""A fixture: a copy of the past's files for each test, since commands write into them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from tests.past.figures import unpack
 
 @pytest.fixture
 def past(tmp_path: Path) -> Path:
-    """A folder with the runs "one" and "two" and the sweep "swept"."""
+    """Gives a folder with the runs "one" and "two" and the sweep "swept"."""
     unpack(tmp_path)
     return tmp_path

@@ -1,4 +1,4 @@
-"""The figures that the files of `runs/` and `swept/` give: compared with `expected.json`."""
+"""Computes the figures of the files of `runs/` and `swept/`; `expected.json` has them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def unpack(folder: Path) -> None:
 
 
 def figures(folder: Path) -> dict[str, Any]:
-    """Returns what report, compare, listing, page and frames say of the runs in `folder`."""
+    """Returns what reports, comparisons, the listing, the page and frames give for the runs."""
     one, two, swept = (str(folder / name) for name in (*RUNS, "swept"))
     for command in (
         ["report", one],
@@ -60,10 +60,10 @@ def figures(folder: Path) -> dict[str, Any]:
 
 
 def outputs(folder: Path) -> dict[str, Any]:
-    """Returns what the exported networks of run "one" say of four observations.
+    """Returns the outputs of run "one"'s exported networks for four observations.
 
-    These are the first four that are one-hot, of the first agent and action where a network asks
-    for them: logits of PPO and values of QMIX, each [4, 4].
+    The first four are one-hot, for the first agent and action if a network takes these: logits of
+    PPO and values of QMIX, each [4, 4].
     """
     import onnxruntime
 
@@ -82,7 +82,7 @@ def _read(path: Path) -> Any:
 
 
 def _listed(folder: Path) -> dict[str, Any]:
-    """Returns what `muxrl runs` says, without when a sweep began: its files' age says that."""
+    """Returns what `muxrl runs` prints, without the time a sweep began, which is its files' age."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         assert cli.main(["runs", str(folder), "--json"]) == 0
@@ -101,7 +101,7 @@ def _shown(path: Path) -> Any:
 
 
 def _plain(value: Any, folder: Path) -> Any:
-    """Returns JSON's own types: no paths of this machine, NaN as None."""
+    """Returns a value in JSON's own types, without paths of this machine, and with NaN as None."""
     if isinstance(value, dict):
         return {str(key): _plain(item, folder) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The conversation of `conversation.json`: a server whose actions are known, and its frames."""
+"""The conversation of `conversation.json`: a server with known actions, and the frames to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a newer muxrl wrote is refused by every command, and stays as it is."""
+"""Every command refuses files of a newer muxrl and leaves them as they are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEWER = "was made by a newer muxrl (format 3; this one reads up to 1): update mu
 
 @pytest.fixture
 def newer(past: Path) -> Path:
-    """A folder with a run and a sweep whose records say format 3."""
+    """Gives a folder with a run and a sweep whose records have format 3."""
     plan = past / "one" / "plan.json"
     plan.write_text(json.dumps({"format": 3, **json.loads(plan.read_text())}))
     trials = past / "swept" / "trials.jsonl"
@@ -29,7 +29,7 @@ def newer(past: Path) -> Path:
 
 
 def files(folder: Path) -> dict[Path, bytes]:
-    """What is in a folder, without the empty files by which runs and sweeps are locked."""
+    """Returns a folder's files, without the empty ones by which runs and sweeps are locked."""
     paths = (p for p in folder.rglob("*") if p.is_file() and p.name not in ("lock", ".lock"))
     return {path: path.read_bytes() for path in paths}
 
@@ -49,7 +49,7 @@ def files(folder: Path) -> dict[Path, bytes]:
         "sweep --resume swept",
     ],
 )
-def test_commands_refuse_it_and_change_nothing(
+def test_commands_refuse_files_of_a_newer_muxrl_and_change_nothing(
     command: str,
     newer: Path,
     capsys: pytest.CaptureFixture[str],
@@ -62,7 +62,9 @@ def test_commands_refuse_it_and_change_nothing(
     assert files(newer) == before
 
 
-def test_the_listing_says_so(newer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_listing_names_files_of_a_newer_muxrl(
+    newer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["runs", str(newer), "--json"]) == 0
     causes = {entry["name"]: entry.get("cause") for entry in json.loads(capsys.readouterr().out)}
     assert causes == {
@@ -83,7 +85,9 @@ def test_the_listing_says_so(newer: Path, capsys: pytest.CaptureFixture[str]) ->
         ("swept", lambda path: sweep(path, resume=True)),
     ],
 )
-def test_functions_refuse_it(name: str, read: Callable[[Path], object], newer: Path) -> None:
+def test_functions_refuse_files_of_a_newer_muxrl(
+    name: str, read: Callable[[Path], object], newer: Path
+) -> None:
     before = files(newer)
     with pytest.raises(OrchestratorError, match=re.escape(NEWER)):
         read(newer / name)

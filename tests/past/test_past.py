@@ -30,7 +30,7 @@ EXPECTED = json.loads((PAST / "expected.json").read_text())
 
 
 def assert_alike(now: Any, then: Any, at: str) -> None:
-    """All that there was is there; more keys may be."""
+    """Asserts that everything then there is unchanged; there may be more keys now."""
     if isinstance(then, dict):
         assert then.keys() <= now.keys(), at
         for key, value in then.items():
@@ -45,7 +45,7 @@ def assert_alike(now: Any, then: Any, at: str) -> None:
         assert now == then, at
 
 
-def test_report_comparison_listing_page_and_frames_say_what_they_said(past: Path) -> None:
+def test_report_comparison_listing_page_and_frames_are_as_they_were(past: Path) -> None:
     assert_alike(figures(past), EXPECTED["figures"], "")
 
 
@@ -54,7 +54,7 @@ def test_a_server_describes_itself_as_it_did() -> None:
     with serving() as address:
         now = requests.get(f"http://{address}/v1/spec", timeout=30)
     described = decode_json(now.content, ServerSpec)
-    assert described.takes_rows  # a script did not, then
+    assert described.takes_rows  # scripted servers took no rows then
     assert described.takes_seed
     assert described.gives_log_probs
     before = replace(described, takes_rows=False, takes_seed=False, gives_log_probs=False)
@@ -74,7 +74,7 @@ def test_a_client_of_another_protocol_version_refuses_the_server(
 
 
 def ask(address: str, transport: str, sent: Sequence[bytes]) -> list[bytes]:
-    """Returns a server's answer to each frame, by other libraries than muxrl's own client."""
+    """Returns a server's answer to each frame, without muxrl's own client."""
     if transport == "http":
         with requests.Session() as session:
             return [
@@ -112,7 +112,7 @@ def test_a_conversation_is_answered_as_it_was(transport: str) -> None:
 
 
 def without_address(batch: BatchReply) -> list[Any]:
-    """Returns the replies; the message of a refusal begins after the server's address."""
+    """Returns the replies; a refusal's message without the server's address at its beginning."""
     for reply in batch.replies:
         if isinstance(reply, Refused):
             reply.message = reply.message.partition(") refused ")[2]
@@ -120,7 +120,7 @@ def without_address(batch: BatchReply) -> list[Any]:
 
 
 def final_returns(run: Path) -> dict[str, list[float]]:
-    """The agents' returns in the last evaluation of all learned policies."""
+    """Returns the agents' returns in the last evaluation of all learned policies."""
     rows = (run / "metrics" / "evaluation.jsonl").read_text().splitlines()
     finals = [row for row in map(json.loads, rows) if row["is_final"] and not row["replaced"]]
     return dict(finals[-1]["returns"])
@@ -128,7 +128,7 @@ def final_returns(run: Path) -> dict[str, list[float]]:
 
 @pytest.mark.usefixtures("rllib")
 def test_policies_earn_what_they_earned(past: Path) -> None:
-    """They are greedy, and the episodes are those of the run's last evaluation."""
+    """Policies are greedy, and the episodes are those of the run's last evaluation."""
     run = past / "one"
     assert sorted(load_policy(run)) == ["agent_0", "agent_1", "agent_2"]
     assert cli.main(["evaluate", str(run), "--episodes", "5"]) == 0
@@ -136,7 +136,7 @@ def test_policies_earn_what_they_earned(past: Path) -> None:
     assert_alike(json.loads(written.read_text())["episode_returns"], final_returns(run), "")
 
 
-def test_exported_networks_say_what_they_said(past: Path) -> None:
+def test_exported_networks_give_the_same_outputs(past: Path) -> None:
     found = outputs(past)
     for server_id, then in EXPECTED["outputs"].items():
         np.testing.assert_allclose(found[server_id], then, atol=1e-4, err_msg=server_id)
@@ -144,7 +144,7 @@ def test_exported_networks_say_what_they_said(past: Path) -> None:
 
 @pytest.mark.faults
 @pytest.mark.timeout(300)
-def test_a_run_is_resumed(past: Path, host: Host) -> None:
+def test_a_run_of_version_0_1_is_resumed(past: Path, host: Host) -> None:
     path = past / "one"
     before = RunResult.read(path).frame()
     launched, _ = host.launch(["launch", "--resume", str(path), "stop.env_steps=440"])

@@ -1,4 +1,4 @@
-"""Ratios, tables and files of a race, and what is measured of steps."""
+"""Ratios, tables and files of a race, and the numbers that are computed from steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_ratio_is_of_the_same_round_and_setup() -> None:
             played(OLD, 1, 10.0),
             played(OURS, 1, 50.0),
             played(OURS, 0, 7.0, ONE),
-            played(OLD, 2, 10.0),  # ours failed in that round
+            played(OLD, 2, 10.0),  # our contestant failed in that round
         ],
         [],
         [],
@@ -60,8 +60,8 @@ def test_findings_survive_their_file(tmp_path: Path) -> None:
         Findings.read(tmp_path / "other.json")
 
 
-def test_steps_in_the_measured_time_count_and_a_stall_at_its_end_does() -> None:
-    # Steps of 0 s at 0, 1, 2 and 3 s, and no more: the simulation stands still until 10 s.
+def test_steps_within_the_measured_time_and_a_stall_at_its_end_count() -> None:
+    # Steps of 0 s at 0, 1, 2 and 3 s; then the simulation stands still until 10 s.
     one = np.array([[t, t] for t in (0.0, 1.0, 2.0, 3.0)])
     rate, (p50, p99, longest) = measured([one], 0.5, 10.5)
     assert rate == 0.3

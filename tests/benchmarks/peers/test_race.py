@@ -1,4 +1,4 @@
-"""The referee, with programs of a few lines as contestants."""
+"""The referee of a race, with programs of a few lines as contestants."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ while True:
 
 
 def contestant(tmp_path: Path, title: str, program: str) -> Contestant:
-    """A program of its own, run by a little interpreter that drops ``-m``."""
+    """Returns a contestant with its own program, run by a small interpreter that drops ``-m``."""
     script = tmp_path / f"{title}.py"
     script.write_text(program)
     interpreter = tmp_path / "python"
@@ -43,7 +43,7 @@ def contestant(tmp_path: Path, title: str, program: str) -> Contestant:
     return Contestant(title, OWN, (str(script),), OURS, (ONE,))
 
 
-def test_who_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_contestant_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     good = contestant(tmp_path, "good", PROGRAM.format(update="log.add(played)"))
     bad = contestant(tmp_path, "bad", "import sys\nsys.exit('no licence found')")
     found = Findings("", "", "", "", {}, 2.0, 1, [], [], [])
@@ -59,7 +59,7 @@ def test_who_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     assert 2.0 <= one.wait_ms[0] <= one.wait_ms[1] <= one.wait_ms[2]
 
 
-def test_who_plays_and_does_not_learn_has_failed(tmp_path: Path) -> None:
+def test_a_contestant_that_plays_but_does_not_learn_has_failed(tmp_path: Path) -> None:
     idle = contestant(tmp_path, "idle", PROGRAM.format(update="pass"))
     with pytest.raises(RoundFailed, match=r"first batch within 1 s, and they trained on .*: 0}"):
         play(idle, ONE, tmp_path / "python", 0, 0.1, learns_s=1.0)
@@ -76,7 +76,7 @@ def test_everybody_is_compared_with_one_of_ours_that_plays_and_learns_alike() ->
 
 
 @pytest.mark.parametrize("one", [*CONTESTANTS, *UPDATERS], ids=lambda one: one.title)
-def test_a_program_is_there_and_what_it_needs_is_pinned(one: Contestant | Updater) -> None:
+def test_each_program_exists_and_its_packages_are_pinned(one: Contestant | Updater) -> None:
     assert ROOT.joinpath(*one.program[0].split(".")).with_suffix(".py").is_file()
     if one.environment != OWN:
         lines = (REQUIREMENTS / f"{one.environment}.txt").read_text().splitlines()
@@ -99,4 +99,4 @@ def test_the_exit_code_of_a_race_in_which_somebody_failed(
     assert "environment old_rllib: no old_rllib" in page
     found = Findings.read(out / "findings.json")
     assert found.failures
-    assert found.command == "python -m benchmarks.peers --rounds 1"  # not where its files are
+    assert found.command == "python -m benchmarks.peers --rounds 1"  # without the folder of files

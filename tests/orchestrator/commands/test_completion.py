@@ -1,4 +1,4 @@
-"""``muxrl completion`` and ``muxrl schema``: what they print is what a shell and an editor read."""
+"""``muxrl completion`` and ``muxrl schema`` print what a shell and an editor can read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.orchestrator.commanded import Muxrl
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_is_one_of_the_shell_s_and_knows_every_command(
+def test_the_script_is_valid_in_its_shell_and_knows_every_command(
     shell: str, tmp_path: Path, muxrl: Muxrl
 ) -> None:
     pytest.importorskip("shtab")
@@ -46,7 +46,7 @@ def test_bash_completes_commands_options_and_files(tmp_path: Path, muxrl: Muxrl)
     assert complete("muxrl", "launch", "mi") == ["mine.yaml"]
 
 
-def test_without_shtab_it_says_what_to_install(
+def test_without_shtab_the_message_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, muxrl: Muxrl
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "shtab", None)

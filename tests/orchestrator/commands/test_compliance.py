@@ -1,4 +1,4 @@
-"""The command: a table, an exit code, and what cannot be tried."""
+"""`muxrl compliance` prints a table, ends with an exit code, and refuses what it cannot try."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.orchestrator.commanded import Muxrl
 from tests.orchestrator.compliance.test_client_trial import erring
 
 
-def test_a_server_with_a_token(tmp_path: Path, muxrl: Muxrl) -> None:
+def test_a_server_with_a_token_is_tried(tmp_path: Path, muxrl: Muxrl) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
     with running(make_plan("RANDOM", {"a": SEES["a"]}, token=TOKEN)) as server:
@@ -21,12 +21,12 @@ def test_a_server_with_a_token(tmp_path: Path, muxrl: Muxrl) -> None:
     assert "expected 200; came 401" in refused
 
 
-def test_a_client_of_a_config_s_simulation(muxrl: Muxrl) -> None:
+def test_a_client_is_tried_with_the_simulation_of_a_config(muxrl: Muxrl) -> None:
     program = erring("finals")
     told = muxrl("compliance", "--client", "--", *program, code=1).out
     assert "expected final_observations['driver_0']; came none" in told
     told = muxrl("compliance", "--client", "--config", "twenty_lines", "--", *program, code=1)
-    told = " ".join(told.out.split())  # without the ends of its lines
+    told = " ".join(told.out.split())  # joins the wrapped lines
     assert "there is no agent 'toll' here" in told
 
 
@@ -40,5 +40,7 @@ def test_a_client_of_a_config_s_simulation(muxrl: Muxrl) -> None:
         (["--server", "127.0.0.1:1", "--token-file", "/no/such/file"], "No such file"),
     ],
 )
-def test_what_cannot_be_tried_is_refused(arguments: list[str], story: str, muxrl: Muxrl) -> None:
+def test_arguments_that_name_nothing_to_try_are_refused(
+    arguments: list[str], story: str, muxrl: Muxrl
+) -> None:
     assert story in muxrl("compliance", *arguments, code=2).err

@@ -1,4 +1,4 @@
-"""What is packaged is listed, each with a sentence of its own."""
+"""`muxrl configs` lists the packaged configs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`muxrl export`: which policies it writes, each compared with its server; and what it refuses."""
+"""`muxrl export` writes policies, compares each with its server, and says what it cannot write."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RANDOM = {"servers.ppo.algorithm": "RANDOM", "servers.ppo.model": {}}
 
 
 def write(run: RunDirectory, changes: dict[str, Any], has_policies: bool = True) -> None:
-    """Writes its config, and policies of servers that have not learned."""
+    """Writes the run's config, and checkpoints of servers that have not learned."""
     config = load_config(CHASE, changes)
     run.write_config(to_yaml(config))
     for server_id, plan in (
@@ -52,7 +52,7 @@ def test_a_file_that_differs_is_not_kept(run: RunDirectory, muxrl: Muxrl) -> Non
     assert not list(run.path.rglob("*.onnx"))
 
 
-def test_one_server_that_cannot_be_exported_keeps_no_other_from_it(
+def test_a_server_that_cannot_be_exported_does_not_keep_others_from_it(
     run: RunDirectory, muxrl: Muxrl
 ) -> None:
     write(run, RANDOM, has_policies=False)
@@ -65,11 +65,12 @@ def test_one_server_that_cannot_be_exported_keeps_no_other_from_it(
 
 
 @pytest.mark.parametrize("replace_by", ["", "dqn"])
-def test_of_a_shadow_and_its_server_who_acts_is_written(
+def test_of_a_shadow_and_its_server_only_the_one_that_acts_is_written(
     replace_by: str, run: RunDirectory, muxrl: Muxrl
 ) -> None:
     shadow = {"algorithm": "DQN", "shadow": "a2c"}
-    plain = {"servers.ppo.model": {}} if replace_by else {}  # recurrent ones take seconds
+    # Recurrent policies take seconds to export.
+    plain = {"servers.ppo.model": {}} if replace_by else {}
     write(run, {"servers.dqn": shadow, "servers.a2c.replace_by": replace_by, **plain})
     out = muxrl("export", run.path).out
     assert f"{run.path}/onnx/qmix/default.onnx\n  in:  observation [8] float32" in out
@@ -89,7 +90,7 @@ def test_of_a_shadow_and_its_server_who_acts_is_written(
         ),
     ],
 )
-def test_what_it_cannot_write_it_names(
+def test_the_reason_is_given_if_no_policy_can_be_written(
     arguments: list[str], reason: str, run: RunDirectory, muxrl: Muxrl
 ) -> None:
     write(run, RANDOM, has_policies=False)
@@ -97,7 +98,7 @@ def test_what_it_cannot_write_it_names(
     assert not (run.path / "onnx").exists()
 
 
-def test_without_its_extra_it_says_what_to_install(
+def test_without_its_extra_the_message_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, muxrl: Muxrl
 ) -> None:
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""`muxrl gateway`: what it refuses before it looks for any server."""
+"""`muxrl gateway` refuses wrong arguments before it looks for any server."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.orchestrator.records.recorded import new_run
 from muxrl.orchestrator.records.run_status import StatusFile
 
 
-def test_a_run_that_has_ended_has_no_servers(tmp_path: Path, muxrl: Muxrl) -> None:
+def test_a_run_that_has_ended_is_refused(tmp_path: Path, muxrl: Muxrl) -> None:
     run = new_run(tmp_path)
     (run.path / "servers.json").write_text('{"ppo": "127.0.0.1:1"}')
     StatusFile(run).enter("done", 100)
@@ -30,5 +30,7 @@ def test_a_run_without_servers_yet_is_refused(tmp_path: Path, muxrl: Muxrl) -> N
         (["127.0.0.1:1", "--token-file", "no-such-file"], "cannot be read"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(arguments: list[str], story: str, muxrl: Muxrl) -> None:
+def test_arguments_that_are_incomplete_or_contradict_are_refused(
+    arguments: list[str], story: str, muxrl: Muxrl
+) -> None:
     assert story in muxrl("gateway", *arguments, code=2).err

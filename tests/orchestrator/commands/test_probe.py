@@ -1,4 +1,4 @@
-"""``muxrl probe``: what it prints is what ``muxrl check`` reads."""
+"""``muxrl probe`` prints what ``muxrl check`` reads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Declared(CountingSimulation):
                      id="gymnasium-of-several"),
     ],
 )  # fmt: skip
-def test_check_takes_what_is_printed(
+def test_check_takes_what_probe_prints(
     env: str, kwargs: dict[str, float], expected: str, tmp_path: Path, capsys
 ) -> None:
     assert main(["probe", env, *(f"{key}={value}" for key, value in kwargs.items())]) == 0
@@ -53,7 +53,8 @@ def test_check_takes_what_is_printed(
     path.write_text(printed + REST)
     facts = prepare(load_config(path)).facts
     seen = probe(SimulationConfig(env=env, kwargs=kwargs))
-    assert facts == replace(seen, first_agents=())  # of an external one nobody knows
+    # No one knows which agents of an external simulation act first.
+    assert facts == replace(seen, first_agents=())
     assert main(["check", str(path)]) == 0
 
 
@@ -75,7 +76,7 @@ AGENTS = st.sampled_from(
     spaces=st.dictionaries(AGENTS, st.tuples(SPACES, SPACES), min_size=1, max_size=5),
     state_size=st.sampled_from([None, 3]),
 )
-def test_every_space_and_name_is_read_as_it_was(
+def test_every_printed_space_and_name_is_read_back_unchanged(
     spaces: dict[str, tuple], state_size: int | None, tmp_path_factory
 ) -> None:
     path = tmp_path_factory.mktemp("declared") / "declared.yaml"
@@ -85,7 +86,7 @@ def test_every_space_and_name_is_read_as_it_was(
     assert facts.state_size == state_size
 
 
-def test_an_agent_that_would_be_counted_out_is_refused() -> None:
+def test_an_agent_whose_name_looks_like_a_range_is_refused() -> None:
     space = CountingSimulation().action_spaces["a"]
     with pytest.raises(ConfigError, match=r"agent 'car_\{0\.\.2\}' cannot be declared: in a"):
         external_section(Declared({"car_{0..2}": (space, space)}))
@@ -103,7 +104,7 @@ def test_an_agent_that_would_be_counted_out_is_refused() -> None:
         (["mpe2.simple_tag_v3:parallel_env", "5"], "'5' must look like key=value"),
     ],
 )
-def test_what_cannot_be_made_is_told_in_a_sentence(
+def test_a_simulation_that_cannot_be_made_is_explained_in_a_sentence(
     arguments: list[str], expected: str, capsys
 ) -> None:
     assert main(["probe", *arguments]) == 2
@@ -129,7 +130,7 @@ class Mine:
     def step(self, action): return np.zeros(2), 0.0, True, False, {}
     def close(self): pass
 """
-"""A module of the user's that needs no Gymnasium to be like one of its environments."""
+"""A user's module whose spaces are like Gymnasium's, but which does not import it."""
 PLAIN_SECTION = """simulation:
   env: external
   agents:
@@ -139,7 +140,7 @@ PLAIN_SECTION = """simulation:
 """
 
 
-def test_it_needs_nothing_heavy(tmp_path: Path) -> None:
+def test_probe_imports_no_heavy_packages(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(PLAIN_ENV)
     code = (
         "import sys; from muxrl.orchestrator.cli import main\n"

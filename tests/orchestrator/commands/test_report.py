@@ -1,4 +1,4 @@
-"""`muxrl report`: what it writes, and how it ends."""
+"""`muxrl report` writes reports and ends with the right exit code."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""``muxrl reproduce``: what differs from a run's software, and the run again."""
+"""``muxrl reproduce`` names what differs from a run's software, and runs its experiment again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from muxrl.orchestrator.storage import versions
 
 COMMIT = "c0ffee" * 6 + "beef"
 SAID = "loading packages\nlooking at the environment\n"
-"""What it waits for."""
+"""What the command prints while it waits."""
 Launched = list[tuple[Any, Any]]
 GAME = """
 import gymnasium
@@ -31,18 +31,20 @@ def make(): return gymnasium.make("CartPole-v1")
 
 @pytest.fixture
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
-    """A run of an environment of the user's own that was planned, and never played."""
-    monkeypatch.setattr(versions, "_git_commit", lambda folder: COMMIT)  # whatever is edited here
+    """Gives a run that was planned, but never played, in an environment of the user's own."""
+    # The commit does not depend on edits in this repository.
+    monkeypatch.setattr(versions, "_git_commit", lambda folder: COMMIT)
     (tmp_path / "game_to_reproduce.py").write_text(GAME)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "game_to_reproduce", raising=False)  # of another test
+    # Another test may have imported it.
+    monkeypatch.delitem(sys.modules, "game_to_reproduce", raising=False)
     overrides = ["seed=3", "simulation.env=game_to_reproduce:make"]
     return make_folder(prepare(load_config("cartpole_ppo", overrides)), tmp_path / "run")
 
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> Launched:
-    """Which experiments are run, and in which folders."""
+    """Gives a list to which each launched experiment and its directory are added."""
     calls: Launched = []
 
     def run_experiment(experiment: Any, run_dir: Any, **_: Any) -> Any:
@@ -84,7 +86,7 @@ def test_check_says_what_differs_and_starts_nothing(
     assert not launched
 
 
-def test_nothing_brings_back_an_earlier_source_or_what_no_commit_holds(
+def test_an_earlier_source_and_changes_that_no_commit_holds_are_named(
     recorded: RunDirectory, monkeypatch: pytest.MonkeyPatch, muxrl: Muxrl
 ) -> None:
     file = recorded.path / "versions.json"
@@ -109,7 +111,7 @@ def test_a_run_that_never_began_is_refused(tmp_path: Path, muxrl: Muxrl) -> None
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_run_again_has_the_same_numbers(tmp_path: Path, host: Host) -> None:
-    """Of one simulation and a server that waits: nothing depends on the clock."""
+    """With one simulation and a server that waits while it learns, nothing depends on the clock."""
 
     def muxrl(*arguments: str) -> int:
         return host.launch(arguments)[0].wait(PATIENCE_S)
@@ -125,7 +127,7 @@ def test_the_run_again_has_the_same_numbers(tmp_path: Path, host: Host) -> None:
     runs = [RunResult.read(folder) for folder in (first, second)]
     shown = [run.frame()[["env_steps", "episode", "return"]].to_dict("list") for run in runs]
     assert shown[0] == shown[1]
-    assert len(shown[0]["return"]) >= 6  # as learned, and at random
+    assert len(shown[0]["return"]) >= 6  # with the learned policies, and with random actions
     losses = [run.training().filter(like="loss").to_dict("list") for run in runs]
     assert len(losses[0]["learner.default.policy_loss"]) >= 5
     assert losses[0] == losses[1]

@@ -1,4 +1,4 @@
-"""`muxrl runs`, `logs` and `stop`: what they print; what they read is tested with the folders."""
+"""`muxrl runs`, `logs` and `stop` print what the tests of `manage` read from the folders."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def test_a_row_for_each_server_says_how_the_run_stands(folder: Path, muxrl: Muxr
     assert rows[-1][:2] == ["foreign:", "broken:"]
 
 
-def test_80_columns_hold_it(folder: Path, muxrl: Muxrl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_runs_fits_into_80_columns(
+    folder: Path, muxrl: Muxrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     plain = re.sub("\x1b\\[[0-9;]*m", "", muxrl("runs", folder).out)
@@ -50,7 +52,7 @@ def test_80_columns_hold_it(folder: Path, muxrl: Muxrl, monkeypatch: pytest.Monk
         assert any(whole in line for line in table), f"{whole} is broken or cut off"
 
 
-def test_programs_get_all_of_it(folder: Path, muxrl: Muxrl) -> None:
+def test_programs_get_all_fields_of_a_run(folder: Path, muxrl: Muxrl) -> None:
     entries = json.loads(muxrl("runs", folder, "--json").out)
     assert [(e["name"], e["kind"], e.get("state")) for e in entries] == [
         (KILLED, "run", "interrupted"),
@@ -69,7 +71,9 @@ def test_programs_get_all_of_it(folder: Path, muxrl: Muxrl) -> None:
     assert "it has no plan.json" in foreign["cause"]
 
 
-def test_a_folder_without_runs_or_none_at_all(tmp_path: Path, muxrl: Muxrl) -> None:
+def test_a_folder_without_runs_and_a_missing_folder_are_told_apart(
+    tmp_path: Path, muxrl: Muxrl
+) -> None:
     assert f"no run or sweep in '{tmp_path}'" in muxrl("runs", tmp_path).out
     assert "there is no folder" in muxrl("runs", tmp_path / "nowhere", code=2).err
 
@@ -82,7 +86,7 @@ def test_an_age_is_one_number(seconds: float, text: str) -> None:
     assert runs._age(seconds) == text
 
 
-def test_a_reader_that_has_seen_enough_is_no_mistake(folder: Path) -> None:
+def test_a_pipe_that_is_closed_early_is_no_error(folder: Path) -> None:
     run = RunDirectory(folder / TAG)
     run.log("ppo").write_text("a line\n" * 100_000)
     command = f"{sys.executable} -m muxrl logs {run.path} ppo | head -1; echo ${{PIPESTATUS[0]}}"
@@ -90,7 +94,7 @@ def test_a_reader_that_has_seen_enough_is_no_mistake(folder: Path) -> None:
     assert (done.stdout, done.stderr) == ("a line\n0\n", "")
 
 
-def test_lines_of_several_processes_say_whose_they_are(folder: Path, muxrl: Muxrl) -> None:
+def test_log_lines_of_several_processes_name_their_process(folder: Path, muxrl: Muxrl) -> None:
     run = RunDirectory(folder / TAG)
     run.log("ppo").write_text("one\ntwo\n")
     run.log("evaluation").write_text("begun\n")
@@ -99,7 +103,7 @@ def test_lines_of_several_processes_say_whose_they_are(folder: Path, muxrl: Muxr
     assert "did you mean 'ppo'?" in muxrl("logs", run.path, "pppo", code=2).err
 
 
-def test_what_cannot_be_stopped_is_an_error(folder: Path, muxrl: Muxrl) -> None:
+def test_stopping_what_cannot_be_stopped_is_an_error(folder: Path, muxrl: Muxrl) -> None:
     StatusFile(RunDirectory(folder / TAG)).enter("done", 7)
     assert muxrl("stop", folder / TAG, code=2) == (
         "",

@@ -1,4 +1,4 @@
-"""What libraries print is held back, and shown only after an unexpected error."""
+"""The output of libraries is held back, and shown only after an unexpected error."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Runs made up for the tests of comparisons: two roles, a curve each, as many seeds as wanted."""
+"""Makes up runs for the tests of comparisons: two roles, a curve for each, any number of seeds."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,14 +45,17 @@ def made_up_run(
     defaults: Mapping[str, Any] | None = None,
     beyond: int = 0,
 ) -> Path:
-    """Hunters rise from 0 to `level`, the prey falls from 0 to -`level`; episodes lie around it.
+    """Writes a run in which hunters rise from 0 to `level` and the prey falls from 0 to -`level`.
 
-    With random actions in the hunters' place their return is 0. With random actions in the prey's
-    it would end `prey_gain` lower; None: that is not measured. At the last point untrained hunters
-    return `untrained`; None: not measured. Metrics: every second episode is
-    won, and agent_1 hits as often as it earns, ten times. `defaults` are those of both algorithms'
-    settings; None: they were not recorded. Training played `beyond` more env steps than an
-    evaluation after it says.
+    Episodes lie around these means. With random actions in their place, the hunters return 0.
+
+    Args:
+        prey_gain: with random actions in its place the prey would end this much lower; None: that
+            is not measured.
+        has_metrics: every second episode is won, and agent_1 hits ten times as often as it earns.
+        untrained: what untrained hunters return at the last point; None: not measured.
+        defaults: of the settings of both algorithms; None: they were not recorded.
+        beyond: training had played this many more env steps than an evaluation after it says.
     """
     servers = {
         "hunters": ServerConfig(algorithm=hunters, agents=HUNTERS, settings=dict(settings or {})),
@@ -102,7 +105,10 @@ def made_up_run(
 
 
 def made_up_runs(root: Path) -> list[Path]:
-    """QMIX and PPO hunt, PPO and A2C flee, three seeds each; QMIX is 2 above, A2C flees 1 worse."""
+    """Writes runs in which QMIX or PPO hunts, and PPO or A2C flees, with three seeds each.
+
+    QMIX returns 2 more than PPO as hunter, A2C 1 less than PPO as prey.
+    """
     return [
         made_up_run(root, hunters, prey, seed, base + extra + slope * (seed - 2))
         for hunters, base, slope in (("QMIX", 5.2, 0.1), ("PPO", 3.2, 0.11))
@@ -112,12 +118,12 @@ def made_up_runs(root: Path) -> list[Path]:
 
 
 def row(found: Findings, table: TableName, **where: Any) -> Any:
-    """The only row of a comparison's frame with these values, by attribute; `return` is a key."""
+    """Returns the only row of a comparison's table with these values; columns are attributes."""
     (one,) = rows(found, table, **where)
     return SimpleNamespace(**one)
 
 
 def rows(found: Findings, table: TableName, **where: Any) -> list[dict[str, Any]]:
-    """Its rows with these values."""
+    """Returns the rows of a comparison's table with these values."""
     records: list[dict[str, Any]] = found.frames[table].to_dict("records")
     return [one for one in records if where.items() <= one.items()]

@@ -1,4 +1,4 @@
-"""The comparison of `made_up_runs`, and the files that are written of it."""
+"""The comparison of `made_up_runs`, and the folder with its files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What plays in a head to head: a server that is a process of its own, and bad values."""
+"""Players of a head to head: a server in a process of its own, and simulations with bad values."""
 
 import math
 import sys
@@ -23,7 +23,7 @@ SIMULATION = SimulationConfig(
 )
 
 
-def test_it_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_server_in_a_process_of_its_own_plays_from_its_checkpoint(tmp_path: Path) -> None:
     server = ServerConfig(agents=["agent_0", "agent_1"], command=COMMAND)
     config = ExperimentConfig(name="x", simulation=SIMULATION, servers={"own": server})
     with serve(config) as served:
@@ -34,7 +34,7 @@ def test_it_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
         own.finish_training(60.0)
         own.save(tmp_path / "saved", 60.0)
         (expected,) = served.evaluate(1, first_seed=7)
-        assert own.status().iteration % 4 != 0  # its first version plays otherwise
+        assert own.status().iteration % 4 != 0  # otherwise it would act as its first version does
     random = ServerConfig(algorithm="RANDOM", agents=["agent_0", "agent_1"])
     player = Player(server, "own", "all", resume_from=str(tmp_path / "saved"))
     with Arena(config, {"all": ("agent_0", "agent_1")}) as arena:
@@ -49,7 +49,7 @@ def test_it_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 
 
 class Wild(ParallelGame):
-    """Pays no number in episodes of odd seeds."""
+    """Pays rewards that are no numbers in episodes of odd seeds."""
 
     def __init__(self) -> None:
         sees = {"agent": spaces.Discrete(2)}
@@ -68,7 +68,7 @@ class Wild(ParallelGame):
         return {"agent": self._pay}
 
 
-def test_a_bad_value_ends_what_it_does_in_evaluations() -> None:
+def test_a_bad_value_ends_an_episode_as_it_does_in_evaluations() -> None:
     server = ServerConfig("RANDOM", ["agent"])
     config = ExperimentConfig("x", simulation=SimulationConfig(f"{__name__}:Wild"))
     seating = {"all": Player(server, "random", "all")}

@@ -1,8 +1,8 @@
-"""How often intervals hold the truth, and how often a difference is claimed where there is none.
+"""How often intervals hold the true value, and how often a difference is claimed that is not there.
 
-Sweeps of games whose true values are known are made up as files, and read and judged as those of
-real runs are: by `compare`, by `report` over seeds and over episodes, and by a head to head. The
-numbers that the night's test prints stand in docs/paper.md.
+Sweeps of games whose true values are known are written as files, and are read and judged as real
+runs are: by `compare`, by `report` over seeds and over episodes, and by a head to head.
+docs/paper.md quotes the numbers that the night's test prints.
 """
 
 from __future__ import annotations
@@ -44,20 +44,22 @@ ONE, NIL = "PPO", "A2C"
 NUM_EPISODES = 40
 
 Played = Mapping[str, Floats]
-"""By who acts ("PPO", "A2C" or "random"): the return of each run in each episode, ``[num_runs,
-num_episodes]``. Runs of one seed play the same episodes."""
+"""By player ("PPO", "A2C" or "random"): returns ``[num_runs, num_episodes]``.
+
+Runs of the same seed play the same episodes.
+"""
 
 
 @dataclass(frozen=True)
 class Game:
-    """A game of known values.
+    """A game whose true values are known.
 
     Attributes:
-        play: what is returned, from the generator and the luck of the episodes ``[num_runs,
-            num_episodes, 2]``, standard normal.
-        at_random: what random actions return, in truth.
-        over_random: what the first contestant returns more than these.
-        gain: and more than the second contestant.
+        play: returns each player's returns, from the generator and the luck of the episodes
+            ``[num_runs, num_episodes, 2]``, standard normal.
+        at_random: the true return of random actions.
+        over_random: how much more the first contestant truly returns than random actions.
+        gain: how much more the first contestant truly returns than the second.
     """
 
     play: Callable[[np.random.Generator, Floats], Played]
@@ -67,7 +69,7 @@ class Game:
 
 
 def noisy(rng: np.random.Generator, luck: Floats) -> Played:
-    """Runs, episodes and actions all vary; the three act alike in the mean."""
+    """Runs, episodes and actions all vary; the three players have the same mean."""
     num_runs, num_episodes, _ = luck.shape
     return {
         who: rng.normal(0.0, 0.3, (num_runs, 1))
@@ -78,20 +80,20 @@ def noisy(rng: np.random.Generator, luck: Floats) -> Played:
 
 
 def equal_policies(rng: np.random.Generator, luck: Floats) -> Played:
-    """Each contestant always takes its own action, worth the episode's luck: 0 in the mean."""
+    """Each contestant always takes one action, worth the episode's luck, which is 0 in the mean."""
     tossed = rng.random(luck.shape[:2]) < 0.5
     first, second = luck[..., 1], luck[..., 0]
     return {ONE: first, NIL: second, RANDOM: np.where(tossed, first, second)}
 
 
 def better(rng: np.random.Generator, luck: Floats) -> Played:
-    """The first returns 0.5 more than the second, and 1 more than random."""
+    """The first contestant returns 0.5 more than the second, and 1 more than random actions."""
     played = noisy(rng, luck)
     return {ONE: played[ONE] + 1.0, NIL: played[NIL] + 0.5, RANDOM: played[RANDOM]}
 
 
 def rare_win(rng: np.random.Generator, luck: Floats) -> Played:
-    """One episode in twelve is won, whoever plays."""
+    """One episode in twelve is won, whichever player plays."""
     return {who: (rng.random(luck.shape[:2]) < 1 / 12) * 1.0 for who in (ONE, NIL, RANDOM)}
 
 
@@ -108,7 +110,7 @@ GAMES = {
 
 
 class Sweep:
-    """Run directories of two contestants, whose evaluations are written anew for each sweep."""
+    """Run directories of two contestants; each sweep writes new evaluations into them."""
 
     def __init__(self, root: Path, num_seeds: int, *, shares_episodes: bool = False) -> None:
         self.num_seeds, self._shares_episodes = num_seeds, shares_episodes
@@ -156,7 +158,7 @@ def common_variance(rng: np.random.Generator, num_seeds: int, *, shares_episodes
 
 @functools.cache
 def truth_of(name: str) -> dict[str, float]:
-    """What no formula says: medians and the like of very many runs."""
+    """Returns the true values that no formula gives, such as medians, from very many runs."""
     rng = np.random.default_rng(0)
     played = GAMES[name].play(rng, rng.normal(size=(20_000, NUM_EPISODES, 2)))
     scores = {who: values.mean(axis=1) for who, values in played.items()}
@@ -174,11 +176,11 @@ def truth_of(name: str) -> dict[str, float]:
 
 
 Found = Iterator[tuple[str, Estimate, float]]
-"""A kind of interval, one of its kind, and the truth."""
+"""The kind of an interval, the interval, and the true value."""
 
 
 def judged(sweep: Sweep, name: str, played: Played, claims: Counter[str]) -> Found:
-    """Yields each interval that the product gives of the sweep; counts what it claims wrongly."""
+    """Yields the intervals that comparison and report give for a sweep; counts false claims."""
     game, truth = GAMES[name], truth_of(name)
     sweep.write(played)
     ours = [run.path for (who, _), run in sweep.runs.items() if who == ONE]
@@ -187,7 +189,8 @@ def judged(sweep: Sweep, name: str, played: Played, claims: Counter[str]) -> Fou
     standing = row(found, "standings", contestant="ppo p", subject="role:p")
     yield "interquartile mean", standing.iqm, truth["iqm"]
     yield "mean", standing.mean, mean
-    yield "area under the curve", standing.area, game.over_random / 2  # of the advantage
+    # The area is that of the advantage.
+    yield "area under the curve", standing.area, game.over_random / 2
     wins = row(found, "standings", contestant="ppo p", subject="metric:win").mean
     yield "proportion", wins, truth["win"]
     pairing = row(found, "pairings", first="ppo")
@@ -209,7 +212,7 @@ def judged(sweep: Sweep, name: str, played: Played, claims: Counter[str]) -> Fou
 
 
 def over_episodes(sweep: Sweep, name: str) -> Found:
-    """Of the first run alone: a policy's mean over other episodes, where all runs are alike."""
+    """Yields the intervals of the first run alone: over other episodes, if all runs are alike."""
     game = GAMES[name]
     report = results_of([RecordedRun.read(sweep.runs[ONE, 0].path)])
     final = report.servers[0].final
@@ -219,7 +222,7 @@ def over_episodes(sweep: Sweep, name: str) -> Found:
 
 
 def met(name: str, played: Played) -> Found:
-    """Yields the merit and the rating of the first of three players who meet the same others."""
+    """Yields the merit and the rating of the first of three players, which meet the same others."""
     matches = [
         scored(
             [returns],
@@ -245,8 +248,10 @@ def met(name: str, played: Played) -> Found:
 
 @pytest.fixture(autouse=True)
 def _what_stays_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results are read from the files of every sweep; their configs stay the same, and no
-    environment is looked for that is not there."""
+    """Reads the runs' configs only once, as they stay the same for all sweeps.
+
+    The arena does not look for the environment, which does not exist.
+    """
     monkeypatch.setattr(RunDirectory, "read_config", functools.cache(RunDirectory.read_config))
     monkeypatch.setattr(arena, "probe", not_there)
 
@@ -258,8 +263,14 @@ def not_there(simulation: SimulationConfig) -> NoReturn:
 def covered(
     root: Path, num_seeds: int, num_sweeps: int, *, shares_episodes: bool = False
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns by kind of interval the part that holds the truth, and of sweeps that claim what is
-    not so."""
+    """Returns the part of intervals that hold the true value, and of sweeps with a false claim.
+
+    Args:
+        root: folder for the runs.
+        num_seeds: runs of each contestant.
+        num_sweeps: of each game.
+        shares_episodes: whether all runs are evaluated on the same episodes.
+    """
     hits: Counter[str] = Counter()
     num: Counter[str] = Counter()
     claims: Counter[str] = Counter()
@@ -270,9 +281,9 @@ def covered(
             luck = common_variance(rng, num_seeds, shares_episodes=shares_episodes)
             played = game.play(rng, luck)
             found = [*judged(sweep, name, played, claims)]
-            if not shares_episodes:  # pairs of seeds never do
+            if not shares_episodes:  # pairs of seeds never share episodes
                 found += met(name, played)
-            if name in ("equal policies", "rare win"):  # of runs that are all alike
+            if name in ("equal policies", "rare win"):  # the runs of these games are all alike
                 found += over_episodes(sweep, name)
             for kind, estimate, truth in found:
                 num[kind] += 1
@@ -291,9 +302,9 @@ def check(
     told = " | ".join(f"{kind} {part:.3f}" for kind, part in (parts | false_claims).items())
     sys.stdout.write(f"{num_seeds} seeds: {told}\n")
     for kind, part in parts.items():
-        # Of three runs against three it has ten values, the last of which comes in 1 of 20 sweeps
-        # of equals: an interval leaves that out and covers 90 %, or holds it and covers more.
-        # Five that share episodes count as fewer.
+        # With three runs against three, the probability takes ten values, the last of which occurs
+        # in 1 of 20 sweeps of equals: an interval leaves it out and covers 90 %, or holds it and
+        # covers more. Five runs that share episodes count as fewer.
         few = 5 if shares_episodes else 3
         is_coarse = kind == "probability of improvement" and num_seeds <= few
         assert 0.92 <= part <= (1.0 if is_coarse else 0.98), (kind, part, num_seeds)
@@ -312,7 +323,7 @@ def test_intervals_hold_the_truth_95_times_in_100(
     check(*found, num_seeds, shares_episodes=shares_episodes)
 
 
-def test_what_the_night_measures_holds_in_few_sweeps(tmp_path: Path) -> None:
+def test_intervals_hold_the_truth_in_a_few_sweeps_by_day(tmp_path: Path) -> None:
     parts, false_claims = covered(tmp_path, 3, 5)
     assert len(parts) == 11
     assert min(parts.values()) >= 0.7, parts
@@ -333,8 +344,11 @@ def test_a_constant_game_shows_nothing(tmp_path: Path) -> None:
 
 
 def test_a_lucky_set_of_shared_episodes_shows_nothing(tmp_path: Path) -> None:
-    """All runs of both contestants play the same episodes with constant actions: how seeds differ
-    says nothing, and every policy is worth 0."""
+    """If all runs play the same episodes with constant actions, the seeds do not show how luck
+    differs.
+
+    Every policy is worth 0.
+    """
     sweep = Sweep(tmp_path, 3, shares_episodes=True)
     luck = common_variance(np.random.default_rng(4), 3, shares_episodes=True)
     played = equal_policies(np.random.default_rng(4), luck)

@@ -1,4 +1,4 @@
-"""`muxrl.compare`: scores, thresholds, roles among the same others, and what notes say."""
+"""`muxrl.compare` finds scores, thresholds, roles among the same others, and notes."""
 
 import json
 import math
@@ -43,8 +43,8 @@ def test_a_score_is_a_run_s_mean_return(comparison: Comparison) -> None:
     assert standing.iqm.mean == pytest.approx(5.2)
     factor = math.sqrt(3 / 2) * 4.30265 / 1.95996  # of three runs, see `widened`
     assert standing.iqm.low == pytest.approx(5.2 - 0.1 * factor)
-    assert standing.area.mean == pytest.approx(2.6)  # a line from 0 to 5.2
-    for run in runs:  # an episode's area is that of its own curve
+    assert standing.area.mean == pytest.approx(2.6)  # the curve is a line from 0 to 5.2
+    for run in runs:  # the areas of single episodes have the run's area as their mean
         assert run["area_in_episodes"].mean() == pytest.approx(run["area_under_curve"])
         assert run["random_in_place"] == pytest.approx(0.0)
 
@@ -57,7 +57,7 @@ def test_a_role_s_labels_are_compared_among_the_same_others(comparison: Comparis
     assert pairing.improvement.mean == 1.0
     reach = (
         2.77645 * 0.01 / math.sqrt(6)
-    )  # t with 4 degrees of freedom; among each others differences are 1.99, 2 and 2.01
+    )  # t with 4 degrees of freedom; the differences are 1.99, 2 and 2.01 among each of the others
     assert (pairing.difference.mean, pairing.difference.low) == pytest.approx((2.0, 2.0 - reach))
     assert pairing.num_pairs == 6
     first = rows(comparison, "pairings", role="prey")[0]
@@ -66,7 +66,7 @@ def test_a_role_s_labels_are_compared_among_the_same_others(comparison: Comparis
 
 
 def test_a_label_is_not_compared_where_the_others_differ(tmp_path: Path) -> None:
-    """QMIX against PPO's prey, PPO against A2C's: nobody can tell hunters from prey."""
+    """QMIX hunts PPO's prey, PPO hunts A2C's: hunters' and prey's parts cannot be told apart."""
     paths = [
         made_up_run(tmp_path, hunters, prey, seed, 5.0)
         for hunters, prey in (("QMIX", "PPO"), ("PPO", "A2C"))
@@ -78,13 +78,13 @@ def test_a_label_is_not_compared_where_the_others_differ(tmp_path: Path) -> None
 
 
 def test_labels_stand_in_the_order_of_their_runs(tmp_path: Path) -> None:
-    """Whether all of those were among common others or not."""
+    """The order does not depend on which of the runs are among common others."""
     who = [("QMIX", "A2C"), ("A2C", "PPO"), ("QMIX", "PPO")]
     found = compare_runs([made_up_run(tmp_path, *one, 1, 5.0) for one in who], num_episodes=2)
     assert [one["label"] for one in rows(found, "roles", role="hunters")] == ["qmix", "a2c"]
 
 
-def test_what_logs_warn_of_is_said_once_with_the_runs(tmp_path: Path) -> None:
+def test_warnings_in_logs_are_noted_once_with_their_runs(tmp_path: Path) -> None:
     paths = [made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0) for seed in (1, 2, 3)]
     for num, path in enumerate(paths[:2], 1):
         warning = ServerWarning("far rewards", num, 40, f"a reward of {num}e9: is it a mistake?")
@@ -98,8 +98,8 @@ def test_what_logs_warn_of_is_said_once_with_the_runs(tmp_path: Path) -> None:
     ]
 
 
-def test_how_runs_went_is_said_once_with_the_runs(tmp_path: Path) -> None:
-    """As their reports say it."""
+def test_lost_processes_and_episodes_are_noted_once_with_their_runs(tmp_path: Path) -> None:
+    """Notes repeat the words of the runs' reports."""
     paths = [made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0) for seed in (1, 2, 3)]
     for num, path in enumerate(paths[:2], 1):
         with MetricsWriter(RunDirectory.open(path)) as metrics:
@@ -114,7 +114,7 @@ def test_how_runs_went_is_said_once_with_the_runs(tmp_path: Path) -> None:
     assert write_report(RunDirectory.open(paths[0])).notes[1].endswith(told[1])
 
 
-def test_what_a_resume_changed_is_told_and_in_the_paper_s_paragraph(tmp_path: Path) -> None:
+def test_changes_by_a_resume_are_noted_and_are_in_the_paper_s_paragraph(tmp_path: Path) -> None:
     lr = {"lr": 0.0003}
     paths = [made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0, settings=lr) for seed in (1, 2)]
     run = RunDirectory.open(paths[0])
@@ -133,11 +133,11 @@ def test_what_a_resume_changed_is_told_and_in_the_paper_s_paragraph(tmp_path: Pa
 def test_thresholds_lie_halfway_from_random_to_the_best(
     comparison: Comparison, tmp_path: Path
 ) -> None:
-    """By the advantage over random agents in the same place where that is known, else by return."""
+    """The measure is the advantage over random agents in the same place, else the return."""
     assert comparison.measures["role:hunters"] == "advantage"
     assert comparison.thresholds["role:hunters"] == pytest.approx(6.2 / 2)
     assert comparison.measures["role:prey"] == "return"
-    assert "role:prey" not in comparison.thresholds  # nobody flees better than random
+    assert "role:prey" not in comparison.thresholds  # no prey returns more than random prey
     paths = [made_up_run(tmp_path, "QMIX", "PPO", s, -5.0) for s in (1, 2)]
     found = compare_runs(paths, num_episodes=2)
     random = row(found, "standings", contestant="baseline: random", subject="role:prey")
@@ -150,21 +150,21 @@ def test_thresholds_may_be_given(tmp_path: Path) -> None:
     given = compare_runs(paths, num_episodes=2, thresholds=thresholds, cooperative=True)
     late, early = (row(given, "standings", contestant=QMIX_PPO, subject=s) for s in thresholds)
     assert late.num_reached == 1
-    assert late.env_steps_to_threshold is None  # the median run never got there
+    assert late.env_steps_to_threshold is None  # the median run never reached it
     assert (early.env_steps_to_threshold, early.time_s_to_threshold) == (500, 5.0)
     with pytest.raises(CannotCompare, match=r"'role:prize'.*did you mean 'role:prey'"):
         compare_runs(paths, thresholds={"role:prize": 1.0})
 
 
 def test_prey_are_not_credited_with_hunters_that_have_not_learned(tmp_path: Path) -> None:
-    """The prey's return is highest before training, when nobody hunts."""
+    """The prey's return is highest before training, when the hunters cannot hunt yet."""
     paths = [made_up_run(tmp_path, "QMIX", "PPO", s, 5.0, prey_gain=2.0) for s in (1, 2, 3)]
     found = compare_runs(paths, num_episodes=2)
     prey = row(found, "standings", contestant=QMIX_PPO, subject="role:prey")
     assert found.measures["role:prey"] == "advantage"
     assert found.thresholds["role:prey"] == pytest.approx(1.0)
     assert (prey.num_reached, prey.env_steps_to_threshold) == (3, 500)
-    assert prey.area.mean == pytest.approx(1.0)  # from 0 to 2; the returns fall from 0 to -5
+    assert prey.area.mean == pytest.approx(1.0)  # from 0 to 2, while the returns fall from 0 to -5
     by_return = compare_runs(paths, num_episodes=2, thresholds={"role:prey": -1.0})
     prey = row(by_return, "standings", contestant=QMIX_PPO, subject="role:prey")
     assert (prey.num_reached, prey.env_steps_to_threshold) == (0, None)
@@ -180,10 +180,10 @@ def test_prey_are_not_credited_with_hunters_that_have_not_learned(tmp_path: Path
         ((3, 3, 3), False, "learned"),
     ],
 )
-def test_without_an_update_nobody_has_learned(
+def test_a_server_without_updates_is_not_said_to_have_learned(
     tmp_path: Path, num_updates: tuple[int, ...], measures_untrained: bool, verdict: str
 ) -> None:
-    """Its own policies are the untrained ones, which no evaluation plays once more."""
+    """The policies of a server without updates are the untrained ones, so they play only once."""
     paths = []
     for seed, num in enumerate(num_updates):
         untrained = -1.0 if num and measures_untrained else None
@@ -210,7 +210,7 @@ def test_without_an_update_nobody_has_learned(
 @pytest.mark.parametrize(
     ("sides", "verdict"), [((), "plays itself"), (("agent_0", "agent_1"), "side by side")]
 )
-def test_a_server_on_both_sides_is_told_of_as_in_its_report(
+def test_a_server_on_both_sides_is_described_as_in_its_report(
     tmp_path: Path, sides: tuple[str, ...], verdict: str
 ) -> None:
     paths = []
@@ -237,10 +237,10 @@ def test_a_server_on_both_sides_is_told_of_as_in_its_report(
     assert not any("learned" in sentence for sentence in found.headline)
     assert found.headline[-1].startswith("Not judged: ppo as agent, which plays against itself")
     in_place = {one["random_in_place"] for one in rows(found, "runs", subject="agent:agent_0")}
-    assert (in_place == {-8.0, -7.0}) is bool(sides)  # replaced alone
+    assert (in_place == {-8.0, -7.0}) is bool(sides)  # only if each side was replaced alone
 
 
-def test_a_role_that_nobody_learned_reaches_nothing(tmp_path: Path) -> None:
+def test_a_role_that_no_run_has_learned_reaches_no_threshold(tmp_path: Path) -> None:
     paths = [made_up_run(tmp_path, "QMIX", "RANDOM", s, 5.0) for s in (1, 2)]
     found = compare_runs(paths, num_episodes=2, thresholds={"role:prey": -9.0})
     who = "qmix hunters | random prey"
@@ -257,13 +257,13 @@ def test_the_sum_of_all_agents_is_measured_where_they_cooperate(tmp_path: Path) 
     assert total.iqm.mean == pytest.approx(5.0)
 
 
-def test_few_seeds_are_said_aloud(tmp_path: Path) -> None:
+def test_a_note_says_that_there_are_few_seeds(tmp_path: Path) -> None:
     notes = compare_runs(made_up_runs(tmp_path)[:1], num_episodes=2).notes
     assert any("has one seed" in note for note in notes)
 
 
-def test_a_difference_without_an_interval_is_said_aloud(tmp_path: Path) -> None:
-    """Among A2C's prey both have seed 1 alone in common: how pairs differ there nobody knows."""
+def test_a_note_names_differences_without_an_interval(tmp_path: Path) -> None:
+    """Among A2C's prey both labels have only seed 1 in common, so its pairs show no spread."""
     seeds = {("QMIX", "PPO"): (1, 2, 3), ("PPO", "PPO"): (1, 2, 3)}
     seeds |= {("QMIX", "A2C"): (1, 2), ("PPO", "A2C"): (1, 3)}
     paths = [made_up_run(tmp_path, *who, s, 5.0 + s) for who, each in seeds.items() for s in each]
@@ -276,7 +276,8 @@ def test_a_difference_without_an_interval_is_said_aloud(tmp_path: Path) -> None:
         True,
         False,
     ]
-    assert "the same with all of a few" in told[1]  # of the prey: 0 for every seed
+    # Those of the prey, whose differences are 0 for every seed.
+    assert "the same with all of a few" in told[1]
 
 
 def test_external_simulations_are_compared_without_playing(tmp_path: Path) -> None:
@@ -293,7 +294,7 @@ def test_a_notebook_compares_with_paths_as_text(tmp_path: Path) -> None:
     path = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)
     frame = muxrl.compare([str(path)], num_episodes=1).frame("roles")
     assert list(frame.columns)[:2] == ["role", "label"]
-    assert frame.empty  # one label in each role: there is nothing to compare
+    assert frame.empty  # each role has only one label, so that there is nothing to compare
 
 
 def test_a_report_goes_into_its_sweep_or_beside_the_first_run(tmp_path: Path) -> None:
@@ -336,7 +337,7 @@ def test_a_notebook_shows_the_headline_and_the_returns(comparison: Comparison) -
 
 
 def test_returns_are_compared_at_each_value_of_a_parameter(tmp_path: Path) -> None:
-    """Drawn in evaluations, or fixed by `muxrl evaluate`; "win" is 1 in every second episode."""
+    """One run draws values, `muxrl evaluate` sets the other's; every second episode is a "win"."""
     paths = [made_up_run(tmp_path, h, "PPO", 1, 5.0, has_metrics=True) for h in ("QMIX", "PPO")]
     for path, choice in zip(paths, ([0, 1], 1), strict=True):
         config = RunDirectory(path).read_config()
@@ -346,7 +347,7 @@ def test_returns_are_compared_at_each_value_of_a_parameter(tmp_path: Path) -> No
     for name in ("checkpoints/last", "evaluations"):
         (paths[1] / name).mkdir(parents=True)
     Manifest(1000, 0.0, "", None, {}, {}, {}, {}).write(paths[1] / "checkpoints" / "last")
-    # Of another checkpoint, with another value of another parameter, once more the same episode.
+    # Of another checkpoint, of another value of another parameter, and the same episode again.
     for number, (checkpoint, wind) in enumerate(
         [("last", 3.0), ("500", 3.0), ("last", 9.0), ("last", 3.0)]
     ):
@@ -390,7 +391,7 @@ def test_returns_are_compared_at_each_value_of_a_parameter(tmp_path: Path) -> No
 
 
 def test_intervals_of_proportions_stay_between_0_and_1(tmp_path: Path) -> None:
-    """Also at each value of a parameter, and of the area under their curves."""
+    """This holds at each value of a parameter, too, and for the area under the curves."""
     paths = []
     for seed in (1, 2):
         path = made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0, has_metrics=True)

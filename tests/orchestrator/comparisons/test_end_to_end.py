@@ -1,4 +1,4 @@
-"""`muxrl compare` on runs that were trained: their policies meet, and are those that were saved."""
+"""`muxrl compare` plays head to head with the policies that trained runs have saved."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NUM_EPISODES = 6
 
 @pytest.fixture(scope="module")
 def runs(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Each assignment trained for two seeds, a few updates each, evaluated and saved."""
+    """Gives runs of each assignment with two seeds: trained for a few updates, evaluated, saved."""
     root = tmp_path_factory.mktemp("runs")
     return [train(root, *players, seed) for players in ASSIGNMENTS for seed in (1, 2)]
 
@@ -77,10 +77,10 @@ def comparison(runs: list[Path]) -> Comparison:
     return compare_runs(runs, num_episodes=NUM_EPISODES, should_meet=True)
 
 
-def test_what_was_trained_together_plays_as_it_did_in_its_own_evaluation(
+def test_policies_that_trained_together_return_what_their_own_evaluation_found(
     comparison: Comparison,
 ) -> None:
-    """Greedy policies on the same episodes: the same returns, or seats or weights were mixed up."""
+    """Greedy policies return the same on the same episodes, if no seats or weights are mixed up."""
     runs = comparison.frames["runs"]
     own = dict(zip(zip(runs.run, runs.subject, strict=True), runs["return"], strict=True))
     together = [match for match in comparison.head_to_head.matches if match["trained_together"]]
@@ -95,7 +95,7 @@ def test_scripted_and_random_policies_are_played_alone(comparison: Comparison) -
     assert names == ("baseline: random", "baseline: random predator | flee prey")
     assert (
         second["mean"].mean > first["mean"].mean
-    )  # who flees from random predators is caught less often
+    )  # a fleeing prey is caught less often by random predators than a random one
 
 
 def test_the_command_writes_a_report_that_stands_alone(
@@ -135,7 +135,7 @@ def test_a_pool_is_drawn_by_the_games_that_were_played(
     drawn = prepare(config, needs_stop=False).servers["pool"].settings["members"]
     assert sum(member["weight"] for member in drawn.values()) == pytest.approx(len(runs))
     by_label = {name.split("-")[0]: member["weight"] for name, member in drawn.items()}
-    for name, member in drawn.items():  # runs of one label are drawn alike
+    for name, member in drawn.items():  # runs of one label are drawn equally often
         assert member["weight"] == by_label[name.split("-")[0]]
     last = runs[0] / "checkpoints/last"
     earlier = shutil.copytree(last / "predators", tmp_path / "earlier")

@@ -1,4 +1,4 @@
-"""The tutorial's files: however fast the simulation, budgets and points are equal, and compare."""
+"""Runs of the tutorial have equal budgets and evaluations however fast the simulation is."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _SMALL = [
 pytestmark = pytest.mark.timeout(600)
 
 
-# By day findings/test_budget.py compares runs of equal budgets.
+# By day, findings/test_budget.py compares runs of equal budgets.
 @pytest.mark.faults
 @pytest.mark.parametrize("envs", at_night([_ENVS[1:], _ENVS], [_ENVS]), ids=["slow", "both"])
 def test_runs_of_one_budget_compare_however_fast(
     tmp_path: Path, host: Host, envs: list[str]
 ) -> None:
-    num_processes = 2  # which share the budget; of one process the parts are not uncertain
+    num_processes = 2  # two processes share the budget; how a single one spends it is certain
     processes = f"simulation.num_processes={num_processes}"
     for seed, env in enumerate(envs):
         run = tmp_path / str(seed)
@@ -55,9 +55,9 @@ def test_runs_of_one_budget_compare_however_fast(
         played = {r["env_steps"]: r["env_steps_played"] for r in records}
         assert list(played) == [0, 100, 200, 300, 305]
         assert [played[n] for n in (0, 100, 200, 300)] == [0, 100, 200, 300]
-        # Each process has one episode open, of 10 steps.
+        # Each process has one open episode of 10 steps.
         assert 305 <= played[305] < 305 + 10 * num_processes
-        config = run / "config.yaml"  # the clock is all that differs
+        config = run / "config.yaml"  # the two simulations differ only in their speed
         config.write_text(config.read_text().replace(_ENVS[1], _ENVS[0]))
     if len(envs) > 1:
         runs = [str(tmp_path / str(seed)) for seed in (0, 1)]

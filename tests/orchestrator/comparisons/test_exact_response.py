@@ -1,4 +1,4 @@
-"""What is measured exactly in poker, of policies that `muxrl.load_policy` loads."""
+"""Exploitability and best responses in poker are exact for policies of `muxrl.load_policy`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_uniform_policies_are_as_exploitable_as_open_spiel_says(
 
 
 def sure_of(action: int) -> Any:
-    """Returns what makes all weights those of a policy that always takes an action."""
+    """Returns a function that sets all weights so that the policy always takes this action."""
 
     def put(parameter: torch.Tensor) -> torch.Tensor:
         leans = torch.zeros_like(parameter)
@@ -58,7 +58,7 @@ def sure_of(action: int) -> Any:
 
 
 def test_the_mean_of_snapshots_is_as_exploitable_as_open_spiel_says(tmp_path: Path) -> None:
-    """Who passes always and who bets always: whoever has passed once folds, and does not toss."""
+    """One snapshot always passes, one always bets: after a pass, the mean folds for sure."""
     from open_spiel.python.algorithms.exploitability import nash_conv
     from open_spiel.python.algorithms.policy_aggregator import PolicyAggregator
     from open_spiel.python.policy import TabularPolicy
@@ -104,7 +104,7 @@ def of_run(
     settings: dict[str, Any] | None = None,
     **simulation: Any,
 ) -> Any:
-    """Returns a run whose policies are all zeros: "a", of its checkpoint, against "b"."""
+    """Returns a run whose checkpoint plays "a" against "b"; `put` sets the weights."""
     for server_id in ("main", "rivals"):
         save(plan_of("PPO", *kuhn_spaces()), path / "checkpoints" / "10" / server_id, put)
     Manifest(10, 0.0, "", None, {}, {}, {}, {}).write(path / "checkpoints" / "10")
@@ -132,7 +132,7 @@ def test_a_best_response_is_exact_in_a_small_game(tmp_path: Path, opponent: str)
 
 
 def test_greedy_policies_take_their_first_likeliest_action(tmp_path: Path) -> None:
-    """Who always passes loses the ante to who always bets."""
+    """A policy that always passes loses the ante to one that always bets."""
     found = exact_response(of_run(tmp_path, "PPO"), "a", "10", should_explore=False)
     assert (found.best_response, found.own) == (1, 0)
 
@@ -146,7 +146,7 @@ def test_a_best_response_is_known_where_the_run_s_own_policy_is_not(tmp_path: Pa
 
 
 def value_of(one: np.ndarray, other: np.ndarray, seat: int) -> float:
-    """Returns what a table earns in a seat, by OpenSpiel's own way through the game."""
+    """Returns what a table earns in a seat, as OpenSpiel itself computes it."""
     from open_spiel.python.algorithms.expected_game_score import policy_value
     from open_spiel.python.policy import TabularPolicy
 
@@ -158,7 +158,7 @@ def value_of(one: np.ndarray, other: np.ndarray, seat: int) -> float:
 
 
 def best_against(mixture: list[tuple[float, np.ndarray]], seat: int) -> float:
-    """Returns what the best of all pure strategies earns among policies drawn for a game."""
+    """Returns what the best pure strategy earns against policies that are drawn for each game."""
     states = ExactGame("kuhn_poker")
     own, tables = np.flatnonzero(states.seats == seat), []
     for chosen in np.ndindex(*[2] * len(own)):
@@ -173,7 +173,7 @@ def best_against(mixture: list[tuple[float, np.ndarray]], seat: int) -> float:
 
 
 def leaning(parameter: torch.Tensor) -> torch.Tensor:
-    """Biases alone: an untrained policy that bets three times in four."""
+    """Returns biases alone, of a policy that bets three times in four."""
     leans = torch.zeros_like(parameter)
     if parameter.shape == (2,):
         leans[1] = np.log(3.0)
@@ -181,10 +181,11 @@ def leaning(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_best_response_to_a_pool_is_to_what_it_draws(tmp_path: Path) -> None:
-    """For both roles: to live weights, a snapshot, random actions and a checkpoint, by weight."""
+    """The pool draws live weights, a snapshot, random actions and a checkpoint by their weights;
+    both roles are checked."""
     sees, acts = kuhn_spaces()
     moved = plan_of("PPO", sees, acts)
-    save(moved, tmp_path / "old", lambda p: leaning(p.flip(0)).flip(0))  # passes
+    save(moved, tmp_path / "old", lambda p: leaning(p.flip(0)).flip(0))  # a policy that passes
     save(moved, tmp_path / "checkpoints" / "20" / "main", lambda p: torch.full_like(p, 0.3))
     members: dict[str, Any] = {
         "now": {"live": "main", "weight": 2},
@@ -205,7 +206,7 @@ def test_a_best_response_to_a_pool_is_to_what_it_draws(tmp_path: Path) -> None:
     live = table(tmp_path / "checkpoints" / "20" / "main")
     pool = [
         (2.0, live),
-        (3.0, live),  # of which the newest snapshot is the same
+        (3.0, live),  # the newest snapshot, which has the same weights
         (0.5, game.uniform),
         (1.5, table(tmp_path / "old")),
     ]
@@ -220,11 +221,11 @@ def test_a_best_response_to_a_pool_is_to_what_it_draws(tmp_path: Path) -> None:
     then = table(tmp_path / "checkpoints" / "10" / "main")
     assert earlier.best_response == pytest.approx(
         best_against([(5.0, then), *pool[2:]], 0)
-    )  # when there was one snapshot
+    )  # there was one snapshot then
 
 
-def test_random_opponents_are_so_on_both_sides(tmp_path: Path) -> None:
-    """What a best response was measured with is not what the next one meets."""
+def test_random_opponents_act_at_random_on_both_sides(tmp_path: Path) -> None:
+    """A best response in one seat does not change the opponents that the next one meets."""
     run = of_run(tmp_path, "RANDOM", put=leaning, parameters={"seat": {"sides": ["a", "b"]}})
     found = exact_response(run, "b", "10", should_explore=True)
     game, policy = ExactGame("kuhn_poker"), load_policy(tmp_path / "checkpoints/10/main")["a"]
@@ -237,7 +238,7 @@ def test_random_opponents_are_so_on_both_sides(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["SB3_PPO", "PolicyGradient"])
 def test_policies_of_trainers_of_one_s_own_are_measured_exactly(tmp_path: Path, name: str) -> None:
-    """Stable-Baselines3's observe no mask, and here no action is ever forbidden."""
+    """Stable-Baselines3's policies observe no mask; in this game no action is ever forbidden."""
     sees, acts = kuhn_spaces()
     settings: dict[str, Any] = {}
     if name == "SB3_PPO":
@@ -268,7 +269,7 @@ def test_policies_of_trainers_of_one_s_own_are_measured_exactly(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("game", ["matrix_rps", "tic_tac_toe"])
-def test_of_other_games_nothing_is_said(tmp_path: Path, game: str) -> None:
+def test_no_exact_response_is_given_in_other_games(tmp_path: Path, game: str) -> None:
     run = of_run(tmp_path, "PPO", game)
     assert exact_response(run, "a", "10", should_explore=True) is None
     run.config.simulation.env = "m:e"

@@ -1,4 +1,4 @@
-"""Cross-play: who meets whom, and that neither position nor opponents are taken for merit."""
+"""Cross-play: which players meet, and merits that depend on neither position nor opponents."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from muxrl.servers.config import ServerConfig
 STRENGTH = {"qmix": 4.0, "ppo": 1.0, "a2c": 2.0, "random": 0.0, "flee": 3.0}
 SEAT = {"hunters": 10.0, "prey": -20.0}
 EVALUATED = {1: 1_010_000, 2: 2_010_000}
-"""By a run's seed, that of its first evaluation episode."""
+"""By a run's seed: the seed of its first evaluation episode."""
 ROLES = {"hunters": ("agent_0", "agent_1"), "prey": ("agent_2",)}
 
 
 def seed_of(run: Path) -> int:
-    """Returns that of a run that was made up, from its name."""
+    """Returns the seed of a made-up run, from its name."""
     return int(run.name.split("-")[2])
 
 
 class Ledger:
-    """An arena in which a return is strength less the others' strength, plus what the seat gives.
+    """An arena in which a return is a player's strength less the others', plus what its seat gives.
 
-    Runs of higher seeds are a little stronger, so that pairs of seeds can be told.
+    Runs with higher seeds are a little stronger, so that pairs of seeds differ.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Ledger:
         return {a: (found[role],) * len(seeds) for role, agents in ROLES.items() for a in agents}
 
     def returns(self, seating: Mapping[str, Player]) -> dict[str, float]:
-        """By role."""
+        """Returns the return of each role."""
         strengths = {
             role: STRENGTH[p.label] + (0.1 * seed_of(p.run) if p.run else 0.0)
             for role, p in seating.items()
@@ -93,7 +93,7 @@ def contestants(
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Contestant, ...]:
-    """Both hunters with both prey, two seeds each."""
+    """Gives contestants for both hunters with both prey, with two seeds each."""
     every = itertools.product(("QMIX", "PPO"), ("PPO", "A2C"))
     return contestants(tmp_path_factory.mktemp("runs"), dict.fromkeys(every, (1, 2)))
 
@@ -116,7 +116,7 @@ def meet(
 def test_merit_is_strength_whatever_the_seat_gives(
     ledger: Ledger, four: tuple[Contestant, ...]
 ) -> None:
-    """Hunters: 4.15, 1.15, 0 on the mean over seeds; all meet the same prey."""
+    """The hunters' mean strengths over seeds are 4.15, 1.15 and 0; all meet the same prey."""
     played, notes = meet(ledger, four)
     assert notes == []
     hunters, prey = played.by_label
@@ -129,7 +129,7 @@ def test_merit_is_strength_whatever_the_seat_gives(
 
 
 class RockPaperScissors(Ledger):
-    """qmix, ppo and a2c are rock, paper and scissors; random actions draw with all."""
+    """An arena of rock (qmix), paper (ppo) and scissors (a2c); random actions draw with all."""
 
     def returns(self, seating: Mapping[str, Player]) -> dict[str, float]:
         order = ["qmix", "ppo", "a2c"]
@@ -138,7 +138,7 @@ class RockPaperScissors(Ledger):
         return dict(zip(ROLES, (float(ahead), -float(ahead)), strict=True))
 
 
-def test_a_cycle_of_three_is_told_and_payoffs_are_written_as_a_matrix_game(
+def test_a_cycle_of_three_is_reported_and_payoffs_are_written_as_a_matrix_game(
     ledger: Ledger, comparison: Comparison, tmp_path: Path
 ) -> None:
     who = contestants(tmp_path, {(name, name): (1,) for name in ("QMIX", "PPO", "A2C")})
@@ -168,14 +168,14 @@ def test_a_cell_is_the_mean_over_pairs_of_seeds(
 ) -> None:
     played, _ = meet(ledger, four)
     cell = played.by_label[0].cells["qmix", "a2c"]
-    # Both are 0.1 stronger with each seed, which cancels: 4 - 2 + 10.
+    # Both are 0.1 stronger with each seed, which cancels out: 4 - 2 + 10.
     found = cell["return"]
     assert found.mean == pytest.approx(12)
-    assert np.isnan([found.low, found.high]).all()  # two equal pairs give no interval
+    assert np.isnan([found.low, found.high]).all()  # two pairs with equal returns give no interval
     assert (cell["num_pairs"], cell["num_matches"]) == (2, 2 * 2 * 2)
-    assert cell["num_partners"] == 2  # the contestant that has both, once for each seed
+    assert cell["num_partners"] == 2  # the contestant with both labels, once for each seed
     against_random = played.by_label[0].cells["qmix", "random"]["return"]
-    reach = 0.05 * np.sqrt(2) * 12.7062 / 1.95996  # of 14.1 and 14.2, widened
+    reach = 0.05 * np.sqrt(2) * 12.7062 / 1.95996  # the interval of 14.1 and 14.2, widened
     ends = (14.15 - reach, 14.15 + reach)
     assert (against_random.low, against_random.high) == pytest.approx(ends)
 
@@ -190,12 +190,12 @@ def test_runs_of_equal_seeds_meet_and_no_others(
         assert len(seeds) <= 1
         for seed in seeds:
             played.setdefault(seed, set()).add(episodes)
-    # 4 hunters and 4 prey of each seed, random with each, and random alone.
+    # For each seed 4 hunters and 4 prey meet, random meets each of them, and random meets itself.
     assert len(ledger.seatings) == 2 * (4 * 4 + 4 + 4 + 1)
     assert played == {seed: {range(first, first + 3)} for seed, first in EVALUATED.items()}
 
 
-def test_pairs_play_episodes_of_their_own_where_all_runs_were_evaluated_on_the_same(
+def test_pairs_play_separate_episodes_if_all_runs_were_evaluated_on_the_same_ones(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     paths = [
@@ -208,7 +208,9 @@ def test_pairs_play_episodes_of_their_own_where_all_runs_were_evaluated_on_the_s
     assert set(ledger.episodes) == {range(70, 73), range(73, 76)}
 
 
-def test_seeds_that_not_all_have_are_left_out_and_said(ledger: Ledger, tmp_path: Path) -> None:
+def test_seeds_that_some_contestants_lack_are_left_out_with_a_note(
+    ledger: Ledger, tmp_path: Path
+) -> None:
     who = contestants(tmp_path, {("QMIX", "A2C"): (1, 2, 3), ("PPO", "PPO"): (2, 3)})
     played, notes = meet(ledger, who)
     assert [set(pair.values()) for pair in played.pairs] == [{2}, {3}]
@@ -226,7 +228,7 @@ def test_rotated_seats_take_the_position_out_of_a_return(ledger: Ledger, tmp_pat
     who = contestants(tmp_path, {("QMIX", "A2C"): (1,), ("PPO", "PPO"): (1,)})
     played, _ = meet(ledger, who, interchangeable=("hunters", "prey"))
     hunters, prey = played.by_label
-    # 4 - 2, and the mean of what both seats give.
+    # The difference of strengths, 4 - 2, and the mean of what both seats give.
     assert hunters.cells["qmix", "a2c"]["return"].mean == pytest.approx(2 + (10 - 20) / 2)
     assert prey.cells["a2c", "qmix"]["return"].mean == pytest.approx(-2 + (10 - 20) / 2)
     assert all(match["num_episodes"] == 6 for match in played.matches)
@@ -241,7 +243,7 @@ def test_rotations_are_every_cyclic_shift() -> None:
     assert list(rotations(["a"])) == [{"a": "a"}]
 
 
-def test_scripted_policies_meet_everybody(ledger: Ledger, tmp_path: Path) -> None:
+def test_scripted_policies_meet_all_others(ledger: Ledger, tmp_path: Path) -> None:
     flee = Player(ServerConfig("SCRIPTED", ["agent_2"]), "flee", "prey")
     who = contestants(tmp_path, {("QMIX", "A2C"): (1,), ("PPO", "PPO"): (1,)})
     played, _ = meet(ledger, who, scripts={"flee": {"prey": flee}})
@@ -255,7 +257,7 @@ def frozen(path: str) -> ServerConfig:
     return ServerConfig("FROZEN", ["agent_2"], settings={"checkpoint": path})
 
 
-def test_policies_of_one_label_and_different_checkpoints_play_games_of_their_own(
+def test_policies_of_one_label_with_different_checkpoints_play_separate_games(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     one, other = Player(frozen("a"), "flee", "prey"), Player(frozen("b"), "flee", "prey")
@@ -272,7 +274,7 @@ def test_policies_of_one_label_and_different_checkpoints_play_games_of_their_own
 
 
 class Checkpoints(Ledger):
-    """An arena in which a return is the last letter of the hunters' checkpoint."""
+    """An arena in which a return is the code of the last letter of the hunters' checkpoint."""
 
     def returns(self, seating: Mapping[str, Player]) -> dict[str, float]:
         path = seating["hunters"].server.settings.get("checkpoint", chr(0))
@@ -291,11 +293,11 @@ def test_frozen_contestants_that_differ_late_in_their_checkpoint_s_path_both_pla
     ).runs
     played, _ = meet(Checkpoints(), find_contestants(runs, find_roles(runs, {})))
     scores = {m["player"]: m["return"] for m in played.matches if m["role"] == "hunters"}
-    assert len(scores) == 3  # with random
+    assert len(scores) == 3  # two contestants and random
     assert sorted(scores.values()) == [0.0, float(ord("a")), float(ord("b"))]
 
 
-def test_games_that_were_played_are_played_again_only_where_something_has_changed(
+def test_games_are_played_again_only_if_something_has_changed(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     who = contestants(tmp_path, {("QMIX", "A2C"): (1,), ("PPO", "PPO"): (1,)})
@@ -327,7 +329,7 @@ def test_games_that_were_played_are_played_again_only_where_something_has_change
     assert key_of(seating, range(2)) != key
 
 
-def test_what_nobody_trained_has_no_interval_over_seeds(
+def test_a_return_of_random_players_alone_has_no_interval_over_seeds(
     ledger: Ledger, four: tuple[Contestant, ...]
 ) -> None:
     played, _ = meet(ledger, four)

@@ -1,7 +1,7 @@
-"""Snapshots of one run meet head to head, and a best response gains less the later they are.
+"""Snapshots of one run meet head to head; a best response gains less against later ones.
 
-The game is won by who plays the higher number: what has learned plays 2, and is not to be bettered.
-Runs are played in this process, without Ray.
+The game is won by the higher number: a trained policy plays 2 and cannot be beaten. Runs are played
+in this process, without Ray.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_ratings_of_snapshots_rise_with_training(run: Path, tmp_path: Path) -> N
     assert any("ppo is rated" in s and "after 1,600" in s for s in found.headline)
     frame = found.frame("ratings")
     assert list(frame["env_steps"][:3]) == list(POINTS)
-    # All meet the same others, of which those of its own time are its partners.
+    # All snapshots meet the same others, of which those of the same time are their partners.
     matches = found.head_to_head.matches
     assert sum(match["trained_together"] for match in matches) == 2 * len(POINTS)
     page = found.write(tmp_path / "out").read_text()
@@ -93,13 +93,13 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("in_process")
-def test_a_best_response_gains_where_the_run_had_not_learned(
+def test_a_best_response_gains_more_against_an_untrained_checkpoint(
     run: Path, tmp_path: Path, muxrl: Muxrl
 ) -> None:
     how = {"evaluation.final_num_episodes": NUM_EPISODES, "runs_dir": str(tmp_path)}
     early = exploit(run, "left", how, checkpoint="0", env_steps=POINTS[-1])
     assert [gain.env_steps for gain in early.gains] == list(POINTS)
-    assert early.gains[-1].gain.low > 1  # of the 8 that random actions lose
+    assert early.gains[-1].gain.low > 1  # random actions lose 8
     config = RunDirectory(early.launched.run_dir).read_config()
     assert config.servers["right"].algorithm == "FROZEN"
     assert config.servers["right"].settings["checkpoint"].endswith("/checkpoints/0/right")
@@ -122,7 +122,7 @@ def test_a_best_response_gains_where_the_run_had_not_learned(
         ("ab", "MAPPO", {}),
     ],
 )
-def test_a_best_response_is_one_group_where_the_algorithm_needs_groups(
+def test_a_best_response_is_one_group_if_the_algorithm_needs_groups(
     agents: str, algorithm: str, groups: dict[str, list[str]]
 ) -> None:
     config = ExperimentConfig(servers={"s": ServerConfig("HAPPO", ["*"], groups={"own": ["*"]})})
@@ -146,8 +146,8 @@ def test_a_role_that_cannot_respond_is_refused(run: Path, role: str, text: str) 
         exploit(run, role)
 
 
-def test_a_run_that_goes_on_is_not_exploited_and_compared_with_a_note(run: Path) -> None:
-    """Its checkpoints may be removed at any moment."""
+def test_a_run_that_has_not_ended_is_refused_by_exploit_and_compared_with_a_note(run: Path) -> None:
+    """The checkpoints of a run that goes on may be removed at any moment."""
     folder = RunDirectory(run)
     status = StatusFile(folder)
     with locked(folder), pytest.raises(RunIsRunning):

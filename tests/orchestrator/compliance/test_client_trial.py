@@ -1,4 +1,4 @@
-"""Clients that keep the rules, and those that break them: a script that errs as it is told."""
+"""The suite passes clients that keep the rules and finds each error of a script that breaks one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ with MultiplexingClient([sys.argv[1]], transport=sys.argv[2]) as client:
         except EpisodeLost:
             pass
 """
-# One request after the other by hand; what is in `error` goes wrong.
+# Sends one request after another by hand; `error` names the mistake that the script makes.
 ERRING = """
 import http.client, json, sys
 host, error = sys.argv[1].removeprefix("http://"), sys.argv[2]
@@ -81,7 +81,7 @@ def test_the_python_client_keeps_all_rules(transport: str) -> None:
     assert set(outcomes(judge_client(command)).values()) == {"ok"}
 
 
-def test_a_client_without_an_error_keeps_them() -> None:
+def test_the_script_without_an_error_keeps_all_rules() -> None:
     assert set(outcomes(judge_client(erring("nothing"))).values()) == {"ok"}
 
 
@@ -90,7 +90,7 @@ def erring(error: str) -> list[str]:
 
 
 @pytest.mark.parametrize("agents_return", [False, True])
-def test_agents_come_back_where_the_config_says_so(agents_return: bool) -> None:
+def test_agents_come_back_if_the_config_says_so(agents_return: bool) -> None:
     program = (
         PYTHON_CLIENT.replace("[t > 2:]", "[t == 2:]")
         .replace('"driver_0": t >= 2', '"driver_0": t == 1')
@@ -110,7 +110,7 @@ def test_each_error_is_found(rule: str) -> None:
     assert re.match(r"expected .+; came .+", story, re.DOTALL)
 
 
-def test_a_frame_before_the_answer_is_found() -> None:
+def test_a_frame_that_is_sent_before_the_last_answer_is_found() -> None:
     program = """
 import json, sys
 from websockets.sync.client import connect
@@ -129,7 +129,7 @@ with connect(sys.argv[1].replace("http", "ws") + "/v1/ws", proxy=None) as websoc
     assert outcomes(verdicts)["closed"] == "broken"
 
 
-def test_a_program_that_goes_on_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_trial, "_OWN_END_S", 1.0)
     program = PYTHON_CLIENT + "\nimport time; time.sleep(600)"
     verdicts = judge_client([sys.executable, "-c", program, "{gateway}", "http"])
@@ -138,6 +138,6 @@ def test_a_program_that_goes_on_is_ended(monkeypatch: pytest.MonkeyPatch) -> Non
     assert outcomes(verdicts)["exit"] == "broken"
 
 
-def test_a_program_that_is_not_there_is_named() -> None:
+def test_a_missing_program_is_named() -> None:
     with pytest.raises(ConfigError, match="'no-such-program' cannot be started"):
         judge_client(["no-such-program"])

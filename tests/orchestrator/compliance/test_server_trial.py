@@ -1,4 +1,4 @@
-"""The suite finds what a server does wrong: each rule is broken on purpose in a real one."""
+"""The suite finds what a server does wrong: a real server breaks each rule on purpose."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def server() -> Iterator[PolicyServer]:
 
 
 def nothing(*_: Any, **__: Any) -> None:
-    """In place of a check."""
+    """Checks nothing; stands in for any check."""
 
 
 def first_only(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Answers for fewer agents than were asked for."""
+    """Returns a function that answers for fewer agents than were asked for."""
 
     def changed(self: Any, *arguments: Any) -> Any:
         reply = function(self, *arguments)
@@ -49,7 +49,7 @@ def first_only(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def forgetful(function: Callable[..., Ended]) -> Callable[..., Ended]:
-    """Counts no rewards."""
+    """Returns a function that counts no rewards."""
 
     def changed(*arguments: Any) -> Ended:
         reply = function(*arguments)
@@ -68,7 +68,7 @@ def as_given(self: Any, given: Any, others: Any) -> Any:
 
 
 def as_training(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Counts evaluations, too."""
+    """Returns a function that counts evaluations as training."""
     return lambda self, item, now: function(self, replace(item, mode="train"), now)
 
 
@@ -91,7 +91,7 @@ BREAKS: list[tuple[Any, str, Any, set[str]]] = [
 
 
 @pytest.mark.parametrize(("where", "name", "broken", "finds"), BREAKS)
-def test_what_is_broken_is_found(
+def test_each_broken_rule_is_found(
     server: PolicyServer,
     monkeypatch: pytest.MonkeyPatch,
     where: Any,
@@ -110,7 +110,7 @@ def test_what_is_broken_is_found(
         assert verdict.detail.startswith("expected "), verdict
 
 
-def test_each_rule_names_a_section_that_the_page_has() -> None:
+def test_each_rule_names_a_section_of_the_page() -> None:
     page = (Path(__file__).parents[3] / "docs/protocol.md").read_text()
     headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
     anchors = {re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in headings}
@@ -120,7 +120,7 @@ def test_each_rule_names_a_section_that_the_page_has() -> None:
         assert anchor in anchors
 
 
-def test_what_muxrl_needs_is_told_apart_from_hardening() -> None:
+def test_rules_that_muxrl_needs_are_told_apart_from_hardening() -> None:
     needed = {rule.check.__name__ for rule in RULES if rule.is_needed}
     assert {"the_spec", "actions", "repeats", "truncated_agents", "evaluation"} <= needed
     assert not needed & {"the_token", "large_messages", "malformed_frames", "no_numbers"}
@@ -134,7 +134,7 @@ def test_what_muxrl_needs_is_told_apart_from_hardening() -> None:
     )
 
 
-def test_a_server_that_is_not_there_is_told_and_nothing_else_is_tried() -> None:
+def test_a_missing_server_is_reported_and_no_other_rule_is_tried() -> None:
     (verdict,) = judge_server("127.0.0.1:9")
     assert (verdict.outcome, verdict.where) == ("broken", "endpoints")
     assert "GET http://127.0.0.1:9/v1/spec; came ConnectionRefusedError" in verdict.detail

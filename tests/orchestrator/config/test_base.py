@@ -1,4 +1,4 @@
-"""`base`: an experiment that says only in what it differs from another one."""
+"""An experiment with a `base` gives only the values in which it differs from its base."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refused(source: Path | dict | ExperimentConfig, *overrides: str) -> str:
     return problem
 
 
-def test_what_a_file_says_is_put_on_its_base(tmp_path: Path) -> None:
+def test_a_file_overrides_values_of_its_base(tmp_path: Path) -> None:
     (tmp_path / "longer.yaml").write_text(LONGER)
     config, base = load_config(tmp_path / "longer.yaml"), load_config("cartpole_ppo")
     assert config.simulation == base.simulation
@@ -38,7 +38,7 @@ def test_what_a_file_says_is_put_on_its_base(tmp_path: Path) -> None:
     assert config.servers["ppo"].settings["num_epochs"] == 8
     assert (config.name, config.base) == ("longer", "")
     assert load_config(tmp_path / "longer.yaml", ["stop.env_steps=8"]).stop.env_steps == 8
-    assert "base: ''" in to_yaml(config)  # so that a run's own config stands alone
+    assert "base: ''" in to_yaml(config)  # so that the config in a run's directory stands alone
 
 
 def test_an_empty_mapping_clears_what_the_base_has(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_an_empty_mapping_clears_what_the_base_has(tmp_path: Path) -> None:
     assert load_config(tmp_path / "empty.yaml").servers == {}
 
 
-def test_a_base_may_have_one_and_lies_beside_the_file(
+def test_a_base_may_have_a_base_and_is_found_beside_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "mine"
@@ -84,7 +84,7 @@ def test_sweeps_are_known_by_keys_that_no_experiment_has() -> None:
     assert of_sweeps - of_experiments == _OF_SWEEPS
 
 
-def test_a_base_that_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_base_is_refused(tmp_path: Path) -> None:
     one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
     one.write_text("base: two.yaml\nseed: 1\n")
     two.write_text("base: one.yaml\n")

@@ -1,4 +1,4 @@
-"""What is refused in a config by itself."""
+"""What is refused in a config without knowing its simulation."""
 
 import importlib.machinery
 import math
@@ -54,8 +54,8 @@ def problems(changes, **how) -> list[str]:
         ("servers.one.max_policy_lag", 0, NO_LAG),
     ],
 )
-def test_senseless_numbers(key, value, problem):
-    """Which number has which bounds is in the schema that is committed: test_json_schema.py."""
+def test_numbers_out_of_bounds_are_refused(key, value, problem):
+    """All bounds of numbers are in the committed schema, see test_json_schema.py."""
     with pytest.raises(ConfigError) as refused:
         load_config(GOOD, {key: value})
     assert refused.value.problems == [f"override '{key}={value}': {key}: {problem}"]
@@ -177,7 +177,7 @@ def test_senseless_numbers(key, value, problem):
     ],
 )  # fmt: skip
 def test_what_is_refused(changes, expected):
-    """A "..." stands for any words."""
+    """In the expected text, "..." stands for any words."""
     (problem,) = problems(changes)
     assert re.fullmatch(".*".join(map(re.escape, expected.split("..."))), problem)
     assert changes.get("servers.one.token", TOKEN) not in problem
@@ -203,15 +203,15 @@ def test_what_is_refused(changes, expected):
         EVALUATED | {"checkpoint.best": {"of": "one", "keep": 2}},
     ],
 )  # fmt: skip
-def test_what_is_not(changes):
+def test_valid_configs_are_not_refused(changes):
     assert problems(changes) == []
 
 
-def test_without_an_end_it_can_be_served():
+def test_a_config_without_a_stop_condition_can_be_served():
     assert problems({"stop": {}}, needs_stop=False) == []
 
 
-def test_a_command_or_an_address_is_an_algorithm():
+def test_a_server_with_a_command_or_an_address_needs_no_algorithm():
     own = ServerConfig(agents=["a"], command=["own.py"]), ServerConfig(address="host:99")
     assert [server.algorithm for server in own] == ["EXTERNAL", "EXTERNAL"]
 
@@ -219,7 +219,7 @@ def test_a_command_or_an_address_is_an_algorithm():
 @pytest.mark.parametrize(
     "name", ["", "a/b", "..", ".hidden", "a b", "x" * 200, "../b", "a:b", "a\0"]
 )
-def test_a_name_that_cannot_be_a_directory(name):
+def test_a_name_that_cannot_be_a_directory_is_refused(name):
     config = load_config(GOOD)
     config.name = name
     (problem,) = find_problems(config)
@@ -271,8 +271,8 @@ def test_environments_that_play_at_the_same_time_fit_into_a_server(
          "named 'nowhere'"),
     ],
 )  # fmt: skip
-def test_trackers_that_are_not_there(tracker, problem, monkeypatch, tmp_path):
-    (tmp_path / "wandb").mkdir()  # as W&B's offline runs make one; it is no package
+def test_missing_trackers_are_refused(tracker, problem, monkeypatch, tmp_path):
+    (tmp_path / "wandb").mkdir()  # W&B's offline runs make such a folder; it is no package
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(trackers, "find_spec", in_the_current_folder)
     assert f"trackers: {problem}" in problems({"trackers": ["tensorboard", tracker]})

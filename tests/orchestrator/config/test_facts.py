@@ -1,4 +1,4 @@
-"""What is known of a simulation before anything starts, asked or as its config says."""
+"""What is known of a simulation before it starts: what it declares, or what its config says."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def external(**agents) -> SimulationConfig:
     )
 
 
-def test_a_number_in_quotes_is_one_in_a_space_too():
+def test_a_number_in_quotes_is_a_number_in_a_space_too():
     box = {"type": "box", "shape": ["4"], "low": "-1"}
     facts = probe(external(a=(box, {"type": "discrete", "n": "2"})))
     assert facts.agents == {"a": (Box((4,), low=-1.0), Discrete(2))}
@@ -43,7 +43,7 @@ def test_a_number_in_quotes_is_one_in_a_space_too():
         ),
     ],
 )
-def test_external_space_that_is_none(space, problem):
+def test_an_invalid_space_of_an_external_simulation_is_refused(space, problem):
     with pytest.raises(ConfigError) as caught:
         probe(external(a=(space, DISCRETE)))
     (found,) = caught.value.problems
@@ -63,7 +63,7 @@ def test_external_space_that_is_none(space, problem):
         ),
     ],
 )
-def test_agents_that_are_declared_twice_or_wrongly(agents, problem):
+def test_agents_that_are_declared_twice_or_wrongly_are_refused(agents, problem):
     with pytest.raises(ConfigError) as caught:
         probe(external(**dict.fromkeys(agents, (DISCRETE, DISCRETE))))
     assert caught.value.problems == [f"simulation.agents: {problem}"]

@@ -1,4 +1,4 @@
-"""`initialize_from` leads to a checkpoint whose policies fit, or says what does not."""
+"""`initialize_from` leads to a checkpoint whose policies fit, or the misfit is named."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_run_leads_to_its_last_checkpoint_of_the_server(tmp_path: Path) -> Non
     saved = checkpoint(run / "checkpoints" / "120" / "ppo")
     (saved.parent / "manifest.json").touch()
     (run / "checkpoints" / "last").symlink_to("120")
-    # Not by the link, which moves when the run goes on.
+    # The path does not use the link, which moves when the run goes on.
     assert find_initial_weights(str(run), plan_of("ppo")) == (str(saved), [])
     assert find_initial_weights(str(saved), plan_of("other")) == (str(saved), [])
     _, (problem,) = find_initial_weights(str(run), plan_of("other"))
@@ -55,7 +55,7 @@ def test_a_run_leads_to_its_last_checkpoint_of_the_server(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("rllib")
-def test_what_is_written_down_leads_to_the_same_weights_later(
+def test_a_recorded_config_leads_to_the_same_weights_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = SimulationFacts({"a": (SEES, DOES), "b": (SEES, DOES), "c": (SEES, DOES)})
@@ -77,8 +77,8 @@ def test_what_is_written_down_leads_to_the_same_weights_later(
     assert written["pool"].settings == {"members": {"x": {**frozen, "checkpoint": str(saved)}}}
 
 
-def test_a_space_may_name_what_goes_without_saying(tmp_path: Path) -> None:
-    """As a plan does that has come from another process."""
+def test_a_space_that_names_its_defaults_fits_one_that_does_not(tmp_path: Path) -> None:
+    """A plan that has come from another process may name defaults such as the dtype."""
     named = {**msgspec.to_builtins(SEES), "dtype": "float32"}
     saved = checkpoint(tmp_path / "saved", observation_space=named)
     assert named != msgspec.to_builtins(SEES)
@@ -102,7 +102,9 @@ def test_members_of_a_team_may_differ(tmp_path: Path) -> None:
         ({"observation_space": {"type": "box"}}, "policy 'default' has the observation space"),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path: Path, about: dict[str, Any], story: str) -> None:
+def test_a_policy_that_does_not_fit_is_named(
+    tmp_path: Path, about: dict[str, Any], story: str
+) -> None:
     saved = checkpoint(tmp_path / "saved", **about)
     _, (problem,) = find_initial_weights(str(saved), plan_of("ppo"))
     assert story in problem
@@ -111,7 +113,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, about: dict[str, Any], story
 def test_policies_of_another_algorithm_or_that_read_in_another_way_are_refused(
     tmp_path: Path,
 ) -> None:
-    """An older checkpoint, which says nothing of it, scaled and normalised nothing."""
+    """An older checkpoint does not name these settings: it neither scaled nor normalised."""
     saved = str(checkpoint(tmp_path / "saved"))
     for field, value, story in (
         ("algorithm", "A2C", f"{saved!r} was trained with PPO, but the server's algorithm is A2C$"),

@@ -1,4 +1,4 @@
-"""YAML and overrides to dataclasses: values that arrive, and mistakes that are named."""
+"""YAML and overrides become dataclasses; mistakes are named with their place and a remedy."""
 
 import subprocess
 import sys
@@ -49,7 +49,7 @@ def problems_of(path, *overrides) -> list[str]:
         ("1_000", 1000), ("'1e-3'", "1e-3"), ('"5"', "5"),
     ],
 )  # fmt: skip
-def test_a_number_is_one_in_every_form_that_people_write(write, written, value):
+def test_numbers_are_read_in_every_form_that_people_write(write, written, value):
     file = write(GOOD.replace("{lr: 0.001}", f"{{lr: {written}, epsilon: [[0, {written}]]}}"))
     written_in_file = load_config(file)
     overridden = load_config(write(GOOD), [f"servers.ppo.settings.lr={written}"])
@@ -60,7 +60,7 @@ def test_a_number_is_one_in_every_form_that_people_write(write, written, value):
 
 
 @pytest.mark.parametrize("written", ["2e5", "200000.0", "'200000'", "${seed}"])
-def test_a_whole_number_is_one_in_every_form(write, written):
+def test_whole_numbers_are_read_in_every_form(write, written):
     text = GOOD.replace("env_steps: 1000", f"env_steps: {written}") + "seed: 200000\n"
     steps = load_config(write(text)).stop.env_steps
     assert (steps, type(steps)) == (200_000, int)
@@ -89,7 +89,7 @@ def test_interpolations_are_resolved_after_overrides(write, monkeypatch):
     assert config.servers["ppo"].token == "secret"
 
 
-# By what a file says: where no line is given, it is the first.
+# By the text of a file: the expected problem. Without a line number, it is the first line.
 MISTAKES = {
     "seeed: {a: 1}": "seeed: unknown key 'seeed'; did you mean 'seed'?",
     "run_dir: one": "run_dir: unknown key 'run_dir'; it is an option of the command: --run-dir",
@@ -141,7 +141,7 @@ def test_a_mistake_is_one_line_with_place_and_remedy(write, text, problem):
 
 
 @pytest.mark.parametrize(("text", "what"), [("- a", "a list"), ("hello", "one value")])
-def test_what_is_no_mapping(write, text, what):
+def test_files_that_are_no_mapping_are_refused(write, text, what):
     assert problems_of(write(text)) == [f"holds {what}; a config is a mapping of keys"]
 
 
@@ -219,7 +219,7 @@ VALUES = st.sampled_from(
     )
 )
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_the_file_holds_there_is_a_config_or_one_line_for_each_problem(write, tree):
+def test_every_file_gives_a_config_or_one_line_for_each_problem(write, tree):
     path = write(yaml.safe_dump(tree))
     problems = []
     try:
@@ -246,12 +246,12 @@ def test_a_mistaken_override_is_quoted(write, override, problem):
     assert problems_of(write(GOOD), override) == [f"override {override!r}: {problem}"]
 
 
-def test_override_that_is_not_yaml(write):
+def test_an_override_that_is_not_yaml_is_refused(write):
     (problem,) = problems_of(write(GOOD), "seed=[1")
     assert problem.startswith("override 'seed=[1': the value is not YAML: ")
 
 
-def test_what_is_no_file_suggests_one(write, tmp_path):
+def test_a_missing_file_is_refused_with_a_similar_name(write, tmp_path):
     path = write(GOOD)
     for wrong, problem in (
         (path.with_name("god.yaml"), "no such file; did you mean 'good.yaml'?"),
@@ -268,7 +268,7 @@ def test_dumped_config_loads_as_the_same(write, tmp_path):
     assert load_config(tmp_path / "tag.yaml") == config
 
 
-def test_what_else_is_called_a_token_stays(write):
+def test_other_values_that_are_called_a_token_are_not_masked(write):
     given = ["simulation.kwargs.server.token=a", "simulation.kwargs.gateway.token=b",
              "servers.ppo.settings.servers={one: {token: c}}"]  # fmt: skip
     config = load_config(write(GOOD), given)
@@ -287,7 +287,7 @@ def test_dumped_token_is_masked_and_has_to_be_filled_in(write, tmp_path, listene
     assert f"{listener}.token: is left open (???); a token is never written down" in problem
 
 
-def test_the_environment_s_token_is_read_from_there_again(write, tmp_path, monkeypatch):
+def test_a_token_of_an_environment_variable_is_read_from_it_again(write, tmp_path, monkeypatch):
     monkeypatch.setenv("MUXRL_TOKEN", "secret")
     config = load_config(write(GOOD), ["servers.ppo.token=${oc.env:MUXRL_TOKEN}"])
     text = to_yaml(config)

@@ -1,4 +1,4 @@
-"""What replays take once they are full, said before anything is played."""
+"""How much memory full replays take is computed, and warned of, before anything is played."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def qmix(num_agents: int, **settings: Any) -> ServerConfig:
 
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """What the machine has free."""
+    """Gives a dict whose "free" is the memory that counts as free on this machine, in bytes."""
     bytes_ = {"free": 8 * GIB}
     monkeypatch.setattr(memory, "free_bytes", lambda: bytes_["free"])
     return bytes_
@@ -56,12 +56,13 @@ def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 @pytest.mark.parametrize(
     "case", ["DQN", "SAC", "DQN by priority", "QMIX", "VDN", "IQL", "MASAC", "MADDPG"]
 )
-def test_a_replay_that_is_full_is_as_large_as_was_said(case: str) -> None:
+def test_a_full_replay_is_as_large_as_computed(case: str) -> None:
     plan = plan_of(case)
     size = find(plan.algorithm).find_replay_size(plan)
     assert size is not None
     served = Served(plan)
-    served.play(0, 12)  # 96 agent steps of 48 in episodes of 8, or 12 teams' episodes of 6
+    # 96 agent steps for replays of 48, in episodes of 8; or 12 episodes of teams for replays of 6.
+    served.play(0, 12)
     served.end()
     learners: dict[str, Any] = served.policies.acting.learners
     stored = sum(learner.replay_bytes() for learner in learners.values())
@@ -74,7 +75,7 @@ def test_a_state_of_many_agents_is_in_every_step_of_a_team() -> None:
     few, many = (
         find_replays(experiment({"qmix": qmix(n)}, n, state_size=10 * n))[0].size for n in (2, 200)
     )
-    # Each member: 4 observations, last action (float32), mask of 5 and alive (a byte), action.
+    # Each member: 4 observations, last action (float32), mask of 5 and alive (bytes), action.
     assert few.num_bytes == 5_000 * (2 * (4 * 4 + 4 + 5 + 1 + 8) + 20 * 4 + 4)
     assert many.num_bytes == 5_000 * (200 * (4 * 4 + 4 + 5 + 1 + 8) + 2_000 * 4 + 4)
 
@@ -82,7 +83,8 @@ def test_a_state_of_many_agents_is_in_every_step_of_a_team() -> None:
 def test_a_batch_that_is_padded_to_a_long_episode_is_named() -> None:
     servers = {"qmix": qmix(2, max_sequence_steps=500, batch_size_episodes=10)}
     ((_, size),) = find_replays(experiment(servers))
-    per_step = 2 * (4 * 4 + 4 + 5 + 1 + 8) + 2 * 4 * 4 + 4  # the state is of both observations
+    # The state joins both members' observations.
+    per_step = 2 * (4 * 4 + 4 + 5 + 1 + 8) + 2 * 4 * 4 + 4
     assert size.update_bytes == 10 * 500 * per_step
     _, padded, *_ = describe_replays(experiment(servers))
     assert "if one has 500 env steps or more (max_sequence_steps), a batch takes" in padded
@@ -93,7 +95,7 @@ def test_a_batch_that_is_padded_to_a_long_episode_is_named() -> None:
 
 def test_replays_of_all_servers_share_the_machine(free: dict[str, int]) -> None:
     servers = {f"dqn_{i}": ServerConfig("DQN", [f"agent_{i}"]) for i in range(2)}
-    images = experiment(servers, sees=IMAGE)  # 5.26 GiB each
+    images = experiment(servers, sees=IMAGE)  # each server's replay takes 5.26 GiB
     one_of_them = experiment(
         {"dqn_0": servers["dqn_0"], "ppo": ServerConfig("PPO", ["agent_1"])}, sees=IMAGE
     )
@@ -114,7 +116,7 @@ def test_replays_of_all_servers_share_the_machine(free: dict[str, int]) -> None:
 
 
 def test_whole_episodes_are_judged_by_their_length_once_it_is_known(free: dict[str, int]) -> None:
-    team = experiment({"qmix": qmix(300)}, 300, state_size=3_000)  # 106 MiB a step
+    team = experiment({"qmix": qmix(300)}, 300, state_size=3_000)  # each step takes 106 MiB
     (warning,) = find_overflow(team)
     assert "will not fit into the 8 GiB that are free on this machine" in warning
     assert warning.endswith(
@@ -135,14 +137,16 @@ def test_whole_episodes_are_judged_by_their_length_once_it_is_known(free: dict[s
     assert said.endswith("when it is full if these have 100 env steps each")
 
 
-def test_of_a_cluster_nothing_is_known(free: dict[str, int]) -> None:
+def test_nothing_is_said_of_the_memory_of_a_cluster(free: dict[str, int]) -> None:
     far = experiment({"dqn": ServerConfig("DQN", ["*"])}, sees=IMAGE, address="ray://far:10001")
     free["free"] = 0
     assert list(find_overflow(far)) == []
     assert len(list(describe_replays(far))) == 1
 
 
-def test_check_prints_it(capsys: pytest.CaptureFixture[str], free: dict[str, int]) -> None:
+def test_check_prints_the_memory_of_replays(
+    capsys: pytest.CaptureFixture[str], free: dict[str, int]
+) -> None:
     free["free"] = 1_000
     change = 'servers.ppo={"algorithm": "DQN", "agents": ["*"], "settings": {}, "model": {}}'
     assert main(["check", "cartpole_ppo", change]) == 0
@@ -173,5 +177,5 @@ def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1.5 * GIB, "1.5 GiB"),
      (1000 * 2**20, "1000 MiB"), (3 * 2**40, "3.0 TiB"), (5000 * 2**40, "5,000.0 TiB")],
 )  # fmt: skip
-def test_bytes_for_people(num_bytes: float, text: str) -> None:
+def test_numbers_of_bytes_are_printed_with_units(num_bytes: float, text: str) -> None:
     assert shown(num_bytes) == text

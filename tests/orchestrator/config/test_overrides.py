@@ -1,4 +1,4 @@
-"""Values on top of a file, as texts or as a mapping: the same values, the same mistakes."""
+"""Overrides as texts and as a mapping set the same values and are refused for the same mistakes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def load(file: Path, overrides: Overrides) -> ExperimentConfig:
         (["simulation.kwargs={}"], {"simulation": {"kwargs": {}}}),
     ],
 )
-def test_a_mapping_says_what_texts_say(
+def test_a_mapping_sets_the_same_values_as_texts(
     file: Path, texts: list[str], mapping: dict[str, Any]
 ) -> None:
     assert load(file, mapping) == load(file, texts)
@@ -77,7 +77,7 @@ def test_an_empty_mapping_clears_what_is_there_and_a_section_goes_back_to_its_de
     assert cleared.servers == load(file, []).servers
 
 
-def test_an_open_key_is_given_by_either(file: Path) -> None:
+def test_an_open_key_is_set_by_a_text_or_by_a_mapping(file: Path) -> None:
     with pytest.raises(ConfigError, match=r"servers\.ppo\.token: is left open"):
         load_config(file)
     nested = {"servers": {"ppo": {"token": "secret"}}}
@@ -102,12 +102,12 @@ def test_mistakes_are_named_by_key(file: Path, overrides: dict[str, Any], proble
     assert overrides == before
 
 
-def test_one_text_is_no_list_of_them(file: Path) -> None:
+def test_a_single_text_is_not_taken_for_a_list(file: Path) -> None:
     with pytest.raises(TypeError, match=r"are 'seed=3', one text; expected a list"):
         load_config(file, "seed=3")
 
 
-def test_what_python_gives_is_what_the_file_says(file: Path) -> None:
+def test_a_config_of_python_objects_equals_that_of_a_file(file: Path) -> None:
     said = load(file, ["servers.ppo.algorithm=PPO", "runs_dir=out"])
     ppo = ServerConfig(
         algorithm="PPO",
@@ -135,7 +135,7 @@ def test_what_python_gives_is_what_the_file_says(file: Path) -> None:
     assert load_config({"seed": 4}).name == "experiment"
 
 
-def test_classes_and_functions_are_named_wherever_they_stand(file: Path) -> None:
+def test_classes_and_functions_become_their_names_everywhere(file: Path) -> None:
     settings = {"policy": load_config, "dtype": np.float32, "widths": np.array([8, 8])}
     values = {"simulation": {"env": ZeroCost}, "servers.ppo.settings": settings}
     config = load(file, values)
@@ -160,7 +160,7 @@ def test_classes_and_functions_are_named_wherever_they_stand(file: Path) -> None
         ({"a": 1}, {"b": 0}, ["a", "b"]),
     ],
 )
-def test_what_differs_is_named_whichever_comes_first(
+def test_differing_keys_are_named_in_either_order(
     ours: dict[str, Any], theirs: dict[str, Any], keys: list[str]
 ) -> None:
     assert diff(ours, theirs) == keys

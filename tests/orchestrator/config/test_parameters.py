@@ -1,4 +1,4 @@
-"""What is refused of `simulation.parameters`, and what evaluations are given."""
+"""Which `simulation.parameters` are refused, and which values evaluations get."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def problems(parameters: Any, evaluation: Any = None) -> list[str]:
     return find_problems(config)
 
 
-def test_what_is_taken() -> None:
+def test_valid_parameters_are_taken() -> None:
     lessons = {"lessons": [3, 2.5]}
     for given in (
         *(2, 0.5, [[0, 1.0], [100, 3.0]], [[0, 1]]),
@@ -70,11 +70,11 @@ def test_what_is_taken() -> None:
         ({"lessons": [1, 2], "next_when": {**WHEN, "metric": "wim"}}, "no metric 'wim'; did you"),
     ],
 )
-def test_what_is_refused(given: Any, says: str) -> None:
+def test_invalid_parameters_are_refused(given: Any, says: str) -> None:
     (problem,) = problems({"speed": given})
     assert says in problem
     assert problem.startswith("simulation.parameters.speed")
-    # With a simulation that could be made, and is not asked to begin an episode with it.
+    # A simulation that can be made is not asked to begin an episode with a wrong parameter.
     config = load_config("stairs", {"simulation.parameters.speed": given})
     with pytest.raises(ConfigError) as refused:
         prepare(config)
@@ -100,7 +100,7 @@ def test_evaluations_have_the_same_parameters_at_fixed_values(given: Any, says: 
     assert says in problem
 
 
-def test_evaluations_are_given_what_the_run_comes_to() -> None:
+def test_evaluations_get_the_values_with_which_the_run_ends() -> None:
     config = load_config("stairs")
     drawn = {"low": 1, "high": 2}
     config.simulation.parameters |= {"speed": [[0, 1.0], [10, 3.0]], "size": drawn, "cars": drawn}
@@ -109,7 +109,7 @@ def test_evaluations_are_given_what_the_run_comes_to() -> None:
     assert of_evaluations(config) == expected
 
 
-def test_an_environment_is_looked_at_with_what_it_will_be_given() -> None:
+def test_an_environment_is_tried_with_its_parameters() -> None:
     simulation = load_config("stairs").simulation
     assert probe(simulation).agents.keys() == {"climber_0", "climber_1"}
     simulation.parameters = {"distance": {"choice": [21]}}
@@ -121,7 +121,7 @@ def test_an_environment_is_looked_at_with_what_it_will_be_given() -> None:
 
 
 class Deaf:
-    """An environment of Gymnasium's, as older ones are."""
+    """A Gymnasium environment whose `reset` takes no options, as in older ones."""
 
     def __init__(self) -> None:
         from gymnasium import spaces

@@ -1,4 +1,4 @@
-"""A pool's members from other servers of its run: judged before any process starts."""
+"""Pool members of other servers of the same run are checked before any process starts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OTHERS_POLICY = {"live": "main", "policies": {"default": "other"}}
 BOTH = {"now": {"live": "main"}, "past": {"snapshots": "main", "last": 2, "weight": 3}}
 
 
-def test_what_fits_is_brought_by_the_run() -> None:
+def test_members_of_the_same_run_that_fit_are_taken() -> None:
     experiment = resolve(config(BOTH), FACTS, needs_stop=False)
     assert experiment.pool_sources == {"rivals": {"main": True}}
     assert experiment.fixed_servers == {"rivals", "rest"}
@@ -55,7 +55,7 @@ def test_what_fits_is_brought_by_the_run() -> None:
     assert only.pool_sources == {"rivals": {"main": False}}
 
 
-def test_weights_of_a_trainer_of_one_s_own_are_brought_if_it_gives_them() -> None:
+def test_live_members_of_a_user_s_trainer_need_its_weights() -> None:
     brought = "tests.servers.trainers.brought"
     experiment = resolve(config(BOTH, main=f"{brought}:Counting"), FACTS, needs_stop=False)
     assert experiment.pool_sources == {"rivals": {"main": True}}
@@ -91,7 +91,7 @@ def test_weights_of_a_trainer_of_one_s_own_are_brought_if_it_gives_them() -> Non
         ({"members": {"now": OTHERS_POLICY}}, "has no policy 'other', only default"),
     ],
 )
-def test_what_does_not_fit_is_refused(changes: dict[str, Any], story: str) -> None:
+def test_members_that_do_not_fit_are_refused(changes: dict[str, Any], story: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         resolve(config(**changes), FACTS, needs_stop=False)
     assert story in str(refusal.value)
@@ -126,7 +126,7 @@ HAND = "tests.servers.fixed_policies.test_fixed_policies:make_constant"
 HANDS = ("rock", "paper", "scissors")
 ROCK_PAPER_SCISSORS = [[0, -1, 1], [1, 0, -1], [-1, 1, 0]]
 DOMINATED = [[1, -1], [-2, -2], [-1, 1]]
-"""The second one loses to all."""
+"""The second hand loses to all others."""
 ROLES = {"main": ["a"], "rivals": ["b"]}
 Written = Callable[..., Path]
 
@@ -137,10 +137,13 @@ def hand(action: int, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """Writes games as `muxrl compare` does, of zero sum unless the second payoffs are given."""
+    """Gives a function that writes games as `muxrl compare` does.
+
+    They are zero-sum unless the second player's payoffs are given.
+    """
 
     def write(payoffs: Any, second: Any = None, names: Sequence[str] = HANDS, **more: Any) -> Path:
-        first = np.asarray(payoffs, float)  # [of "b", of "a"]
+        first = np.asarray(payoffs, float)  # by the choices of "b", then of "a"
         second = -first if second is None else np.asarray(second, float)
         others = [f"other {j}" for j in range(first.shape[1])]
         rows = []
@@ -170,7 +173,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 
 def drawn(games: Path, members: dict[str, Any] | None = None, draw: str = "nash") -> Any:
-    """Returns the experiment of a pool that is drawn as these games are solved."""
+    """Returns the experiment with a pool that is drawn by the solution of these games."""
     asked = config(members or {name: hand(i) for i, name in enumerate(HANDS)})
     asked.servers["rivals"].settings |= {"draw": draw, "games": str(games)}
     return resolve(asked, FACTS, needs_stop=False)
@@ -188,7 +191,7 @@ def test_a_pool_is_drawn_as_its_games_are_solved(written: Written, draw: str) ->
     found = weights(drawn(written(ROCK_PAPER_SCISSORS), draw=draw))
     assert found == pytest.approx(dict.fromkeys(HANDS, 1.0), abs=1e-5)
     found = weights(drawn(written(DOMINATED), draw=draw))
-    assert ("paper" in found) == (draw == "alpha_rank")  # which has noise
+    assert ("paper" in found) == (draw == "alpha_rank")  # alpha-rank has noise
     expected = {"rock": 1.5, "paper": 0.0, "scissors": 1.5}
     assert {"paper": 0.0, **found} == pytest.approx(expected, abs=0.01)
 
@@ -202,7 +205,8 @@ def test_a_solution_s_weights_sum_to_its_members_and_secure_the_game_s_value(
     assert min(found.values()) > 0
     mixed = np.array([found.get(name, 0.0) / 3 for name in HANDS])
     table = np.array(payoffs, float)
-    assert (mixed @ table).min() >= table.min(axis=1).max() - 1e-4  # as any of them alone
+    # As much as the best single member secures.
+    assert (mixed @ table).min() >= table.min(axis=1).max() - 1e-4
 
 
 def test_members_of_one_player_share_its_weight_others_keep_their_own(written: Written) -> None:
@@ -219,7 +223,7 @@ def test_members_of_one_player_share_its_weight_others_keep_their_own(written: W
     assert found == pytest.approx(thirds, abs=1e-4)
 
 
-def test_a_run_goes_on_with_its_weights_without_the_games(written: Written) -> None:
+def test_a_resumed_run_keeps_its_weights_without_the_games(written: Written) -> None:
     games = written(DOMINATED)
     first = drawn(games)
     (games / "comparison.json").unlink()
@@ -250,7 +254,7 @@ def test_a_run_goes_on_with_its_weights_without_the_games(written: Written) -> N
         ),
     ],
 )
-def test_games_that_tell_no_weights_are_refused(
+def test_games_that_give_no_weights_are_refused(
     written: Written, changes: dict[str, Any], members: Any, story: str
 ) -> None:
     with pytest.raises(ConfigError, match=r"server 'rivals': POOL's draw nash: ") as refusal:

@@ -1,4 +1,4 @@
-"""Patterns to plans: what becomes of agents, groups, policies and seeds, and what is refused."""
+"""A config resolves to plans with agents, groups, policies and seeds, or is refused."""
 
 import re
 
@@ -36,7 +36,7 @@ def problems_of(servers, facts=TAG, **more):
 
 
 def qmix(**config):
-    """A server for the predators beside one that serves all prey well."""
+    """Returns a QMIX server for the predators, and a PPO server for the prey."""
     return {
         "qmix": {"algorithm": "QMIX", "agents": ["adversary_*"], **config},
         "ppo": {"agents": ["agent_*"]},
@@ -72,7 +72,7 @@ def test_fixed_servers_have_no_state_no_gate_and_their_settings_complete():
     assert experiment.fixed_servers == {"it"}
 
 
-def test_what_fixed_servers_cannot_have():
+def test_groups_networks_and_settings_are_refused_for_a_random_server():
     for fields, reason in (
         ({"groups": {"pack": ["adversary_*"]}}, "but RANDOM acts for each agent alone"),
         ({"while_learning": "wait"}, "RANDOM does not learn, so simulations never wait"),
@@ -85,7 +85,7 @@ def test_what_fixed_servers_cannot_have():
         assert reason in problem
 
 
-def test_iterations_of_nobody_end_no_run():
+def test_a_stop_by_iterations_is_refused_if_no_server_learns():
     nobody = {"it": {"algorithm": "RANDOM", "agents": ["*"]}}
     assert problems_of(nobody, stop={"iterations": 3}) == [
         "stop.iterations: is given, but no server learns, so there are no iterations; leave it out"
@@ -99,7 +99,7 @@ def test_two_servers_of_one_algorithm_are_labelled_by_id():
     )
 
 
-def test_members_stand_in_the_order_in_which_they_are_written():
+def test_members_keep_the_order_in_which_they_are_written():
     plan = resolved(qmix(groups={"g": ["adversary_2", "adversary_*"]})).servers["qmix"]
     assert plan.groups["g"] == ("adversary_2", "adversary_0", "adversary_1")
 
@@ -132,18 +132,18 @@ def policies_of(experiment, server_id):
     return {a: plan.policy_id for a, plan in experiment.servers[server_id].agents.items()}
 
 
-def test_agents_that_look_alike_share_the_default_policy():
+def test_agents_of_equal_spaces_share_the_default_policy():
     bounded = (Box((18,), low=-1.0, high=1.0), Discrete(5))
     facts = SimulationFacts({"a": PREY, "b": bounded})
     assert policies_of(resolved(ppo(), facts), "ppo") == {"a": "default", "b": "default"}
 
 
-def test_agents_of_different_spaces_have_policies_of_their_own():
+def test_agents_of_different_spaces_have_separate_policies():
     facts = SimulationFacts({"a": PREY, "b": PREDATOR})
     assert policies_of(resolved(ppo(), facts), "ppo") == {"a": "a", "b": "b"}
 
 
-def test_teams_that_look_alike_share_the_default_policy():
+def test_teams_of_equal_spaces_share_the_default_policy():
     facts = SimulationFacts(dict.fromkeys("abcd", PREY))
     config = {"algorithm": "VDN", "agents": ["*"]}
     alike = resolved({"s": {**config, "groups": {"x": ["a", "b"], "y": ["c", "d"]}}}, facts)
@@ -172,7 +172,7 @@ def test_policies_of_teams_name_groups():
 OTHERS = "(the simulation has adversary_0, adversary_1, adversary_2, agent_0, agent_1)"
 NO_FILE = "cannot name a file; use letters, digits, '_', '-' and '.'"
 
-# By an override, of qmix() or of ppo().
+# By an override of the servers of `qmix` or `ppo`: the expected problem.
 REFUSED = {
     "ppo.agents=[adversry_*, '*']": "the pattern 'adversry_*' matches no agent; did you mean "
     f"'adversary_*'? {OTHERS}",
@@ -217,7 +217,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("override", "problem"), REFUSED.items())
-def test_refusal(override, problem):
+def test_wrong_agents_groups_policies_and_settings_are_refused(override, problem):
     of_qmix = override.startswith("qmix")
     config = load_config(config_of(qmix() if of_qmix else ppo()), [f"servers.{override}"])
     with pytest.raises(ConfigError) as caught:
@@ -225,7 +225,7 @@ def test_refusal(override, problem):
     assert caught.value.problems == [f"server {'qmix' if of_qmix else 'ppo'!r}: {problem}"]
 
 
-def test_each_agent_needs_one_server():
+def test_agents_of_no_server_or_of_two_are_refused():
     assert problems_of({"q": {"agents": ["ad*"]}, "r": {"agents": ["agent_0"]}}) == [
         "no server serves agent 'agent_1'; every agent needs one (servers are q, r)"
     ]
@@ -234,7 +234,7 @@ def test_each_agent_needs_one_server():
     assert twice == f"{served}; an agent belongs to exactly one server"
 
 
-def test_algorithm_that_cannot_do_an_action_space():
+def test_an_action_space_that_an_algorithm_cannot_do_is_refused():
     facts = SimulationFacts({"a": DRIVER, "b": DRIVER})
     (problem,) = problems_of({"q": {"algorithm": "QMIX", "agents": ["*"]}}, facts)
     assert problem.startswith("server 'q': policy 'default': QMIX cannot do the action space Box")
@@ -255,7 +255,7 @@ def test_default_policies_of_agents_whose_names_are_no_file_names():
     assert policies_of(resolved(named, facts), "ppo") == {"car/1": "one", "car/2": "two"}
 
 
-def test_problems_of_all_servers_come_together():
+def test_problems_of_all_servers_are_reported_together():
     servers = {
         "a": {"agents": ["adversary_*"], "settings": {"gama": 1}, "host": "0.0.0.0"},
         "b": {"algorithm": "QMX", "agents": ["agent_*"]},
@@ -267,7 +267,7 @@ def test_problems_of_all_servers_come_together():
 
 
 NAMES = st.text("ab0_[]*?!", min_size=1, max_size=6).filter(lambda name: name != "???")
-"""But for what a config leaves open."""
+"""All names but the one that means an open key."""
 
 
 @given(
@@ -286,7 +286,7 @@ def test_any_split_of_the_agents_by_name_covers_each_once(names, cut):
     assert sorted(served) == sorted(names)
 
 
-def test_environment_that_cannot_be_made_is_one_line():
+def test_an_environment_that_cannot_be_made_is_reported_in_one_line():
     with pytest.raises(ConfigError) as caught:
         prepare(load_config("cartpole_ppo", ["simulation.env=nowhere:env"]))
     (problem,) = caught.value.problems
@@ -323,7 +323,7 @@ def test_local_inference_is_checked_as_the_client_would_refuse_it():
 
 
 @pytest.mark.parametrize("algorithm", ["HAPPO", "MAPPO", "QMIX", "PPO", "RANDOM"])
-def test_agents_may_come_back_whatever_learns(algorithm):
+def test_agents_may_come_back_with_every_algorithm(algorithm):
     servers = {
         "all": {"algorithm": algorithm, "agents": ["adversary_*"]},
         "prey": {"agents": ["agent_*"]},
@@ -333,7 +333,7 @@ def test_agents_may_come_back_whatever_learns(algorithm):
 
 
 @pytest.mark.parametrize("groups", [{}, {"team": ["adversary_*"]}])
-def test_lives_are_not_one_sequence_of_a_recurrent_network(groups):
+def test_agents_that_come_back_are_refused_with_a_recurrent_network(groups):
     learner = {"algorithm": "MAPPO", "groups": groups, "model": {"use_lstm": True}}
     servers = {
         "all": {"agents": ["adversary_*"], **learner},

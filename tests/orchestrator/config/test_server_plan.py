@@ -1,4 +1,4 @@
-"""One server's plan: its teams and policies, its networks, what they read; and what is refused."""
+"""A server's plan has its teams, policies and networks; settings that cannot be are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ SEES, ACTS = Box((4,)), Discrete(3)
 ABC = dict.fromkeys("abc", SEES)
 IMAGE = Box((84, 84, 4), "uint8", 0, 255)
 BOUNDED = Box((4,), "float32", 0.0, 100.0)
-INTEGERS = Box((2,), "int32", -(2**31), 2**31 - 1)  # as Gymnasium's without bounds
+# The bounds that Gymnasium gives to unbounded integers.
+INTEGERS = Box((2,), "int32", -(2**31), 2**31 - 1)
 DIALS = Box((2,), "float32", 2.0, 10.0)
 MANY = MultiDiscrete((40, 40))
 SHARED = (
@@ -91,7 +92,7 @@ def test_integers_with_bounds_are_choices() -> None:
         ("RANDOM", IMAGE, {}, "none"),
     ],
 )
-def test_a_plan_says_what_is_scaled_if_anything_is(
+def test_a_plan_names_which_observations_are_scaled(
     algorithm: str, sees: Box, given: dict[str, Any], expected: str
 ) -> None:
     assert plan_of(algorithm, sees, **given).scale_observations == expected
@@ -104,7 +105,7 @@ def test_a_plan_says_what_is_scaled_if_anything_is(
         ("QMIX", {"rl_module": OWN}, "QMIX cannot take an RLModule of your own"),
         ("PPO", {"rl_module": OWN}, "PPO makes its networks itself; .*RLLIB_PPO$"),
         ("RLLIB_PPO", {"rl_module": "nowhere:X"}, "cannot be imported: ModuleNotF"),
-        # What learns from the same data for the same units comes first; all are named.
+        # Alternatives that learn from the same data for the same units come first; all are named.
         ("DQN", {"acts": DIALS}, r"cannot do the action space Box.* of agent 'a': it takes Disc"),
         ("DQN", {"acts": DIALS}, "use SAC, A2C, APPO, IMPALA, PPO, HAPPO, MAPPO, MADDPG, MASAC$"),
         ("DQN", {"acts": MANY}, r"DQN cannot do .*; use A2C, APPO, IMPALA, PPO, H"),
@@ -139,7 +140,7 @@ def test_a_plan_says_what_is_scaled_if_anything_is(
         ("PPO", {"frame_stack": 0}, "has frame_stack: 0, but a network reads at least"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(
+def test_spaces_and_settings_that_an_algorithm_cannot_do_are_refused(
     algorithm: str, given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
@@ -159,13 +160,13 @@ def test_without_groups_agents_share_a_policy_and_ask_for_the_state() -> None:
     assert plan_of("PPO", state_size=9).state_size is None
 
 
-def test_a_group_is_a_team_and_who_is_in_none_is_no_team() -> None:
+def test_a_group_is_a_team_and_agents_without_one_are_no_team() -> None:
     plan = plan_of("MAPPO", groups={"pair": ["a", "b"]})
     assert plan.groups == {"pair": ("a", "b")}
     assert [plan.agents[agent].group for agent in "abc"] == ["pair", "pair", None]
 
 
-def test_a_policy_is_shared_where_the_view_of_the_critic_is_alike() -> None:
+def test_a_policy_is_shared_if_its_critics_see_the_same() -> None:
     pairs = {"one": ["a", "b"], "two": ["c", "d"]}
     spaces = dict.fromkeys("abcd", SEES)
     assert set(policies(plan_of("MAPPO", spaces, groups=pairs)).values()) == {"default"}
@@ -215,12 +216,12 @@ def test_a_mask_that_does_not_fit_the_actions_is_refused(acts: Space) -> None:
 
 
 def told(state: int | None, observation: int = 4) -> Space:
-    """An observation with a mask, and with a state of that length."""
+    """Returns an observation space with a mask, and with a state of that length."""
     parts: dict[str, Space] = {"obs": Box((observation,)), "action_mask": MultiBinary(3)}
     return DictSpace(parts if state is None else {**parts, "state": Box((state,))})
 
 
-def test_a_state_that_cannot_be_read_matters_where_it_is_read() -> None:
+def test_a_state_that_cannot_be_read_is_refused_if_it_is_used() -> None:
     facts = SimulationFacts({"a": (told(None), ACTS)}, state_problem="state() returned a dict")
     assert resolved(facts, "DQN").state_size is None
     reads = r"^server 's': QMIX reads the global state, but state\(\)"
@@ -246,7 +247,7 @@ def test_a_team_has_one_state() -> None:
     )
     (problem,) = problems_of("QMIX", {"a": told(7), "b": told(None)}, groups=groups)
     assert "agent 'b' no state" in problem
-    # Where it is not used it need not fit.
+    # A state that is not used need not fit.
     plan_of("QMIX", {"a": told(7), "b": told(5)}, groups=groups, use_global_state=False)
     plan_of("QMIX", {"a": told(7), "b": told(5)}, groups=groups, state_size=9)
 
@@ -261,7 +262,7 @@ def test_teams_with_other_states_cannot_share_a_policy() -> None:
 
 
 def test_a_team_that_begins_without_a_member_is_refused() -> None:
-    """Before its first step would be, in a run that has begun."""
+    """Otherwise it would be refused at its first step, when the run has begun."""
     groups = {"t": ["a", "b"], "u": ["c"]}
     facts = SimulationFacts({a: (told(None), ACTS) for a in "abc"}, first_agents=("a",))
     with pytest.raises(ConfigError) as caught:
@@ -272,10 +273,10 @@ def test_a_team_that_begins_without_a_member_is_refused() -> None:
     ]
     resolved(replace(facts, first_agents=("a", "b")), "QMIX", groups=groups)
     resolved(facts, "QMIX", groups=groups, late_members="allow")
-    resolved(facts, "MAPPO", groups=groups)  # whose members are agents
+    resolved(facts, "MAPPO", groups=groups)  # members of its groups are single agents
 
 
-def test_a_look_says_who_begins() -> None:
+def test_the_first_agents_are_known_from_trying_the_simulation() -> None:
     pytest.importorskip("pyspiel")
     facts = probe(SimulationConfig("open_spiel:kuhn_poker"))
     assert facts.first_agents == ("player_0",)
@@ -297,7 +298,7 @@ def saved(folder: Path, algorithm: str, **server: Any) -> str:
 
 
 @pytest.mark.parametrize("settings", [{}, {"agent_specific_state": False}])
-def test_frozen_acts_for_more_agents_where_the_actor_reads_no_more(
+def test_frozen_acts_for_more_agents_if_its_actor_reads_nothing_of_the_team(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
     for groups in ({}, ALL):
@@ -308,7 +309,7 @@ def test_frozen_acts_for_more_agents_where_the_actor_reads_no_more(
 @pytest.mark.parametrize(
     ("algorithm", "settings"), [("MAPPO", {"obs_agent_id": True}), ("QMIX", {})]
 )
-def test_frozen_does_not_where_it_reads_the_team(
+def test_frozen_is_refused_for_more_agents_if_its_actor_reads_the_team(
     algorithm: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     path = saved(tmp_path, algorithm, settings=settings, groups=ALL)

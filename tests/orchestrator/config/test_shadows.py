@@ -1,4 +1,4 @@
-"""Which servers act, whose shadows the others are, and what is refused of them."""
+"""Which servers act, which server each shadow learns from, and which shadows are refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_promoted_shadow_acts_and_others_follow_it() -> None:
 
 
 @given(st.lists(st.sampled_from(["", "a", "b", "c", "d"]), min_size=4, max_size=4))
-def test_one_server_acts_whoever_was_promoted(replaced_by: list[str]) -> None:
+def test_exactly_one_server_acts_after_any_promotions(replaced_by: list[str]) -> None:
     names = ["a", "b", "c", "d"]
     tried = config(
         **{name: {"shadow": "a"} if name != "a" else {"agents": ["agent"]} for name in names}
@@ -76,7 +76,7 @@ def test_one_server_acts_whoever_was_promoted(replaced_by: list[str]) -> None:
         ({"algorithm": "RANDOM"}, "'sac': is a shadow, and RANDOM cannot learn from actions"),
     ],
 )
-def test_what_is_refused_of_a_shadow(sac: dict[str, Any], problem: str) -> None:
+def test_invalid_shadows_are_refused(sac: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as refused:
         prepare(config(dqn=DQN, sac=SAC | sac))
     assert problem in str(refused.value)
@@ -87,7 +87,7 @@ PPO = {"algorithm": "PPO", "agents": ["agent"]}
 
 
 @pytest.mark.parametrize("name", ["PPO", "A2C", "MAPPO", "IMPALA", "RLLIB_PPO"])
-def test_v_trace_learns_from_whoever_gives_log_probabilities(name: str) -> None:
+def test_v_trace_shadows_learn_from_servers_that_give_log_probabilities(name: str) -> None:
     for shadow in ("IMPALA", "APPO", "RLLIB_IMPALA"):
         tried = config(ppo=PPO | {"algorithm": name}, appo=V_TRACE | {"algorithm": shadow})
         assert prepare(tried).servers["appo"].shadow == "ppo"
@@ -103,7 +103,7 @@ def test_v_trace_needs_discrete_actions_and_a_server_that_acts() -> None:
         prepare(tried)
 
 
-def test_a_promotion_says_what_else_to_give_and_that_is_enough() -> None:
+def test_a_promotion_is_refused_with_the_overrides_that_it_needs() -> None:
     tried = config(dqn=DQN | {"replace_by": "sac"}, sac=SAC)
     tried.stop.episode_return = {"dqn": 9.0}
     tried.checkpoint.best, tried.evaluation.interval_env_steps = BestConfig("dqn"), 10
@@ -124,7 +124,7 @@ def test_a_promotion_says_what_else_to_give_and_that_is_enough() -> None:
     assert mended.simulation.parameters["size"]["next_when"] == lessons["next_when"] | {"of": "sac"}
 
 
-def test_what_is_refused_beside_one() -> None:
+def test_other_keys_that_name_a_shadow_are_refused() -> None:
     tried = config(dqn=DQN | {"replace_by": "pac"}, sac=SAC)
     tried.stop.episode_return, tried.checkpoint.best = {"sac": 1.0}, BestConfig("sac")
     tried.simulation.inference_mode = {"sac": "remote"}

@@ -1,4 +1,4 @@
-"""What is right in a config and hardly meant is said before it runs, and as soon as it is known."""
+"""Valid configs that are hardly meant are warned of, before the run or as soon as it is known."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def experiment(
 
 
 SUMO = {"updates_per_episode": 0.25, "num_episodes_before_learning": 1}
-"""With two teams that share a policy, half an update for each of the simulation's episodes."""
+"""Settings with which two teams that share a policy make half an update for each episode."""
 
 
-def test_targets_that_are_never_copied() -> None:
-    """Issue: QMIX stood still without a word, on episodes of 180 steps and more."""
+def test_target_networks_that_are_never_updated_are_warned_of() -> None:
+    """An issue: QMIX did not learn in episodes of 180 steps or more, without any warning."""
     short = experiment("QMIX", 33_000, **SUMO)
     (copy, epsilon) = find_warnings(short)
     assert copy == (
@@ -86,7 +86,7 @@ def test_targets_that_are_never_copied() -> None:
     assert not list(find_late(short, 82.0))
 
 
-def test_how_long_episodes_are_is_left_to_the_run_where_it_plays_them_itself() -> None:
+def test_warnings_that_depend_on_the_length_of_episodes_wait_for_the_run() -> None:
     short = experiment("QMIX", 33_000, env="some:env", **SUMO)
     assert [w for w in find_warnings(short) if "episodes" in w] == []
     assert len(list(find_late(short, 180.0))) == 1
@@ -114,7 +114,7 @@ def test_how_long_episodes_are_is_left_to_the_run_where_it_plays_them_itself() -
          "its first update needs 5,002 env steps (num_steps_before_learning: 10003, updates"),
     ],
 )  # fmt: skip
-def test_what_never_happens_is_named(
+def test_updates_that_never_happen_are_named(
     algorithm: str, settings: dict[str, Any], expected: str
 ) -> None:
     found = [w for w in find_warnings(experiment(algorithm, 5_000, **settings))
@@ -128,7 +128,7 @@ def test_what_never_happens_is_named(
     ["evaluation.interval_env_steps", "checkpoint.interval_env_steps",
      "checkpoint.keep_every_env_steps"],
 )  # fmt: skip
-def test_an_interval_that_never_comes_is_warned_of(key: str) -> None:
+def test_an_interval_longer_than_the_run_is_warned_of(key: str) -> None:
     short = experiment("PPO", 5_000)
     section, name = key.split(".")
     for interval, told in ((5_000, []), (5_001, [f"{key}: is 5,001, but the run stops at 5,000"])):
@@ -137,13 +137,13 @@ def test_an_interval_that_never_comes_is_warned_of(key: str) -> None:
 
 
 @pytest.mark.parametrize("entry", own_algorithms(), ids=lambda entry: entry.name)
-def test_nothing_is_said_of_a_long_run_or_one_without_a_budget(entry: Any) -> None:
+def test_a_long_run_and_one_without_a_budget_are_not_warned_of(entry: Any) -> None:
     for env_steps in (200_000, None):
         assert list(find_warnings(experiment(entry.name, env_steps))) == []
         assert list(find_late(experiment(entry.name, env_steps), 25.0)) == []
 
 
-def test_what_is_reached_in_time_is_not_warned_of() -> None:
+def test_events_within_the_budget_are_not_warned_of() -> None:
     flat = experiment("A2C", 5_000, entropy_coeff=[[0, 0.1], [4_000, 0.0], [10_000, 0.0]])
     assert list(find_warnings(flat)) == []
     in_time = experiment("MASAC", 5_000, num_steps_before_learning=10_000)
@@ -151,8 +151,8 @@ def test_what_is_reached_in_time_is_not_warned_of() -> None:
 
 
 @pytest.mark.parametrize("algorithm", [*TEAMS, "IQL", "PPO", "MAPPO", "RANDOM"])
-def test_teams_of_one(algorithm: str) -> None:
-    """Not of IQL, which is DQN for each, nor of MAPPO, whose critic sees all agents anyway."""
+def test_team_algorithms_without_groups_are_warned_of(algorithm: str) -> None:
+    """IQL is a DQN for each agent, and MAPPO's critic sees all agents: neither is warned of."""
     lonely = experiment(algorithm, None, has_groups=False)
     expected = (
         f"server 's': {algorithm} learns for teams, and without groups each of its 4 agents is a "
@@ -164,17 +164,17 @@ def test_teams_of_one(algorithm: str) -> None:
     assert algorithm != "QMIX" or list(find_warnings(lonely)) == []
 
 
-def test_bounds_of_actions_that_have_none_of_their_own_change_nothing() -> None:
+def test_action_bounds_of_discrete_actions_are_warned_of() -> None:
     given = experiment("PPO", None)
     given.config.servers["s"].action_bounds = [-1.0, 1.0]
     (idle,) = find_warnings(given)
     assert idle.startswith("server 's': action_bounds [-1.0, 1.0] have no effect: they are")
 
 
-def test_a_run_records_it_and_says_it_to_whoever_starts_it(
+def test_a_run_records_warnings_and_prints_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A trial's run, too; its report and comparison show what is recorded."""
+    """A trial's run records them, too, so that its report and comparison can show them."""
     short = experiment("QMIX", 300, env="some:env", **SUMO)
     folder = make_folder(short, tmp_path / "run")
     heard: list[str] = []
@@ -192,7 +192,7 @@ def test_a_run_records_it_and_says_it_to_whoever_starts_it(
     assert caplog.messages == ["100% is 'x'"]
 
 
-def test_check_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     changes = ["stop.env_steps=900", "evaluation.interval_env_steps=null"]
     assert main(["check", "cartpole_ppo", *changes]) == 0
     *_, last = capsys.readouterr().out.splitlines()
@@ -209,7 +209,7 @@ def test_check_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
         ("PPO", "serve", "serve", False),
     ],
 )
-def test_who_cannot_act_while_it_learns_is_waited_for(
+def test_simulations_wait_for_a_trainer_that_cannot_act_while_it_learns(
     algorithm: str, given: Any, holds: str, is_told: bool
 ) -> None:
     config = experiment(algorithm, None).config
@@ -230,7 +230,7 @@ def test_check_shows_whether_simulations_wait(capsys: pytest.CaptureFixture[str]
     assert "warning: server 'ppo': while_learning: serve has no effect: SB3_PPO cannot" in out
 
 
-def test_check_says_which_metrics_may_never_come(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_names_metrics_that_may_never_come(capsys: pytest.CaptureFixture[str]) -> None:
     changes = ["simulation.metrics={win: last, hit: sum}", "stop.metric_at_least={win: 0.9}"]
     best = ["checkpoint.best.name=win", "evaluation.interval_env_steps=1000"]
     assert main(["check", "cartpole_ppo", *changes, *best]) == 0
@@ -261,16 +261,16 @@ def test_check_says_which_metrics_may_never_come(capsys: pytest.CaptureFixture[s
         ("A2C", (1, 20), {}, "update, up to 10% of"),
         ("A2C", (1, 19), {}, None),
         ("A2C", (1, 64), {"settings": {"train_batch_size_per_learner": 641}}, None),
-        ("A2C", (1, 64), {"while_learning": "serve"}, None),  # which says so itself
+        ("A2C", (1, 64), {"while_learning": "serve"}, None),  # it has a warning of its own
         ("PPO", (1, 64), {}, None),
         ("PPO", (1, 500), {}, "update, up to 12% of the batch; with"),
         ("MAPPO", (1, 64), {"settings": {"train_batch_size_per_learner": 320}}, "up to 20% of"),
-        ("IMPALA", (1, 200), {}, None),  # it corrects for lag
+        ("IMPALA", (1, 200), {}, None),  # the algorithm corrects for lag
         ("DQN", (1, 64), {}, None),
         ("RANDOM", (1, 64), {}, None),
     ],
 )  # fmt: skip
-def test_simulations_that_are_many_for_a_batch(
+def test_many_simulations_for_a_small_batch_are_warned_of(
     algorithm: str, num: tuple[int, int], server: dict[str, Any], expected: str | None
 ) -> None:
     num_processes, num_envs = num
@@ -285,7 +285,7 @@ def test_simulations_that_are_many_for_a_batch(
     assert expected is None or expected in found[0]
 
 
-def test_of_simulations_that_others_start_nothing_is_said() -> None:
+def test_external_simulations_are_not_warned_of_their_number() -> None:
     outside = experiment("A2C", None)
     outside.config.simulation.num_processes = 64
     outside.config.simulation.command = ["play", "{gateway}"]
@@ -293,7 +293,7 @@ def test_of_simulations_that_others_start_nothing_is_said() -> None:
 
 
 @pytest.mark.parametrize("command", [[], ["play", "{gateway}"]])
-def test_what_is_without_effect_on_external_simulations(command: list[str]) -> None:
+def test_keys_without_effect_on_external_simulations_are_warned_of(command: list[str]) -> None:
     given = experiment("A2C", None)
     config = given.config
     assert not [*find_warnings(given)]

@@ -1,4 +1,4 @@
-"""`muxrl evaluate`: what it refuses, and that it measures the policies that were saved."""
+"""`muxrl evaluate` measures the policies that a run has saved, and refuses wrong arguments."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def new_run(root: Path, config: ExperimentConfig) -> RunDirectory:
     return run
 
 
-def test_a_function_takes_a_servers_place(tmp_path: Path) -> None:
+def test_a_function_replaces_a_server(tmp_path: Path) -> None:
     fixed = {"pack": ServerConfig("RANDOM", PREDATORS), "prey": ServerConfig("RANDOM", ["prey_*"])}
     config = experiment(**fixed)
     config.evaluation.max_episode_steps = 5
@@ -77,7 +77,7 @@ def test_a_function_takes_a_servers_place(tmp_path: Path) -> None:
 # --- refusals -------------------------------------------------------------------------------
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "chase", datetime(2026, 11, 21))
     with pytest.raises(CannotEvaluate, match=r"has no config\.yaml: it never began"):
         evaluate_run(run.path)
@@ -89,7 +89,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         evaluate_run(run.path)
 
 
-def test_checkpoints_that_are_not_there_are_named_with_those_that_are(tmp_path: Path) -> None:
+def test_missing_checkpoints_are_refused_with_the_existing_ones(tmp_path: Path) -> None:
     run = new_run(tmp_path, learners())
     (run.checkpoints / "qmix" / "100_env_steps").mkdir(parents=True)
     with pytest.raises(CannotEvaluate) as refusal:
@@ -108,7 +108,7 @@ def test_checkpoints_that_are_not_there_are_named_with_those_that_are(tmp_path: 
         ("ppo", "rndom", "server 'ppo': there is no checkpoint at"),
     ],
 )
-def test_replacements_that_are_not_there(
+def test_missing_replacements_are_refused(
     tmp_path: Path, server: str, instead: str, reason: str
 ) -> None:
     config = learners()
@@ -127,7 +127,7 @@ def test_an_external_simulation_is_refused_with_what_to_do(tmp_path: Path) -> No
         evaluate_run(run.path)
 
 
-def test_no_episodes(tmp_path: Path) -> None:
+def test_zero_episodes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CannotEvaluate, match="the number of episodes is 0"):
         evaluate_run(tmp_path, num_episodes=0)
 
@@ -182,7 +182,7 @@ def test_a_user_s_module_is_found_where_the_run_was_launched(
 
 @pytest.fixture(scope="module")
 def trained(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose learners have learned a little."""
+    """Gives a run whose learners have learned a little."""
     run = new_run(tmp_path_factory.mktemp("runs"), learners())
     with serve(learners()) as served:
         with served.client() as client:
@@ -210,7 +210,7 @@ def test_a_run_is_evaluated_the_same_way_every_time_and_nothing_changes(
         "random": ("RANDOM", "fixed", ""),
     }
     assert result.assignment == ("qmix:predator_0,predator_1,predator_2|ppo:prey_0|random:prey_1")
-    # Every catch pays 1 to each predator and costs a prey 1: raw rewards, none lost or doubled.
+    # A catch pays 1 to each predator and costs a prey 1: rewards are raw, none is lost or doubled.
     for i in range(12):
         of = {agent: returns[i] for agent, returns in result.episode_returns.items()}
         assert len({of[p] for p in PREDATORS}) == 1
@@ -240,7 +240,7 @@ def test_a_run_is_evaluated_the_same_way_every_time_and_nothing_changes(
 
 @pytest.mark.learning
 def test_a_run_with_local_inference_is_evaluated(trained: Path, tmp_path: Path) -> None:
-    """Frozen servers act themselves."""
+    """The servers of the evaluation, which are frozen, act themselves."""
     run = RunDirectory(Path(shutil.copytree(trained, tmp_path / "local")))
     config = run.read_config()
     local = dataclasses.replace(config.simulation, inference_mode={"qmix": "local", "ppo": "local"})
@@ -250,7 +250,7 @@ def test_a_run_with_local_inference_is_evaluated(trained: Path, tmp_path: Path) 
 
 
 @pytest.mark.learning
-def test_rule_seed_and_replacements_decide_what_is_played(trained: Path) -> None:
+def test_the_rule_the_seed_and_replacements_decide_what_is_played(trained: Path) -> None:
 
     def play(**how: Any) -> Any:
         return evaluate_run(trained, num_episodes=6, should_write=False, **how)

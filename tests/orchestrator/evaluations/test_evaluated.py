@@ -1,4 +1,4 @@
-"""Statistics of evaluation episodes, against what can be worked out by hand."""
+"""Statistics of evaluation episodes are as computed by hand."""
 
 import dataclasses
 import math
@@ -24,8 +24,8 @@ def test_mean_is_over_agents_then_episodes_and_the_total_is_their_sum():
 
 def test_an_agent_that_was_not_there_does_not_count():
     found = returns_of({"a": [1.0, None, None], "b": [3.0, 5.0, None]}, ["a", "b"])
-    assert found.mean == 3.5  # of 2 and 5
-    assert found.total.mean == 4.5  # of 4 and 5
+    assert found.mean == 3.5  # the mean of 2 and 5
+    assert found.total.mean == 4.5  # the mean of 4 and 5
     with pytest.raises(ValueError, match="no episode had any of the agents c, d"):
         returns_of({"c": [None], "d": [None]}, ["c", "d"])
 
@@ -42,8 +42,8 @@ def test_one_episode_has_no_interval():
     [
         ("wolf_0, wolf_1, sheep_0, dog", "wolf wolf sheep dog"),
         ("car1, car12, bus-3", "car car bus"),
-        ("agent_0, agent_1", ""),  # one role: that is everybody
-        ("left, right", ""),  # every agent its own: that is the agents
+        ("agent_0, agent_1", ""),  # with a single role, the roles would repeat all agents
+        ("left, right", ""),  # with a role for each agent, the roles would repeat the agents
         ("0, 1, x", ""),
         ("agent.1, agent.2, boss.1", "agent agent boss"),
         ("car 1, car 2, bus 1", "car car bus"),
@@ -51,7 +51,7 @@ def test_one_episode_has_no_interval():
         ("red1_1, red1_2, blue1_1", "red1 red1 blue1"),
     ],
 )
-def test_roles_are_names_without_numbers(agents, roles):
+def test_roles_are_agents_names_without_their_numbers(agents, roles):
     role_of = {
         a: role for role, theirs in roles_by_name(agents.split(", ")).items() for a in theirs
     }
@@ -63,13 +63,14 @@ def test_the_table_shows_everybody_once(capsys, evaluation_result):
     out = capsys.readouterr().out
     for word in ("wolves QMIX", "greedy", "sheep PPO", "sampled", "wolf_1", "2.00", "all agents"):
         assert word in out
-    assert "wolves/pack" not in out  # the same agents as the server
+    assert "wolves/pack" not in out  # its agents are the same as the server's
     assert "In the place of sheep: random." in " ".join(out.split())
     assert "2 episodes, seeds 5 to 6" in " ".join(out.split())
 
 
-@pytest.mark.parametrize("server_id", ["wolves", "sheep"])  # sheep's are others', in this result
-def test_of_a_script_it_is_said_that_its_module_has_forgotten(server_id, capsys, evaluation_result):
+# In this result, sheep are served by another server.
+@pytest.mark.parametrize("server_id", ["wolves", "sheep"])
+def test_the_table_says_that_a_script_s_module_begins_anew(server_id, capsys, evaluation_result):
     server = dataclasses.replace(evaluation_result.servers[server_id], algorithm="SCRIPTED")
     servers = {**evaluation_result.servers, server_id: server}
     print_evaluation(dataclasses.replace(evaluation_result, servers=servers))
@@ -77,7 +78,7 @@ def test_of_a_script_it_is_said_that_its_module_has_forgotten(server_id, capsys,
     assert (said in " ".join(capsys.readouterr().out.split())) is (server_id == "wolves")
 
 
-def test_in_80_columns_no_name_is_broken(capsys, evaluation_result):
+def test_names_are_not_broken_in_80_columns(capsys, evaluation_result):
     wide = returns_of({"wolf_0": (-1234.5, 1234.5), "wolf_1": (-1.0, 1.0)}, ["wolf_0", "wolf_1"])
     metrics = {"episode_length": wide}
     print_evaluation(dataclasses.replace(evaluation_result, metrics=metrics), Console(width=80))
@@ -122,7 +123,7 @@ def test_a_metric_of_several_agents_has_no_total(capsys, evaluation_result):
 
 
 def test_returns_of_wins_and_losses_are_proportions() -> None:
-    """Of 20 games 19 won: no interval goes beyond 1. Of three games they may be counts."""
+    """After 19 wins in 20 games the interval ends below 1; returns of three games may be counts."""
     won = returns_of({"x": [1.0] * 19 + [0.0]}, ["x"])
     assert 0.99 < won.high < 1.0
     few = returns_of({"x": [1.0, 1.0, 0.0]}, ["x"])

@@ -1,4 +1,4 @@
-"""What serves a run's agents in an evaluation and in a head to head, compared with the run."""
+"""Servers that act for a run's agents in evaluations and head to heads act as in the run."""
 
 import json
 import math
@@ -26,7 +26,7 @@ AGENTS = ["agent_0", "agent_1", "agent_2"]
 
 
 class Unbounded(ParallelGame):
-    """An episode pays the square of the largest action in it."""
+    """A game in which an episode pays the square of its largest action."""
 
     def __init__(self) -> None:
         real = spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -80,7 +80,7 @@ def test_random_players_keep_the_bounds_of_the_run(tmp_path: Path) -> None:
     with Arena(config, roles) as arena:
         for returns in (arena.play_at_random(random, range(3)), arena.play(random, range(3))):
             assert max(*returns["agent_0"], *returns["agent_1"]) <= 1.0
-            assert max(returns["agent_2"]) > 1.0  # whose server has none
+            assert max(returns["agent_2"]) > 1.0  # its server has no bounds
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_random_players_keep_the_bounds_of_the_run(tmp_path: Path) -> None:
         ("aab", {"pair": ["agent_0", "agent_1"]}, {"a": ["pair"], "b": ["agent_2"]}),
     ],
 )
-def test_a_checkpoints_note_says_which_policy_acts_for_whom(
+def test_a_checkpoint_says_which_policy_acts_for_which_agents(
     named: str, teams: dict[str, list[str]], expected: dict[str, list[str]]
 ) -> None:
     about = {"agents": {f"agent_{i}": {"policy": policy} for i, policy in enumerate(named)}}
@@ -98,7 +98,7 @@ def test_a_checkpoints_note_says_which_policy_acts_for_whom(
 
 
 def served_from(tmp_path: Path, named: str, bound: float, server: ServerConfig) -> ServerConfig:
-    """A server that takes another one's place, from a checkpoint of agents x, y, z ..."""
+    """Returns a server that replaces another one, from a checkpoint for agents x, y, z."""
     space: dict[str, Any] = {"type": "box", "shape": [2]}
     if math.isfinite(bound):
         space |= {"low": -bound, "high": bound}
@@ -116,14 +116,14 @@ def served_from(tmp_path: Path, named: str, bound: float, server: ServerConfig) 
     return served.server
 
 
-def test_what_learned_on_a_gpu_is_evaluated_where_there_is_none(tmp_path: Path) -> None:
+def test_a_policy_that_learned_on_a_gpu_is_evaluated_without_one(tmp_path: Path) -> None:
     learned = ServerConfig(
         "PPO", ["x"], action_bounds=BOUNDS, resources=ResourcesConfig(num_cpus=2, num_gpus=0.5)
     )
     served_from(tmp_path, "a", 2.0, learned)
     frozen = from_checkpoint(learned, tmp_path, ["x"], should_explore=True)
     assert frozen.resources == ResourcesConfig(num_cpus=2)
-    assert frozen.action_bounds == BOUNDS  # those of the run, and not of its space
+    assert frozen.action_bounds == BOUNDS  # the bounds of the run, not those of its space
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_what_learned_on_a_gpu_is_evaluated_where_there_is_none(tmp_path: Path) 
 def test_another_checkpoint_keeps_its_policies_agents(
     tmp_path: Path, named: str, agents: list[str], expected: dict[str, list[str]]
 ) -> None:
-    """The only policy acts for agents of any name."""
+    """If the checkpoint has a single policy, it acts for agents of any name."""
     assert served_from(tmp_path, named, 1.0, ServerConfig("PPO", agents)).policies == expected
 
 

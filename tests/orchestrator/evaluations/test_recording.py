@@ -1,4 +1,4 @@
-"""`muxrl evaluate --record` and `--video`: what was played is what is read back and seen."""
+"""`muxrl evaluate --record` and `--video` write what was played."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run_of(root: Path, simulation: SimulationConfig) -> Path:
     return run.path
 
 
-def test_what_is_recorded_is_what_was_played(tmp_path: Path) -> None:
+def test_a_recording_holds_what_was_played(tmp_path: Path) -> None:
     record = tmp_path / "played.jsonl"
     result = evaluate_run(run_of(tmp_path, CHASE), num_episodes=3, seed=7, record=record)
     frame = pd.read_json(record, lines=True)
@@ -75,7 +75,7 @@ def test_an_environment_that_leaves_the_folder_moves_no_file(
     assert len(list((run / "evaluations").iterdir())) == 1
 
 
-def test_parquet_says_the_same(tmp_path: Path) -> None:
+def test_parquet_holds_the_same_as_json_lines(tmp_path: Path) -> None:
     run = run_of(tmp_path, CHASE)
     for name in ("played.jsonl", "played.parquet"):
         evaluate_run(run, num_episodes=3, seed=7, record=tmp_path / name)
@@ -83,13 +83,13 @@ def test_parquet_says_the_same(tmp_path: Path) -> None:
     frame = pd.read_parquet(tmp_path / "played.parquet")
     for name in ("seed", "t", "agent", "reward", "truncated"):
         assert frame[name].tolist() == lines[name].tolist()
-    # As text it has six digits.
+    # JSON has six digits.
     assert np.allclose(np.stack(frame["observation"]), np.stack(lines["observation"]), atol=1e-6)
     assert [one.tolist() for one in frame["action"]] == [[one] for one in lines["action"]]
 
 
 def recorded(run: Path, simulation: SimulationConfig, seed: int) -> None:
-    """Has a run record an episode, as its simulations do."""
+    """Records an episode in a run's directory, as the run's simulations do."""
     made = make_simulation(simulation.env, simulation.kwargs)
     kept = keep_share(made, run / "episodes" / "simulation-0", 1.0)
     play(kept, seed, lambda *_: 1)
@@ -112,7 +112,7 @@ def test_a_recorded_episode_is_shown_and_filmed(tmp_path: Path, muxrl: Muxrl) ->
     assert "no episode with the seed 5" in muxrl("replay", run, "--seed", "5", code=2).err
 
 
-def test_an_environment_that_does_not_repeat_itself_is_told(tmp_path: Path, muxrl: Muxrl) -> None:
+def test_a_recording_that_cannot_be_played_again_is_reported(tmp_path: Path, muxrl: Muxrl) -> None:
     run = run_of(tmp_path, TAG)
     recorded(run, TAG, 3)
     file = run / "episodes" / "simulation-0" / "3.parquet"
@@ -173,14 +173,14 @@ def test_each_episode_is_filmed_frame_by_frame(tmp_path: Path) -> None:
         (SimulationConfig(f"{__name__}:Blind", {}), r"cannot be filmed: .* render\(\) gave None"),
     ],
 )
-def test_what_shows_nothing_is_refused_at_once(
+def test_an_environment_that_renders_nothing_is_refused_at_once(
     tmp_path: Path, simulation: SimulationConfig, told: str
 ) -> None:
     with pytest.raises(CannotEvaluate, match=told):
         evaluate_run(run_of(tmp_path, simulation), num_episodes=1, video=tmp_path / "film")
 
 
-def test_nothing_is_written_over(tmp_path: Path, muxrl: Muxrl) -> None:
+def test_existing_files_are_not_overwritten(tmp_path: Path, muxrl: Muxrl) -> None:
     run, there = run_of(tmp_path, CHASE), tmp_path / "there"
     there.mkdir()
     for option in ("--record", "--video"):
@@ -202,7 +202,7 @@ def test_a_picture_is_kept_though_the_environment_draws_over_it(tmp_path: Path) 
 
 
 class Blind:
-    """An environment that is made to render, and does not."""
+    """Takes a render mode, but renders nothing."""
 
     def __new__(cls, render_mode: str = "") -> Any:
         made: Any = TorusChase()

@@ -1,4 +1,4 @@
-"""The episodes of a gateway, in front of scripted servers: no network, no threads, a given time."""
+"""A gateway's episodes with scripted servers, at given times, without network and threads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TIMEOUT_S = 60.0
 
 
 class Behind:
-    """Two scripted servers, "left" for a and "right" for b, and the episodes of a gateway."""
+    """A gateway's episodes in front of two scripted servers, "left" for a and "right" for b."""
 
     def __init__(self, max_episodes: int = 4) -> None:
         self.servers = [Server("left", "a", []), Server("right", "b", [])]
@@ -109,8 +109,8 @@ def test_an_episode_ends_and_another_begins_in_one_message_at_the_limit() -> Non
     assert behind.is_open == {"left": ["two", "three"], "right": ["two", "three"]}
 
 
-def test_a_server_never_gets_more_items_in_a_frame_than_it_takes(behind: Behind) -> None:
-    """Though each client keeps to the limit, and it is 64 items where four episodes may be open."""
+def test_a_server_gets_at_most_as_many_items_in_a_frame_as_it_takes(behind: Behind) -> None:
+    """A frame has at most 64 items if four episodes may be open, even if clients send more."""
     items = itertools.chain(*((StartEpisode(str(n)), EndEpisode(str(n), 0)) for n in range(100)))
     replies = behind.say(*items)
     assert [type(reply) for reply in replies] == [Started, Ended] * 100
@@ -139,7 +139,7 @@ def test_idle_episodes_expire_and_others_do_not(behind: Behind) -> None:
     assert isinstance(behind.ask(Step("idle", 1, SEEN)), EpisodeGone)
 
 
-def test_who_waits_for_an_answer_is_not_idle(behind: Behind) -> None:
+def test_an_episode_that_waits_for_an_answer_does_not_expire(behind: Behind) -> None:
     behind.play("e")
     asked = [Asked(Step("e", 1, SEEN))]
     behind.rounds.answer(asked, behind.now)
@@ -153,7 +153,7 @@ def test_repeats_keep_an_episode_alive_on_the_servers(
     behind: Behind, num_steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     behind.play("e", num_steps)
-    for server in behind.servers:  # which knows repeats
+    for server in behind.servers:  # the server knows repeats
         server.script = lambda item: Actions(item.episode_id, 1, {}) if num_steps else None
     repeat: AnyItem = Step("e", num_steps - 1, {}) if num_steps else StartEpisode("e")
     answer = behind.ask(repeat)
@@ -167,7 +167,7 @@ def test_repeats_keep_an_episode_alive_on_the_servers(
 
 
 def test_lists_reach_the_servers_as_arrays(behind: Behind) -> None:
-    """Msgpack has no such integers, and servers take few numbers that are not in arrays."""
+    """Msgpack has no integers beyond 64 bits, and servers take few numbers outside of arrays."""
     behind.say(StartEpisode("e"), Step("e", 0, {"a": [2**70]}))
     (step,) = behind.left.of(Step)
     assert step.observations["a"].dtype == np.float32
@@ -262,7 +262,7 @@ def test_an_evaluation_whose_lost_episode_would_meet_other_weights_is_given_up(
     assert replies[1] == Started("f")
     assert evaluation.is_done.is_set()
     assert list(map(len, evaluation.episodes)) == [1]
-    behind.wanted.evaluate(None)  # as who waits for it does
+    behind.wanted.evaluate(None)  # the thread that waits for the evaluation does this
     assert isinstance(behind.ask(Step("lost", 1, SEEN)), EpisodeGone)
 
 
@@ -277,8 +277,8 @@ def test_a_slow_simulation_keeps_its_episode_of_an_evaluation(behind: Behind) ->
     assert behind.ask(StartEpisode("f")) == Started("f", is_evaluation=True)
 
 
-def test_who_speaks_in_the_same_moment_is_not_lost(behind: Behind) -> None:
-    """The gateway may have waited for a server for longer than that."""
+def test_an_evaluation_s_episode_whose_step_has_just_come_is_not_lost(behind: Behind) -> None:
+    """The gateway may have waited for a server for longer than a simulation may be silent."""
     evaluation_of(behind, 1)
     behind.play("e")
     behind.now = 60.0
@@ -319,7 +319,7 @@ def test_when_the_run_is_over_an_end_may_be_repeated(behind: Behind) -> None:
     assert behind.ask(AbortEpisode("open")) == Aborted("open")
 
 
-def test_why_an_episode_is_over_is_told_again(behind: Behind) -> None:
+def test_the_reason_why_an_episode_is_over_is_repeated(behind: Behind) -> None:
     """The first answer may have been lost on its way."""
     behind.play("f")
     behind.ask(AbortEpisode("f", "it rained"))
@@ -339,7 +339,7 @@ def test_why_an_episode_is_over_is_told_again(behind: Behind) -> None:
 
 
 def test_no_step_is_played_beyond_the_budget_and_none_is_lost(behind: Behind) -> None:
-    """Of two episodes in lockstep; what follows a step that waits waits with it."""
+    """Of two episodes in lockstep one step is left over; it waits, and so do the items after it."""
     behind.episodes.most_env_steps = 5
     behind.play("x", 2)
     behind.play("y", 2)
@@ -359,7 +359,7 @@ def test_no_step_is_played_beyond_the_budget_and_none_is_lost(behind: Behind) ->
     assert behind.episodes.counts.num_env_steps == 6
 
 
-def test_what_waits_beyond_the_budget_is_over_with_training(behind: Behind) -> None:
+def test_a_step_that_waits_beyond_the_budget_is_refused_when_training_ends(behind: Behind) -> None:
     behind.episodes.most_env_steps = 1
     behind.play("x")
     asked = Asked(Step("x", 1, SEEN))
@@ -369,12 +369,12 @@ def test_what_waits_beyond_the_budget_is_over_with_training(behind: Behind) -> N
     behind.rounds.answer([asked], 0.0)
     assert isinstance(asked.answer, EpisodeGone)
     assert behind.episodes.counts.num_env_steps == 1
-    behind.play("y", 3)  # an evaluation, which no budget ends
+    behind.play("y", 3)  # an evaluation, which has no budget
     assert isinstance(behind.ask(Step("y", 3, SEEN)), Actions)
 
 
 @pytest.mark.parametrize("agents_return", [False, True])
-def test_an_agent_comes_back_where_the_config_says_so(behind: Behind, agents_return: bool) -> None:
+def test_an_agent_may_come_back_if_the_config_says_so(behind: Behind, agents_return: bool) -> None:
     behind.begin(agents_return=agents_return)
     behind.play("x")
     behind.ask(Step("x", 1, {"b": SEEN["b"]}, terminations={"a": True}))
@@ -388,7 +388,7 @@ def test_simulations_are_told_the_parameters_of_an_episode_and_they_are_recorded
     wanted = behind.wanted
     wanted.parameters = {"speed": {"low": 1, "high": 10**9}, "size": 4}
     first, repeated = behind.say(StartEpisode("e"), StartEpisode("e"))
-    wanted.parameters = {"size": 5}  # for those that begin from now on
+    wanted.parameters = {"size": 5}  # for episodes that begin from now on
     assert behind.ask(StartEpisode("e")) == first == repeated
     assert first.parameters["size"] == 4
     assert behind.ask(StartEpisode("f")).parameters == {"size": 5}
@@ -422,7 +422,7 @@ BOTH = {"a": True, "b": True}
         ({"truncations": {"a": True}, "final_observations": {"a": SEEN["a"]}}, {}, True),
     ],
 )
-def test_an_episode_is_truncated_where_an_agent_was_and_did_not_terminate(
+def test_an_episode_is_truncated_if_an_agent_is_truncated_and_not_terminated(
     behind: Behind, step: Any, end: Any, is_truncated: bool
 ) -> None:
     seen = {"b": SEEN["b"]} if step else SEEN
@@ -455,12 +455,12 @@ def test_an_evaluation_s_episode_that_is_too_long_is_truncated_and_its_simulatio
     assert played.metrics["truncated"] == {"__common__": 1.0}
     assert not any(server.open for server in servers)
     behind.wanted.evaluate(None)
-    behind.play("f", 5)  # training has no such bound
+    behind.play("f", 5)  # training episodes are not truncated
     assert behind.is_open == {"left": ["f"], "right": ["f"]}
 
 
-def test_an_evaluation_waits_for_no_episode_that_nobody_asked_for(behind: Behind) -> None:
-    """After training, and greedy, it may never end."""
+def test_an_evaluation_does_not_wait_for_episodes_of_no_evaluation(behind: Behind) -> None:
+    """After training, with a greedy policy, such an episode might never end."""
     behind.wanted.end_training()
     behind.play("idle")
     behind.say(StartEpisode("own", mode="eval"))

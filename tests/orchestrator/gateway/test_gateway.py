@@ -1,4 +1,4 @@
-"""A gateway: one thread that asks, and others that hold it, evaluate and stop it."""
+"""A gateway has one thread that asks servers; others hold it, evaluate and stop it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SEEN = {"a": np.zeros(1, np.float32)}
 
 
 class SlowServer(Server):
-    """Answers once `may_answer` is set; loses its patience as a real transport does."""
+    """A server that answers once `may_answer` is set, and loses patience as a real one does."""
 
     def __init__(self) -> None:
         super().__init__("left", "a", [])
@@ -58,7 +58,7 @@ class SlowServer(Server):
 
 
 class Asked:
-    """A gateway in front of one server, and a thread for those who wait for it."""
+    """A gateway in front of one server, and threads for calls that wait for it."""
 
     def __init__(self, server: SlowServer) -> None:
         self.server = server
@@ -66,7 +66,7 @@ class Asked:
         self.threads = ThreadPoolExecutor(4)
 
     def ask(self, item: AnyItem) -> AnyReply:
-        """Returns the answer of the gateway, as the network would have it."""
+        """Returns the gateway's answer, as over the network."""
         (reply,) = asyncio.run(self.gateway.answered([item]))
         return reply
 
@@ -74,7 +74,7 @@ class Asked:
         return self.threads.submit(call, *arguments)
 
     def keep_busy(self) -> Future[Any]:
-        """Has the server not answer a start, until `may_answer` is set."""
+        """Makes the gateway wait for a server that answers only once `may_answer` is set."""
         self.server.may_answer.clear()
         self.server.is_asked.clear()
         answer = self.soon(self.ask, StartEpisode("slow"))
@@ -91,7 +91,7 @@ def asked() -> Iterator[Asked]:
     asked.threads.shutdown()
 
 
-def test_an_error_in_the_gateway_costs_the_episode_that_it_is_of(
+def test_an_error_in_the_gateway_costs_only_its_episode(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     episodes = asked.gateway.episodes
@@ -127,7 +127,7 @@ def test_an_idle_episode_expires_while_others_play(
     assert not asked.server.open
 
 
-def test_what_cannot_expire_does_not_end_the_gateway(
+def test_an_error_while_episodes_expire_does_not_end_the_gateway(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has_failed = threading.Event()
@@ -141,8 +141,8 @@ def test_what_cannot_expire_does_not_end_the_gateway(
     assert asked.ask(StartEpisode("e")) == Started("e")
 
 
-def test_a_gateway_whose_answers_wait_for_a_server_says_so(asked: Asked) -> None:
-    """Its clients would give it up, which asks no status of the servers behind it."""
+def test_a_gateway_that_waits_for_a_server_says_so_in_its_status(asked: Asked) -> None:
+    """Otherwise clients would give it up: its status does not ask the servers behind it."""
     assert not asked.gateway.status().is_waiting_for_learner
     answer = asked.keep_busy()
     wait_until(lambda: asked.gateway.status().is_waiting_for_learner)
@@ -169,7 +169,7 @@ def test_a_hold_that_came_too_late_does_not_hinder_the_next(asked: Asked) -> Non
     assert isinstance(step.result(PATIENCE_S), Actions)
 
 
-def test_held_again_without_a_release_it_is_held_at_once(asked: Asked) -> None:
+def test_a_gateway_that_is_held_again_without_a_release_is_held_at_once(asked: Asked) -> None:
     """A last checkpoint that met a lost server is tried once more."""
     for _ in range(2):
         asked.gateway.hold()
@@ -178,7 +178,7 @@ def test_held_again_without_a_release_it_is_held_at_once(asked: Asked) -> None:
     assert asked.ask(StartEpisode("e")) == Started("e")
 
 
-def test_it_stops_while_it_is_held(asked: Asked) -> None:
+def test_a_gateway_stops_while_it_is_held(asked: Asked) -> None:
     asked.gateway.hold()
     assert asked.gateway.wait_held(PATIENCE_S)
     step = asked.soon(asked.ask, StartEpisode("e"))
@@ -187,7 +187,7 @@ def test_it_stops_while_it_is_held(asked: Asked) -> None:
     assert isinstance(step.result(PATIENCE_S), AnyReply)
 
 
-def test_it_stops_while_an_evaluation_waits_for_a_lost_server(asked: Asked) -> None:
+def test_a_gateway_stops_while_an_evaluation_waits_for_a_lost_server(asked: Asked) -> None:
     lost = SlowServer()
     lost.may_answer.clear()
     evaluation = Evaluation([MultiplexingClient([lost])], 1, {})
@@ -200,7 +200,7 @@ def test_it_stops_while_an_evaluation_waits_for_a_lost_server(asked: Asked) -> N
 
 
 def test_an_evaluation_that_nobody_plays_on_is_given_up_and_closed(asked: Asked) -> None:
-    """Its client is closed in another thread then, which no open episode may use any more."""
+    """The evaluation's client is closed in another thread; no open episode may use it then."""
     server = SlowServer()
     evaluation = Evaluation([MultiplexingClient([server])], 1, {})
     done = asked.soon(asked.gateway.evaluate, evaluation, 1.0)
@@ -211,7 +211,7 @@ def test_an_evaluation_that_nobody_plays_on_is_given_up_and_closed(asked: Asked)
     assert asked.gateway.status().num_open_episodes == 0
 
 
-def test_who_asks_beyond_the_budget_waits_until_there_is_more(asked: Asked) -> None:
+def test_a_step_beyond_the_budget_waits_until_the_budget_grows(asked: Asked) -> None:
     asked.gateway.limit(0)
     allowed = asked.soon(asked.gateway.allow, 1)
     asked.ask(StartEpisode("e"))

@@ -1,4 +1,4 @@
-"""Steps in rows through a gateway: servers and simulations hear what they hear without them."""
+"""Steps in rows through a gateway reach servers and simulations as single steps would."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Behind:
         return decode_batch_reply(answer).replies
 
     def say_in_rows(self, items: list[AnyItem]) -> tuple[list[AnyReply], list[AnyItem]]:
-        """Returns the answers to items, and the order in which these were sent."""
+        """Sends items packed in rows; returns the answers, and the items in the rows' order."""
         spec = self.gateway.app.spec
         in_rows, order = packed(spec.agents, items)
         return answers_of(spec.agents, in_rows, self.say(in_rows)), order
@@ -81,7 +81,7 @@ def play(kind: type[NumberServer], simulations: Any, *, through: bool) -> World:
 
 
 @pytest.mark.parametrize("kind", [RowServer, NumberServer])
-def test_servers_hear_through_a_gateway_what_they_hear_without(kind: type[NumberServer]) -> None:
+def test_servers_get_the_same_through_a_gateway_as_without(kind: type[NumberServer]) -> None:
     mine, direct = ([Restless() for _ in range(NUM)] for _ in range(2))
     through, without = play(kind, mine, through=True), play(kind, direct, through=False)
     assert everything_heard(through.left) == everything_heard(without.left)
@@ -100,7 +100,7 @@ def test_a_vector_s_steps_stay_one_item_a_server() -> None:
 
 
 class Talk:
-    """What clients may say of some episodes, right or wrong."""
+    """Draws what clients may send of some episodes, right or wrong."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -149,7 +149,7 @@ class Talk:
             yield step
 
     def hear(self, replies: list[AnyReply]) -> None:
-        """What was refused is said again, unless its episode is over."""
+        """Notes the answers: what was refused is sent again, unless its episode is over."""
         for reply in replies:
             if isinstance(reply, Actions):
                 self._t[reply.episode_id] = reply.t + 1
@@ -246,7 +246,7 @@ def test_all_rows_are_refused_once_the_run_is_over() -> None:
     assert not behind.episodes.unconfirmed
 
 
-def test_rows_that_are_none_are_refused_as_a_whole() -> None:
+def test_invalid_rows_are_refused_as_a_whole() -> None:
     behind = Behind()
     began(behind, "one", "two")
     wrong = rows(0, "one", "two")

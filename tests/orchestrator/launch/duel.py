@@ -11,9 +11,9 @@ from muxrl.experiments.simulations.parallel_game import ParallelGame
 
 
 class Duel(ParallelGame):
-    """Observation: four random numbers each, which mean nothing. Action: 0, 1 or 2.
+    """Observation: four random numbers for each side, which mean nothing. Action: 0, 1 or 2.
 
-    So the return of "left" is the sum of its actions less that of the other's.
+    The return of "left" is the sum of its actions less the sum of the other side's.
     """
 
     metadata = {"name": "duel", "render_modes": []}

@@ -1,4 +1,4 @@
-"""The handle of a run in another process, which stands in for one here."""
+"""The handle of a run in another process; here a script stands in for the run."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def start(folder: RunDirectory, processes: Processes) -> Start:
     return start
 
 
-def test_it_says_how_the_run_stands_and_waits_for_its_result(
+def test_the_handle_gives_the_state_of_the_run_and_waits_for_its_result(
     folder: RunDirectory, start: Start, processes: Processes
 ) -> None:
     run = start("input()\n" + INTERRUPTIBLE + RUNS)
@@ -96,7 +96,7 @@ def test_it_says_how_the_run_stands_and_waits_for_its_result(
     assert again.report is not None
 
 
-def test_stop_ends_it_as_a_signal_does(start: Start, processes: Processes) -> None:
+def test_stop_ends_the_run_as_a_signal_does(start: Start, processes: Processes) -> None:
     run = start(INTERRUPTIBLE + RUNS)
     assert processes[0].stdout is not None
     processes[0].stdout.readline()
@@ -104,7 +104,7 @@ def test_stop_ends_it_as_a_signal_does(start: Start, processes: Processes) -> No
     assert (result.outcome, result.problem, result.env_steps) == ("interrupted", "interrupted", 300)
 
 
-def test_a_process_that_dies_says_where_to_look(
+def test_an_error_names_the_log_of_a_run_whose_process_died(
     folder: RunDirectory, start: Start, processes: Processes
 ) -> None:
     run = start("raise SystemExit(3)")
@@ -122,7 +122,7 @@ def test_a_process_that_dies_says_where_to_look(
     assert "ended by SIGKILL while it was running" in result.problem
 
 
-def test_mistakes_come_before_a_process_is_started(folder: RunDirectory) -> None:
+def test_mistakes_are_refused_before_a_process_is_started(folder: RunDirectory) -> None:
     with pytest.raises(ConfigError, match="unknown key 'seeed'"):
         launch("chase", {"seeed": 1}, wait=False)
     with pytest.raises(TypeError, match="show_progress needs wait=True"):

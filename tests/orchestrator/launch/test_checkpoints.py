@@ -1,4 +1,4 @@
-"""When a checkpoint is due, and that it holds all servers at one moment, or is not there."""
+"""When a checkpoint is due; it holds all servers at one moment, or does not exist."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from muxrl.servers.episodes.warnings import Warnings
 
 
 class World:
-    """Servers and simulations that note what they are asked, in order."""
+    """Servers and simulations that note in order what they are asked."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class World:
         self.tally.add("simulation-0", SimulationReport(self.env_steps, [{"a": 1.0}]))
 
     def judge(self, env_steps: int, returns: Any, **metrics: Any) -> None:
-        """Writes a checkpoint, and has it evaluated."""
+        """Writes a checkpoint and gives it the result of an evaluation."""
         self.env_steps = env_steps
         assert self.write()
         self.checkpoints.note_evaluation(env_steps)
@@ -127,19 +127,19 @@ def make(tmp_path: Path) -> Iterator[Make]:
         world.metrics.close()
 
 
-def test_all_save_while_simulations_are_held(make: Make) -> None:
+def test_all_servers_save_while_simulations_are_held(make: Make) -> None:
     world = make()
     assert world.write()
     assert world.asked == ["hold", "save", "release"]
     manifest = Manifest.read(world.folder.path / "100")
     assert manifest.num_episodes_begun == {"simulation-0": 7}
-    # The records that came with the checkpoint are before it; what follows is after it.
+    # Rows that came with the checkpoint are before it; later rows are after it.
     world.metrics.server("ppo", {"env_steps": 120})
     world.metrics.cut_back(manifest.metrics_bytes, manifest.env_steps)
     assert read_metrics(world.run.metrics / "ppo.jsonl") == [{"env_steps": 100}]
 
 
-def test_the_last_one_ends_learning_and_leaves_simulations_held(make: Make) -> None:
+def test_the_last_checkpoint_ends_learning_and_leaves_simulations_held(make: Make) -> None:
     world = make()
     assert world.write(is_last=True)
     assert world.asked == ["hold", "finish", "save"]
@@ -154,7 +154,7 @@ def test_the_last_one_ends_learning_and_leaves_simulations_held(make: Make) -> N
         (None, ["simulation-1"], ["ppo"], "while ppo is being started again"),
     ],
 )
-def test_one_that_cannot_be_written_leaves_nothing_and_is_tried_again(
+def test_a_checkpoint_that_cannot_be_written_leaves_nothing_and_is_tried_again(
     make: Make, problem: Exception | None, late: list[str], restarting: list[str], story: str
 ) -> None:
     world = make(interval_env_steps=50)
@@ -179,7 +179,7 @@ def test_one_that_cannot_be_written_leaves_nothing_and_is_tried_again(
     assert re.search(story, warning.text)
 
 
-def test_what_no_checkpoint_holds_is_said(make: Make) -> None:
+def test_steps_since_the_last_checkpoint_are_reported_as_lost(make: Make) -> None:
     world = make()
     world.report()
     assert world.checkpoints.lost == "all that was learned is lost: the run has no checkpoint"
@@ -197,7 +197,7 @@ def test_what_no_checkpoint_holds_is_said(make: Make) -> None:
     assert resumed.checkpoints.lost == expected
 
 
-def test_it_is_due_by_seconds_or_env_steps(make: Make, monkeypatch: Any) -> None:
+def test_a_checkpoint_is_due_by_seconds_or_env_steps(make: Make, monkeypatch: Any) -> None:
     now = [1_000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     world = make(interval_s=60.0, interval_env_steps=500)
@@ -224,7 +224,7 @@ def test_a_snapshot_is_due_at_each_multiple_and_kept(make: Make) -> None:
     assert world.folder.env_steps == [300, 200, 100]
 
 
-def test_snapshots_stay_where_a_run_is_resumed_with_other_ones(make: Make) -> None:
+def test_snapshots_stay_if_a_run_is_resumed_with_another_interval(make: Make) -> None:
     def write(world: World, *moments: int) -> list[int]:
         for env_steps in moments:
             world.env_steps = env_steps
@@ -256,7 +256,7 @@ RETURNS = {
         (["b"], 2, {100: 9.0, 300: 1.0}),
     ],
 )
-def test_so_many_are_kept_and_the_best_by_their_evaluations(
+def test_the_last_checkpoint_and_the_best_by_their_evaluations_are_kept(
     make: Make, judged: list[str] | None, keep: int, best: dict[int, float]
 ) -> None:
     world = make(keep_last=1, best=BestConfig(keep=keep), judged=judged)
@@ -270,18 +270,18 @@ def test_so_many_are_kept_and_the_best_by_their_evaluations(
     assert Manifest.read(world.folder.path / "500").best == tuple(best.items())
 
 
-def test_of_a_longer_evaluation_as_many_episodes_count(make: Make) -> None:
+def test_only_the_first_episodes_of_a_longer_evaluation_count(make: Make) -> None:
     world = make(best=BestConfig(), num_judged=2)
     world.judge(100, {"a": [2.0, 2.0]})
     world.judge(200, {"a": [1.0, 2.0, 9.0, 9.0]})
     assert (world.folder.path / "best").resolve().name == "100"
 
 
-def test_what_was_best_by_another_metric_is_so_no_more(make: Make) -> None:
+def test_the_best_checkpoints_are_chosen_anew_if_the_metric_has_changed(make: Make) -> None:
     first = make(best=BestConfig(of="one", keep=2), judged=["a"])
 
     def judge(world: World, env_steps: int) -> list[tuple[str, int]]:
-        """Returns the names, and the newest manifest's."""
+        """Returns the best checkpoints by name, which are those in the newest manifest."""
         world.judge(env_steps, RETURNS[env_steps])
         best = Manifest.read(world.folder.path / "last").best
         names = {best_name(rank): at for rank, (at, _) in enumerate(best)}
@@ -307,7 +307,7 @@ def test_what_was_best_by_another_metric_is_so_no_more(make: Make) -> None:
     ],
 )
 def test_the_best_by_a_metric_is_kept(make: Make, config: BestConfig, best: int) -> None:
-    """Of the episode, or the mean over the agents that are judged."""
+    """The metric is the episode's, or the mean over the agents that are judged."""
     world = make(keep_last=1, best=config, judged=["a"])
     for env_steps, win, wait in ((100, 0.0, 9.0), (200, 1.0, 5.0), (300, 0.5, 4.0)):
         wins, waits = {"__common__": [win, None]}, {"a": [wait], "b": [0.0]}
@@ -315,7 +315,7 @@ def test_the_best_by_a_metric_is_kept(make: Make, config: BestConfig, best: int)
     assert int(str((world.folder.path / best_name(0)).readlink())) == best
 
 
-def test_seeds_go_on_where_they_were() -> None:
+def test_seeds_of_episodes_go_on_where_they_were() -> None:
     seeds = EpisodeSeeds(5)
     drawn = [next(seeds) for _ in range(6)]
     again = EpisodeSeeds(5, num_drawn=4)

@@ -1,5 +1,4 @@
-"""An evaluation in which a server is lost: its conditions are compared, or not played; and what the
-one at the end plays beside random agents."""
+"""Evaluations whose policies change are dropped or begun again; a final one adds conditions."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from muxrl.servers.episodes.warnings import Warnings
 
 
 class Player:
-    """Plays nothing: notes which conditions it is asked for, and gives back what it is told."""
+    """Plays nothing: notes which conditions are asked for, and returns what the test gives it."""
 
     def __init__(self) -> None:
         self.asked: list[str | None] = []
@@ -100,7 +99,7 @@ Run = Callable[..., None]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Runs a test of the evaluations of a run."""
+    """Gives a function that runs a test of the evaluations of a run."""
 
     def run(test: Test, *, is_external: bool = False) -> None:
         async def with_evaluations() -> None:
@@ -113,7 +112,7 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
-def test_one_whose_policies_changed_before_the_first_condition_was_played_begins_again(
+def test_an_evaluation_whose_policies_change_in_the_first_condition_begins_again(
     run: Run,
 ) -> None:
     async def test(evaluated: Evaluated) -> None:
@@ -147,8 +146,8 @@ def test_what_was_played_with_other_policies_is_dropped(run: Run, is_final: bool
     run(test)
 
 
-def test_external_simulations_are_given_all_conditions_at_once(run: Run) -> None:
-    """Else they train between two of them."""
+def test_external_simulations_play_all_conditions_at_once(run: Run) -> None:
+    """Otherwise the simulations would train between two conditions."""
 
     async def test(external: Evaluated) -> None:
         await external.begin(4_000)
@@ -166,7 +165,7 @@ def test_external_simulations_are_given_all_conditions_at_once(run: Run) -> None
 
 @pytest.mark.parametrize("is_final", [True, False])
 @pytest.mark.parametrize("values", [(), (1.0, 2.0)])
-def test_an_evaluation_that_nobody_plays_to_its_end_is_missed_at_the_end(
+def test_an_unfinished_evaluation_is_reported_only_if_it_is_the_last(
     run: Run, is_final: bool, values: tuple[float, ...]
 ) -> None:
     async def test(external: Evaluated) -> None:
@@ -181,7 +180,7 @@ def test_an_evaluation_that_nobody_plays_to_its_end_is_missed_at_the_end(
 
 @pytest.mark.parametrize("is_final", [True, False])
 def test_a_gateway_that_cannot_evaluate_is_not_waited_for(run: Run, is_final: bool) -> None:
-    """As where a server behind it is lost for longer than it waits."""
+    """A gateway cannot evaluate while a server behind it is lost for longer than it waits."""
 
     async def test(external: Evaluated) -> None:
         lost = RuntimeError("server 'one' cannot be reached")
@@ -195,7 +194,7 @@ def test_a_gateway_that_cannot_evaluate_is_not_waited_for(run: Run, is_final: bo
     run(test, is_external=True)
 
 
-def test_it_says_what_it_plays_and_how_far_it_is(run: Run) -> None:
+def test_an_evaluation_reports_its_condition_and_progress(run: Run) -> None:
     async def test(evaluated: Evaluated) -> None:
         evaluations, said = evaluated.evaluations, []
         await evaluated.begin(4_000, is_final=True)
@@ -215,7 +214,7 @@ def test_it_says_what_it_plays_and_how_far_it_is(run: Run) -> None:
     run(test)
 
 
-def test_it_says_how_many_episodes_were_too_long(run: Run) -> None:
+def test_an_evaluation_reports_how_many_episodes_were_too_long(run: Run) -> None:
     async def test(evaluated: Evaluated) -> None:
         await evaluated.begin(4_000)
         for num in (3, 0, 2):
@@ -237,15 +236,16 @@ def untrained(condition: Condition) -> Condition:
     return Condition(condition.server_id, condition.side, condition.agents, is_untrained=True)
 
 
-def test_each_server_is_compared_as_it_began_but_for_those_without_an_update() -> None:
+def test_each_server_with_an_update_is_compared_with_its_untrained_policy() -> None:
     learning = {"one": make_plan("a"), "other": make_plan("b")}
-    returns = dict.fromkeys((None, *learning), AGAINST)  # but no server is on both sides
+    # The returns sum to zero, but no server is on both sides.
+    returns = dict.fromkeys((None, *learning), AGAINST)
     found = list(final_conditions(returns, learning, {"other"}))
     assert found == [Condition("other", is_untrained=True)]
     assert list(final_conditions(returns, learning, ())) == []
 
 
-def test_a_server_on_both_sides_is_replaced_side_by_side() -> None:
+def test_a_server_on_both_sides_is_replaced_on_one_side_at_a_time() -> None:
     learning = {"both": make_plan("ab")}
     returns = {None: DRAWN, "both": AGAINST}
     found = list(final_conditions(returns, learning, {"both"}))
@@ -253,7 +253,7 @@ def test_a_server_on_both_sides_is_replaced_side_by_side() -> None:
     assert list(final_conditions(returns, learning, ())) == [A, B]
 
 
-def test_a_team_on_both_sides_is_not_untrained_in_part() -> None:
+def test_a_team_on_both_sides_is_not_replaced_in_part_by_its_untrained_policy() -> None:
     returns = {None: AGAINST, "both": DRAWN}
     learning = {"both": make_plan("ab", groups={"team": ("a", "b")})}
     assert list(final_conditions(returns, learning, {"both"})) == [A, B]

@@ -1,4 +1,4 @@
-"""Printing to a stdout and stderr that nobody reads, in processes of their own."""
+"""Programs print to a stdout and stderr that nobody reads, and go on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(path: Path, **streams: int | None) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_reader_that_is_gone(tmp_path: Path) -> None:
+def test_a_program_outlives_the_reader_of_its_output(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = run(tmp_path / "own", stdout=writer, stderr=writer)
@@ -44,9 +44,7 @@ def test_a_reader_that_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("closed", [">/dev/full 2>/dev/full", "<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_full_disk_or_a_stream_that_was_closed_from_the_beginning(
-    tmp_path: Path, closed: str
-) -> None:
+def test_a_program_goes_on_with_a_full_disk_or_closed_streams(tmp_path: Path, closed: str) -> None:
     done = subprocess.run(
         ["bash", "-c", f'"$@" {closed}', "-", sys.executable, "-c", PROGRAM, tmp_path / "own"],
         timeout=60,
@@ -56,7 +54,7 @@ def test_a_full_disk_or_a_stream_that_was_closed_from_the_beginning(
     assert (tmp_path / "own").read_text() == "went on"
 
 
-def test_what_can_be_written_is_written(tmp_path: Path) -> None:
+def test_output_that_can_be_written_is_written(tmp_path: Path) -> None:
     done = run(tmp_path / "own", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert done.stdout == "a table\na line\n" * 3 + "left in a buffer at exit"
     assert done.stderr == "an error\na warning\n" * 3

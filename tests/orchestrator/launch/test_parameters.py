@@ -1,4 +1,4 @@
-"""Where schedules and lessons stand, by env steps and by what was played."""
+"""Schedules follow the env steps, and lessons follow the episodes that were played."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def progress(**rule: Any) -> ParameterProgress:
 
 
 def play(one: ParameterProgress, speed: float, *wins: float, **returns: float) -> int:
-    """Takes in episodes; returns the lesson then."""
+    """Notes some episodes; returns the lesson after them."""
     for win in wins:
         one.note(returns, {"win": {COMMON: win}, "speed": {COMMON: speed}})
     return int(one.now(0)["speed"])
@@ -45,16 +45,16 @@ def play(one: ParameterProgress, speed: float, *wins: float, **returns: float) -
 def test_the_next_lesson_begins_once_a_whole_window_of_this_one_is_good_enough() -> None:
     one = progress(at_least=0.75)
     assert one.now(0) == {"speed": 1, "size": 7}
-    assert play(one, 1, 1, 1, 1) == 1  # three are no window
+    assert play(one, 1, 1, 1, 1) == 1  # three episodes are no whole window
     assert play(one, 1, 0) == 2
-    assert play(one, 1, 1, 1, 1, 1) == 2  # begun in the lesson before
+    assert play(one, 1, 1, 1, 1, 1) == 2  # these episodes were begun in the lesson before
     assert play(one, 2, 0, 0, 1, 1) == 2
     assert play(one, 2, 1) == 3
-    assert play(one, 3, 0, 0, 0, 0) == 3  # never back
-    assert play(one, 3, 1, 1, 1, 1) == 3  # and none follows
+    assert play(one, 3, 0, 0, 0, 0) == 3  # a lesson never goes back
+    assert play(one, 3, 1, 1, 1, 1) == 3  # this is the last lesson
 
 
-def test_one_report_may_hold_more_than_a_lesson_needs() -> None:
+def test_a_report_may_have_more_episodes_than_a_lesson_needs() -> None:
     assert play(progress(at_least=1), 1, *[1] * 100) == 2
 
 
@@ -66,7 +66,7 @@ def test_a_metric_may_have_to_fall_or_be_a_servers_return() -> None:
     assert play(progress(metric="return", at_least=3), 1, 0, 0, 0, 0, a=1, b=1, c=1) == 2
 
 
-def test_a_run_that_goes_on_keeps_its_lesson_and_its_window() -> None:
+def test_a_resumed_run_keeps_its_lesson_and_its_window() -> None:
     before = Tally(progress(at_least=0.75))
     play(before.parameters, 1, 1, 1, 1, 1)
     play(before.parameters, 2, 1, 1, 1)
@@ -78,7 +78,7 @@ def test_a_run_that_goes_on_keeps_its_lesson_and_its_window() -> None:
     fewer.restore(before.state())
     assert fewer.parameters.now(0) == {"speed": 1}
     without = before.state()
-    del without["parameters"]  # as an older version wrote it
+    del without["parameters"]  # versions before parameters wrote no such key
     again = Tally(progress(at_least=0.75))
     again.restore(without)
     assert again.parameters.now(0)["speed"] == 1

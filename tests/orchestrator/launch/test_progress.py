@@ -49,7 +49,7 @@ def written(console: Console) -> str:
     return console.file.getvalue()
 
 
-def test_a_line_says_all_there_is_to_say() -> None:
+def test_a_line_has_all_that_is_known_of_the_run() -> None:
     assert plain_line("tag", snapshot(65.0, "evaluating")) == (
         "tag 0:01:05 | 48 episodes, 1,200 env steps, 119 steps/s, 1:02:05 left"
         " (until 100,000 env steps)"
@@ -58,7 +58,7 @@ def test_a_line_says_all_there_is_to_say() -> None:
     )
 
 
-def test_who_does_not_learn_has_no_weights_no_lag_and_no_loss() -> None:
+def test_servers_that_do_not_learn_have_no_weights_lag_and_loss() -> None:
     fixed = ServerSnapshot("rule", "SCRIPTED", phase="ready", weights_seq_no=None)
     line = plain_line("tag", Snapshot(time_s=1.0, servers=[fixed, ServerSnapshot("team", "QMIX")]))
     assert " | rule ready return – | team starting return – v0 lag – loss –" in line
@@ -66,18 +66,19 @@ def test_who_does_not_learn_has_no_weights_no_lag_and_no_loss() -> None:
     with Progress("tag", Snapshot(0.0, servers=[fixed]), console=console):
         pass
     row = [row for row in written(console).splitlines() if "rule" in row][-1]
-    assert row.count("–") == 4  # return, weights, lag, loss
+    assert row.count("–") == 4  # for return, weights, lag and loss
 
 
 def test_without_a_terminal_there_is_a_line_every_ten_seconds() -> None:
     console = plain()
-    clock = iter(range(1_000)).__next__  # asked at each update, and after each line
+    clock = iter(range(1_000)).__next__  # the clock is read at each update, and after each line
     first = Snapshot(0.0, servers=[PREY], stop_text="100,000 env steps")
     with Progress("tag", first, console=console, clock=clock) as progress:
         for time_s in range(26):
             progress.update(snapshot(float(time_s)))
     starts = [line.split(" | ")[0] for line in written(console).splitlines()]
-    assert starts == ["tag 0:00:00", "tag 0:00:10", "tag 0:00:20", "tag 0:00:25"]  # and at the end
+    # Also printed at the end.
+    assert starts == ["tag 0:00:00", "tag 0:00:10", "tag 0:00:20", "tag 0:00:25"]
     assert "\x1b" not in written(console)
 
 
@@ -88,12 +89,10 @@ def test_without_a_terminal_a_new_note_is_written_at_once() -> None:
             progress.update(snapshot(float(time_s), note))
     lines = written(console).splitlines()
     assert len(lines) == 3
-    assert lines[1].endswith("[red]prey restarted")  # shown as it is, not read as markup
+    assert lines[1].endswith("[red]prey restarted")  # a note is not read as markup
 
 
-def test_how_far_an_evaluation_is_is_written_every_ten_seconds_while_the_run_s_clock_stands() -> (
-    None
-):
+def test_the_progress_of_an_evaluation_is_printed_every_ten_seconds() -> None:
     console, now = plain(), [0.0]
     with Progress("tag", console=console, clock=lambda: now[0]) as progress:
         for second in range(12):
@@ -101,7 +100,7 @@ def test_how_far_an_evaluation_is_is_written_every_ten_seconds_while_the_run_s_c
             text = f"evaluation at the end, all as learned: {second} of 100 episodes"
             progress.update(Snapshot(5.0, evaluating=text))
     lines = [line.rsplit(": ", 1)[1] for line in written(console).splitlines()]
-    assert lines == [f"{n} of 100 episodes" for n in (0, 10, 11)]  # and at the end
+    assert lines == [f"{n} of 100 episodes" for n in (0, 10, 11)]  # also printed at the end
 
 
 def test_an_alarm_and_a_new_warning_are_written_at_once_but_not_each_count() -> None:
@@ -127,10 +126,10 @@ def test_an_alarm_and_a_new_warning_are_written_at_once_but_not_each_count() -> 
     ]
 
 
-def test_on_a_terminal_there_is_a_table_that_stays() -> None:
+def test_a_terminal_has_a_table_that_stays_at_the_end() -> None:
     console = terminal(110)
     with Progress("tag", Snapshot(0.0, servers=[PREY]), console=console) as progress:
-        assert "prey" in written(console)  # before the first update
+        assert "prey" in written(console)  # the table is printed before the first update
         progress.update(snapshot(1.0, "evaluating"))
         progress.update(Snapshot(2.0, servers=[PREY], alarm="no checkpoint", warned=[("x y", 3)]))
     text = written(console)
@@ -140,7 +139,7 @@ def test_on_a_terminal_there_is_a_table_that_stays() -> None:
     assert "\x1b[1;31mno checkpoint" in text
 
 
-def test_a_narrow_terminal_cuts_no_number() -> None:
+def test_no_number_is_cut_off_on_a_narrow_terminal() -> None:
     console = terminal(80)
     with Progress("tag", console=console) as progress:
         predators = ServerSnapshot("predators", "QMIX", env_steps=1_234_567, loss=123.456)

@@ -1,4 +1,4 @@
-"""A run's result read back from its directory, and its frames."""
+"""A run's result and its frames, as read from the run's directory."""
 
 from __future__ import annotations
 
@@ -58,14 +58,16 @@ def test_a_notebook_shows_the_verdicts_and_the_servers(run: RunDirectory) -> Non
     assert "no server listened" in nothing._repr_html_()
 
 
-def test_one_that_goes_on_reads_as_far_as_it_has_come(run: RunDirectory) -> None:
+def test_a_run_that_goes_on_reads_as_far_as_it_has_come(run: RunDirectory) -> None:
     play(run)
     result = RunResult.read(run.path)
     assert (result.outcome, result.problem, result.env_steps) == ("running", "", 250)
     assert len(result.frame()) == 6
 
 
-def test_one_that_was_killed_says_so(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_was_killed_reads_as_interrupted(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         pass
     monkeypatch.setattr(os, "getpid", lambda: gone.pid)
@@ -75,7 +77,7 @@ def test_one_that_was_killed_says_so(run: RunDirectory, monkeypatch: pytest.Monk
     assert result.problem == "its process was killed while the run was running"
 
 
-def test_one_that_never_began_has_no_result(run: RunDirectory, tmp_path: Path) -> None:
+def test_a_run_that_never_began_has_no_result(run: RunDirectory, tmp_path: Path) -> None:
     with pytest.raises(NotARunDirectory, match=r"no status\.json: its run never began"):
         RunResult.read(run.path)
     StatusFile(run)
@@ -104,7 +106,7 @@ def test_training_has_a_row_for_each_iteration(run: RunDirectory) -> None:
     assert "learner" not in frame.columns
 
 
-def test_a_run_without_iterations_has_the_columns_and_no_row(tmp_path: Path) -> None:
+def test_a_run_without_iterations_has_columns_but_no_rows(tmp_path: Path) -> None:
     run = RunDirectory.create_at(tmp_path / "none")
     run.write_plan({"servers": {}, "assignment": "", "seed": 1})
     frame = training_frame([run.path])
@@ -115,7 +117,7 @@ def test_a_run_without_iterations_has_the_columns_and_no_row(tmp_path: Path) -> 
 def test_the_newest_record_is_found_in_files_of_any_length(tmp_path: Path) -> None:
     path = tmp_path / "joint.jsonl"
     assert last_row(path, dict) is None
-    path.write_bytes(b'{"a": 1}')  # its write goes on
+    path.write_bytes(b'{"a": 1}')  # a line without its end is still being written
     assert last_row(path, dict) is None
     path.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a"')
     assert last_row(path, dict) == {"a": 2}
@@ -127,7 +129,7 @@ def test_the_newest_record_is_found_in_files_of_any_length(tmp_path: Path) -> No
         last_row(path, dict)
 
 
-def test_seeds_put_together_are_read_alike(tmp_path: Path) -> None:
+def test_results_of_several_seeds_can_be_joined(tmp_path: Path) -> None:
     runs = [new_run(tmp_path, seed) for seed in (1, 2)]
     for each in runs:
         write_whole_run(each)

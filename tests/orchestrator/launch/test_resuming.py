@@ -1,4 +1,4 @@
-"""How a run that has ended goes on: what may change, from which checkpoint, and by one process."""
+"""How an ended run is resumed: which settings may change, from which checkpoint, by one process."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ CHASE = "muxrl.experiments.simulations.torus_chase:TorusChase"
 
 
 def chase() -> ExperimentConfig:
-    """Returns a run of three learners in which nothing depends on the clock."""
-    each = "min_sample_timesteps_per_iteration: 1"  # a record for each batch
+    """Returns an experiment of three servers in which nothing depends on the clock."""
+    each = "min_sample_timesteps_per_iteration: 1"  # a record after each batch
     return load_config(
         {"name": "chase", "simulation": {"env": CHASE}, "trackers": [], "metrics_interval_s": 0.1},
         [
@@ -80,7 +80,7 @@ def folder(tmp_path: Path) -> RunDirectory:
 # --- its config -----------------------------------------------------------------------------
 
 
-def test_it_goes_on_with_what_may_change(folder: RunDirectory) -> None:
+def test_a_resumed_run_takes_overrides_of_settings_that_may_change(folder: RunDirectory) -> None:
     config = load_resumed_config(
         folder,
         ["stop.env_steps=9000", "servers.ppo.settings.lr=0.1", "simulation.num_processes=2",
@@ -91,7 +91,7 @@ def test_it_goes_on_with_what_may_change(folder: RunDirectory) -> None:
     assert config.servers["ppo"].settings["num_epochs"] == 2
 
 
-def test_it_finds_the_user_s_modules_from_any_folder(
+def test_a_resumed_run_finds_the_user_s_modules_from_any_folder(
     folder: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "own"
@@ -107,7 +107,7 @@ def test_it_finds_the_user_s_modules_from_any_folder(
     assert str(own) in sys.path
 
 
-def test_what_it_was_before_stays_written_down(folder: RunDirectory) -> None:
+def test_earlier_configs_and_their_changes_stay_recorded(folder: RunDirectory) -> None:
     config = chase()
     config.servers["ppo"].initialize_from = "another/run"
     folder.write_config(to_yaml(config))
@@ -122,7 +122,8 @@ def test_what_it_was_before_stays_written_down(folder: RunDirectory) -> None:
         "config-until-1000.yaml", "config-until-2000.yaml", "config.yaml",
     ]  # fmt: skip
     told = {"servers.ppo.settings.lr": "its default until 2,000 env steps, then 1"}
-    assert folder.changed_settings() == told  # and not stop.env_steps, which shapes no result
+    # Stop.env_steps shapes no result, so it is not among the changed settings.
+    assert folder.changed_settings() == told
     write_resumed_config(folder, load_resumed_config(folder, ["servers.ppo.settings.lr=2"]), 4_000)
     told = dict.fromkeys(told, "its default until 2,000 env steps, 1 until 4,000 env steps, then 2")
     assert folder.changed_settings() == told
@@ -143,8 +144,8 @@ def test_the_terminal_says_what_a_resume_has_changed(
     assert console.file.getvalue() == told
 
 
-def test_configs_after_the_checkpoint_count_no_more(folder: RunDirectory) -> None:
-    """Of a run that is resumed twice at one checkpoint, then at an older one."""
+def test_configs_from_after_the_checkpoint_are_dropped(folder: RunDirectory) -> None:
+    """The run is resumed twice at the same checkpoint, and then at an older one."""
 
     def resume(env_steps: int, lr: float) -> dict[str, float]:
         config = load_resumed_config(folder, [f"servers.ppo.settings.lr={lr}"])
@@ -174,8 +175,10 @@ def test_configs_after_the_checkpoint_count_no_more(folder: RunDirectory) -> Non
         "servers.qmix.model.fcnet_hiddens=[8]",
     ],
 )
-def test_what_has_to_stay_is_refused_by_name(folder: RunDirectory, override: str) -> None:
-    """What may change is told by docs/config.md, which is compared with the schema."""
+def test_overrides_of_settings_that_must_not_change_are_refused(
+    folder: RunDirectory, override: str
+) -> None:
+    """docs/config.md names the settings that may change, and is compared with the schema."""
     with pytest.raises(CannotResume) as refused:
         load_resumed_config(folder, [override])
     key = override.partition("=")[0]
@@ -212,7 +215,7 @@ def write(folder: RunDirectory, env_steps: int) -> Path:
     return written(checkpoints, env_steps, learning=("ppo", "qmix"), fixed="other")
 
 
-def test_it_goes_on_from_the_newest(folder: RunDirectory) -> None:
+def test_a_run_is_resumed_from_its_newest_checkpoint(folder: RunDirectory) -> None:
     for env_steps in (900, 1_000):
         write(folder, env_steps)
     place, manifest, damage = find_checkpoint(folder)
@@ -223,10 +226,10 @@ def test_it_goes_on_from_the_newest(folder: RunDirectory) -> None:
 
 
 @pytest.mark.parametrize("is_copied", [False, True])
-def test_recorded_episodes_that_ended_after_it_are_set_aside(
+def test_recorded_episodes_from_after_the_checkpoint_are_set_aside(
     folder: RunDirectory, is_copied: bool
 ) -> None:
-    """By their times; in a copy of the run, which has others, by their seeds."""
+    """The episodes' times decide; in a copy of the run, whose times differ, their seeds do."""
     place = write(folder, 1_000)
     written = (place / MANIFEST_FILE).stat().st_mtime
     expected = set()
@@ -250,7 +253,7 @@ def test_recorded_episodes_that_ended_after_it_are_set_aside(
     assert len(recorded_files(folder.path)) == 3
 
 
-def test_it_falls_back_to_the_one_before_a_damaged_one(folder: RunDirectory) -> None:
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(folder: RunDirectory) -> None:
     write(folder, 900)
     (write(folder, 1_000) / "qmix" / "deep" / "state.pkl").write_text("weighty")
     (write(folder, 1_100) / MANIFEST_FILE).write_text("{")
@@ -260,7 +263,7 @@ def test_it_falls_back_to_the_one_before_a_damaged_one(folder: RunDirectory) -> 
     assert "1000/qmix/deep/state.pkl has changed since it was written" in damage[1]
 
 
-def test_without_a_checkpoint_it_says_how_to_get_one(folder: RunDirectory) -> None:
+def test_a_run_without_a_checkpoint_is_refused_with_how_to_get_one(folder: RunDirectory) -> None:
     with pytest.raises(CannotResume, match=r"no checkpoint to continue.*checkpoint.interval_s"):
         find_checkpoint(folder)
     (write(folder, 1_000) / "ppo" / "deep" / "state.pkl").unlink()
@@ -282,7 +285,7 @@ def test_a_failure_names_the_command_that_goes_on(tmp_path: Path) -> None:
     assert told in how_to_resume(folder)
 
 
-def test_one_process_at_a_time(folder: RunDirectory) -> None:
+def test_only_one_process_at_a_time_runs_in_a_directory(folder: RunDirectory) -> None:
     StatusFile(folder)
     told = pytest.raises(RunIsRunning, match=r"going on \(pid \d+ on")
     with locked(folder), told, locked(folder):
@@ -302,13 +305,13 @@ def records(run: Path, server_id: str) -> list[dict[str, Any]]:
 @pytest.mark.faults
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-# By day: servers/learned/test_resume.py, to the bit; commands/test_reproduce.py, of a whole run;
+# By day: servers/learned/test_resume.py, to the bit; commands/test_reproduce.py, a whole run;
 # faults/test_resume_faults.py, the files.
 @pytest.mark.night
 def test_a_run_that_was_cut_learns_what_an_uninterrupted_one_does(
     tmp_path: Path, host: Host
 ) -> None:
-    """With one simulation and servers that wait, to the last bit."""
+    """With one simulation and servers that wait while they learn, losses are equal to the bit."""
     config = tmp_path / "chase.yaml"
     config.write_text(to_yaml(chase()))
 
@@ -338,7 +341,7 @@ def test_a_run_that_was_cut_learns_what_an_uninterrupted_one_does(
     assert began_with == {**versions, "until_env_steps": resumed_at}
 
 
-def test_a_run_from_before_there_was_scaling_goes_on_unscaled(folder: RunDirectory) -> None:
+def test_a_run_from_before_scaling_existed_is_resumed_unscaled(folder: RunDirectory) -> None:
     path = folder.path / "config.yaml"
     given = load_resumed_config(folder).servers.values()
     assert {server.scale_observations for server in given} == {"images"}

@@ -1,4 +1,4 @@
-"""One server on both sides of a game: judged side by side, against random and untrained agents."""
+"""A server on both sides of a game is judged side by side, against random and untrained agents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from muxrl.orchestrator.supervise.episodes import returns_by_agent
 
 NUM_EPISODES = 20
 T = 8
-"""Steps of an episode."""
+"""The number of steps in an episode."""
 
 
 def config(**evaluation: bool) -> ExperimentConfig:
@@ -44,7 +44,10 @@ def play(served: Served, condition: Condition) -> Mapping[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def played(rllib: None) -> Iterator[Played]:
-    """All conditions of a final evaluation, after a few updates; "before": before them."""
+    """Gives the returns of a final evaluation after a few updates, by condition.
+
+    "before" has the returns before training.
+    """
     with serve(config()) as served:
         found = {"before": play(served, AS_LEARNED)}
         simulations = [served.simulation() for _ in range(4)]
@@ -66,23 +69,25 @@ def played(rllib: None) -> Iterator[Played]:
         yield found
 
 
-def test_all_sides_are_played_one_at_a_time(played: Played) -> None:
+def test_each_side_is_replaced_alone(played: Played) -> None:
     untrained = {f"both/{side}:untrained" for side in ("left", "right")}
     assert played.keys() == {"before", None, "both", "both/left", "both/right", *untrained}
 
 
-def test_random_on_one_side_shows_what_the_other_has_learned(played: Played) -> None:
-    """Who has learned plays 2, random agents 1 in the mean."""
+def test_a_side_returns_more_against_random_agents_once_it_has_learned(played: Played) -> None:
+    """A trained policy plays 2, random agents 1 in the mean."""
     for side, other in (("left", "right"), ("right", "left")):
         returns = played[f"both/{side}"]
         assert returns[other].mean() > 0.75 * T
         assert (played[None][side] - returns[side]).mean() > 0.75 * T
-        assert np.ptp(returns[side]) > 0  # the random ones differ from episode to episode
+        assert np.ptp(returns[side]) > 0  # random agents differ from episode to episode
 
 
 def test_untrained_agents_on_one_side_act_as_before_training(played: Played) -> None:
-    """With A and B the sums of both sides' actions, before training and learned, the returns of the
-    left side are A - B, A' - B', A - B' (left untrained) and A' - B (right untrained)."""
+    """Let A and B be the sums of both sides' actions before training, A' and B' those after it.
+
+    Then the left side returns A - B, A' - B', A - B' (left untrained) and A' - B (right untrained).
+    """
     assert any(played["before"]["left"] != played[None]["left"])
     found = played["both/left:untrained"]["left"] + played["both/right:untrained"]["left"]
     assert (found == played["before"]["left"] + played[None]["left"]).all()

@@ -1,4 +1,4 @@
-"""A run with a shadow: what it records and reports, and the shadow that acts after a resume."""
+"""A run with a shadow: its records and report, and the shadow that acts after a resume."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_shadow_learns_is_measured_and_acts_once_it_is_promoted(
 
 
 def play_and_log(address: str) -> None:
-    """Plays until the run is over; every second step of training somebody else has chosen."""
+    """Plays until the run is over; in training every second step has actions of the simulation."""
     with PolicyClient(address, patience_s=PATIENCE_S) as client:
         while True:
             try:
@@ -165,7 +165,7 @@ def play_and_log(address: str) -> None:
                 continue
 
 
-def test_a_shadow_learns_from_what_an_external_simulation_plays(tmp_path: Path, host: Host) -> None:
+def test_a_shadow_learns_from_an_external_simulation(tmp_path: Path, host: Host) -> None:
     spaces = {"observation_space": {"type": "box", "shape": [1]},
               "action_space": {"type": "discrete", "n": 3}}  # fmt: skip
     servers: dict[str, Any] = CONFIG["servers"]
@@ -194,7 +194,7 @@ def test_a_shadow_learns_from_what_an_external_simulation_plays(tmp_path: Path, 
     assert not thread.is_alive()
 
     run = RecordedRun.read(folder)
-    # In mid-episode nothing follows the step that uses up the budget, so servers do not count it.
+    # No observation follows the step that uses up the budget, so servers do not count it.
     assert run.env_steps["sac"] == run.env_steps["dqn"] == 404
     assert run.weights_seq_no["sac"] > 0
     assert run.num_logged_actions.keys() == {"dqn", "rest"}

@@ -1,4 +1,4 @@
-"""A run ends at the first condition that holds, and its end can be foretold."""
+"""A run ends at the first condition that holds, and the time that is left can be estimated."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def status(
     )
 
 
-def test_iterations_of_those_that_do_not_learn_are_not_waited_for():
+def test_stop_iterations_ignores_servers_that_do_not_learn():
     conditions = StopConditions(StopConfig(iterations=3), fixed=["random"])
     statuses = {"a": status(2), "random": status(0)}
     assert not conditions.reached(tally(), statuses)
@@ -61,7 +61,7 @@ def test_iterations_of_those_that_do_not_learn_are_not_waited_for():
         (StopConfig(episode_return={"a": 1.0}), 0, 0.0, {"a": status(0, 100, 1.0, 20)}, True),
     ],
 )
-def test_reached(
+def test_a_run_ends_once_a_condition_holds(
     config: StopConfig, steps: int, time_s: float, statuses: dict[str, Status], is_over: bool
 ) -> None:
     assert bool(StopConditions(config).reached(tally(steps, time_s), statuses)) is is_over
@@ -82,7 +82,9 @@ def test_reached(
         (StopConfig(episode_return={"a": 1.0}, metric_at_most={"way": 10.0}), 20, True),
     ],
 )
-def test_metrics_that_are_reached(config: StopConfig, num_episodes: int, is_over: bool) -> None:
+def test_a_run_ends_once_all_metrics_are_reached(
+    config: StopConfig, num_episodes: int, is_over: bool
+) -> None:
     made = Tally()
     episode = {"win": {"__common__": 0.75}, "way": {"a": 5.0, "b": 15.0}}
     metrics = [episode] * num_episodes + [{}] * 5
@@ -108,13 +110,13 @@ def left_s(num: int, per_s: float, passed_s: float, **stop: Any) -> float | None
         ((0, 0.0, 0.0), {"env_steps": 100, "time_s": 60.0}, 60.0),
     ],
 )
-def test_the_first_condition_to_hold_counts(
+def test_the_time_left_is_that_of_the_first_condition_to_hold(
     run: tuple[int, float, float], stop: dict[str, float], expected: float | None
 ) -> None:
     assert left_s(*run, **stop) == expected
 
 
-def test_text_and_time_left() -> None:
+def test_conditions_and_the_time_left_are_printed() -> None:
     conditions = StopConditions(StopConfig(env_steps=1_000, time_s=60.0))
     assert conditions.text == "1,000 env steps or 60 s"
     running = tally(500, 10.0)
@@ -140,7 +142,7 @@ def test_text_and_time_left() -> None:
         ),
     ],
 )
-def test_the_condition_that_ends_a_run_is_said(
+def test_the_condition_that_ended_a_run_is_named(
     steps: int, statuses: dict[str, Status], text: str
 ) -> None:
     config = StopConfig(env_steps=1_000, iterations=3, episode_return={"a": 7.0, "b": 8.0})

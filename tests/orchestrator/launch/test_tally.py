@@ -15,10 +15,10 @@ from muxrl.protocol.messages import Status
 from muxrl.servers.network.latency import Latencies
 
 
-def test_what_comes_before_the_training_takes_none_of_its_time() -> None:
+def test_time_before_training_does_not_count() -> None:
     tally = Tally()
     time.sleep(0.05)
-    tally.tick()  # the launcher looks after its processes during a first evaluation, too
+    tally.tick()  # the launcher checks its processes during a first evaluation, too
     assert tally.time_s == 0.0
     tally.begin()
     tally.tick()
@@ -91,7 +91,7 @@ def test_metrics_of_servers_weigh_episodes_as_their_returns_do() -> None:
     assert {key for key in curves.curves if key[0] == "win"} == {("win", None)}
 
 
-def test_the_newest_episodes_are_those_of_all_processes() -> None:
+def test_recent_episodes_are_those_of_all_processes() -> None:
     lessons = {"lessons": [1.0, 2.0], "next_when": {"metric": "index", "at_least": 0.6}}
     tally = Tally(ParameterProgress({"size": lessons}, {}))
     for index, num in enumerate((400, 200)):
@@ -106,7 +106,7 @@ def test_the_newest_episodes_are_those_of_all_processes() -> None:
     assert row["episode_return_mean"]["a"] == pytest.approx(1.0, abs=0.03)
 
 
-def test_a_metric_of_few_episodes_is_a_mean_over_as_many_of_them() -> None:
+def test_a_rarer_metric_is_a_mean_over_as_many_of_its_episodes() -> None:
     tally = Tally()
     for n in range(300):
         told = {"win": {COMMON: float(n >= 200)}} if n % 10 == 0 else {"other": {COMMON: 0.0}}
@@ -114,7 +114,7 @@ def test_a_metric_of_few_episodes_is_a_mean_over_as_many_of_them() -> None:
     assert tally.metric("win") == (pytest.approx(10 / 30), 30)
 
 
-def test_a_checkpoint_made_before_there_were_metrics_is_gone_on_from() -> None:
+def test_a_checkpoint_from_before_metrics_existed_can_be_resumed() -> None:
     tally = Tally()
     state = Tally().state()
     del state["recent_metrics"]
@@ -122,10 +122,10 @@ def test_a_checkpoint_made_before_there_were_metrics_is_gone_on_from() -> None:
     assert "metrics" not in to_builtins(tally.row())
 
 
-def test_what_servers_have_counted_is_undone_by_no_gateway_and_no_restart() -> None:
-    """A simulation may leave the gateway out; checkpoints are named by these env steps."""
+def test_counts_of_servers_never_fall_by_a_gateway_or_a_restart() -> None:
+    """A simulation may bypass the gateway, and checkpoints are named by these env steps."""
     tally = Tally()
-    for num in (500, 200):  # it went back to its checkpoint
+    for num in (500, 200):  # the server went back to its checkpoint
         status = Status("ppo", "ready", num_env_steps=num, num_episodes=num // 10)
         tally.set_external({"ppo": status})
     tally.add("gateway", SimulationReport())
@@ -133,7 +133,7 @@ def test_what_servers_have_counted_is_undone_by_no_gateway_and_no_restart() -> N
     assert not tally.has_played
 
 
-def test_a_simulation_that_names_ever_new_metrics_fills_no_memory() -> None:
+def test_ever_new_names_of_metrics_do_not_fill_the_memory() -> None:
     tally = Tally()
     for n in range(1_200):
         report = SimulationReport(10, [{}], metrics=[{f"m{n}": {COMMON: 1.0}}])
@@ -142,7 +142,7 @@ def test_a_simulation_that_names_ever_new_metrics_fills_no_memory() -> None:
     assert len(tally.state()["values"]) == 1_000
 
 
-def test_a_record_says_how_long_a_server_took_since_the_one_before() -> None:
+def test_a_record_has_the_latencies_since_the_record_before() -> None:
     records, exchanges = LatencyRecords(), Latencies()
     first = list(exchanges.counts)
 
@@ -165,11 +165,11 @@ def test_a_record_says_how_long_a_server_took_since_the_one_before() -> None:
     assert recorded(0.6, 1).keys() == {"exchange_p50_s", "exchange_p99_s"}
 
 
-def test_what_a_lost_process_has_done_still_counts() -> None:
+def test_counts_of_a_lost_process_are_kept() -> None:
     tally = Tally()
     assert "num_random_episodes" not in to_builtins(tally.row())
     counts = {"num_lost_episodes": 1, "num_bad_episodes": 1, "num_open": 3}
-    stood_in = [["ppo"], ["ppo", "a2c"]]  # their returns are not among the others
+    stood_in = [["ppo"], ["ppo", "a2c"]]  # returns of such episodes are not among the others
     tally.add(
         "simulation-0",
         SimulationReport(100, [{"a": 1.0}], 1, 2.0, random_episodes=stood_in, **counts),

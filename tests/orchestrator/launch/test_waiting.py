@@ -1,4 +1,4 @@
-"""A run with external simulations says that it waits for them, and its clock does not run yet."""
+"""A run reports that it waits for external simulations, and its clock does not run yet."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONFIG = {
 }
 
 
-def test_a_run_that_nobody_joins_says_so_and_how(
+def test_a_run_without_simulations_reports_it_and_how_to_join(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_records, "_SILENCE_S", 0.3)

@@ -1,4 +1,4 @@
-"""A league of two sides, whose rounds can be written as if they had been trained and played."""
+"""A league of two sides, with rounds that are written as if they had been trained and played."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PPO = {
 
 
 def tree(**values: Any) -> dict[str, Any]:
-    """Returns a league's YAML, with some keys of its top replaced."""
+    """Returns a league's YAML as a dict, with some top keys replaced."""
     return {
         "name": "duel",
         "experiment": {
@@ -53,7 +53,10 @@ def make(rllib: None) -> Make:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """Makes a league's directory, of which so many rounds are trained and played; see `play`."""
+    """Gives a function that makes a league's directory with some trained and played rounds.
+
+    `play` describes its further arguments.
+    """
 
     def create(league: League, num_rounds: int = 0, *how: Any, **strengths: float) -> Any:
         made = LeagueDirectory.create_at(tmp_path / "x")
@@ -67,7 +70,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def train(league: League, folder: LeagueDirectory, number: int, *statuses: Any) -> None:
-    """Writes a round as a sweep leaves it; nothing has learned."""
+    """Writes a round as a sweep leaves it, with trials that have learned nothing."""
     config = make_round(league, folder, number)
     sweep = SweepDirectory.create_at(folder.round(number))
     write_text(sweep.config_file, to_yaml(config))
@@ -87,9 +90,11 @@ def play(
     returns: Callable[[str, str], tuple[float, float]] | None = None,
     **strengths: float,
 ) -> None:
-    """Writes a round's games, won by the difference of strengths, which grow by so much a round.
+    """Writes the games of a round, which are won by the difference of strengths.
 
-    Or with the returns of left and right that are given of those who play.
+    Args:
+        returns: gives the returns of left and right of two players instead.
+        strengths: by member: how much its strength grows with each round.
     """
 
     def strength(label: str) -> float:

@@ -1,4 +1,4 @@
-"""Who meets whom after a round, and a whole league, trained in this process without Ray."""
+"""Which players meet after a round, and a whole league, trained in this process without Ray."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_each_entry_of_a_role_meets_each_of_the_other(make: Make) -> None:
     assert len(found) == 2 * len(left)
 
 
-def test_where_sides_are_alike_one_is_rated_and_its_players_sit_in_both(make: Make) -> None:
+def test_players_of_interchangeable_sides_sit_in_both_and_have_one_rating(make: Make) -> None:
     league = make(interchangeable=SIDES, members={"a": {"role": "left"}})
     found = names(league, entry("a", 1, "left"), entry("a", 2, "left"))
     assert {head for head, _ in found} == {"left"}
@@ -52,7 +52,7 @@ def test_where_sides_are_alike_one_is_rated_and_its_players_sit_in_both(make: Ma
 
 
 def start(config: Any, path: Path, console: Any) -> Any:
-    """Runs a round's trials one after another, in place of Ray Tune."""
+    """Runs a round's trials one after another; stands in for Ray Tune."""
     plan, sweep = make_plan(config), SweepDirectory.create_at(path)
     write_text(sweep.config_file, to_yaml(config))
     for trial in plan.trials:
@@ -70,7 +70,7 @@ def start(config: Any, path: Path, console: Any) -> Any:
 def test_a_league_rates_its_members_higher_round_by_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The game is won by who plays the higher number, so that what has learned plays 2."""
+    """The game is won by the higher number, so that a trained policy plays 2."""
     monkeypatch.setattr(runner, "start_sweep", start)
     monkeypatch.setattr(runner, "sweep_ray", lambda plan: contextlib.nullcontext())
     members = {"a": {"role": "left"}, "new": {"role": "left", "is_fresh": True}}
@@ -83,5 +83,5 @@ def test_a_league_rates_its_members_higher_round_by_round(
     rating = {name: rating.mean for name, rating in table.ratings.items()}
     assert 0 < rating["a @ 1"] < rating["a @ 2"]
     assert rating["new @ 2"] < rating["a @ 2"]
-    # Of three, then five players: a round adds the games of its own two.
+    # The first round has three players, the second five: it adds the games of its two new ones.
     assert [len((place.games(number) or {})["games"]) for number in (1, 2)] == [9, 16]

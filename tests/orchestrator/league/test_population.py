@@ -1,4 +1,4 @@
-"""A league with mistakes is refused before anything starts, and says what is wrong."""
+"""Mistakes in a league are named before anything starts."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_alpha_rank_without_open_spiel_is_refused_at_the_check(
 
 
 class Bandit:
-    """A trainer without weights that a next round could begin with."""
+    """A trainer without weights, with which no next round can begin."""
 
     batch_env_steps = 8
 
@@ -94,7 +94,7 @@ class Bandit:
         return {}
 
 
-def test_who_cannot_go_on_in_a_second_round_is_told_before_the_first() -> None:
+def test_a_member_that_cannot_begin_a_second_round_is_refused_before_the_first() -> None:
     own = {"algorithm": f"{Bandit.__module__}:Bandit", "settings": {}, "model": {}}
     members: dict[str, Any] = {"a": {"role": "left", "server": own}, "b": {"role": "right"}}
     with pytest.raises(ConfigError, match=r"members\.a: .*:Bandit has no weights\(\) and set_"):
@@ -110,7 +110,7 @@ def test_who_cannot_go_on_in_a_second_round_is_told_before_the_first() -> None:
     assert make_league(load_league(tree(members=members))).training(1) == ["a", "b"]
 
 
-def test_what_was_played_cannot_change(tmp_path: Path) -> None:
+def test_settings_of_played_rounds_cannot_change(tmp_path: Path) -> None:
     file = tmp_path / "league.yaml"
     file.write_text(to_yaml(load_league(tree())))
     later = ["rounds=9", "max_concurrent=1", "opponents.draw=nash", "opponents.last=3"]

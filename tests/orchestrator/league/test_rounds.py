@@ -1,4 +1,4 @@
-"""What a round is made of: who trains, whom it meets, what it begins with."""
+"""A round's config: which members train, their opponents, and the weights they begin with."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, ParameterConfig,
 
 
 def pool(round_: SweepConfig, member: str, role: str = "right") -> dict[str, Any]:
-    """Returns whom a member meets in a role, with their weights."""
+    """Returns the opponents that a member meets in a role, with their weights."""
     members = round_.algorithms[f"pool-{member}-{role}"].settings["members"]
     return {name: one.get("weight") for name, one in members.items()}
 
 
-def test_members_train_when_they_are_to(make: Make) -> None:
+def test_members_train_in_the_rounds_that_the_config_gives(make: Make) -> None:
     late = {"role": "left", "first_round": 2, "every_rounds": 2}
     league = make(members={"a": {"role": "left"}, "late": late})
     assert [league.training(n) for n in (1, 2, 3, 4)] == [
@@ -59,14 +59,14 @@ def test_a_round_begins_where_the_last_one_ended(make: Make, folder: Folder) -> 
     assert met["a-1"]["should_explore"]
 
 
-def test_nobody_is_met_before_there_is_an_archive(make: Make) -> None:
+def test_members_meet_only_fixed_opponents_before_there_is_an_archive(make: Make) -> None:
     league = make(opponents={"also": {"still": {"algorithm": "RANDOM", "weight": 2.0}}})
     assert pool(make_round(league, None, 1), "a") == {"still": 2.0}
     assert pool(make_round(make(), None, 1), "a") == {"nobody": None}
 
 
 def test_a_pool_acts_within_the_bounds_of_its_role(make: Make) -> None:
-    """Also before it has members, as the games' random agents do."""
+    """A pool without members keeps the bounds, too, as do the games' random agents."""
     experiment = tree()["experiment"]
     experiment["servers"]["right"] |= {"action_bounds": [-2.0, 1.0]}
     algorithms = make_round(make(experiment=experiment), None, 1).algorithms
@@ -96,7 +96,7 @@ def test_a_pool_has_the_group_of_members_that_need_one(make: Make) -> None:
          {"a-1": 1.0, "a-2": 1.0, "a-3": 1.0, "b-1": 1.0, "b-2": 1.0, "b-3": 1.0}),
     ],
 )  # fmt: skip
-def test_the_archive_is_met_by_rule(
+def test_opponents_of_the_archive_are_chosen_by_the_rules(
     make: Make, folder: Folder, changed: dict[str, Any], met: dict[str, float]
 ) -> None:
     meets = changed.pop("meets", ["*"])
@@ -112,7 +112,7 @@ def test_the_archive_is_met_by_rule(
 
 @pytest.mark.parametrize("kind", ["nash", "alpha_rank"])
 def test_a_pool_draws_as_often_as_a_solution_plays(make: Make, folder: Folder, kind: str) -> None:
-    """Each counts as one in the mean, as by other rules; who is never played is left out."""
+    """Weights have a mean of 1, as with other rules; members with a weight of 0 are left out."""
     also = {"still": {"algorithm": "RANDOM"}}
     how = {"opponents": {"draw": kind, "also": also}, "interchangeable": SIDES}
     league = make(members=HANDS | {"none": {"role": "left", "meets": []}}, **how)
@@ -129,8 +129,10 @@ def test_a_pool_draws_as_often_as_a_solution_plays(make: Make, folder: Folder, k
     assert second.algorithms["pool-rock-right"].settings["draw"] == "weights"
 
 
-def test_a_solution_is_of_those_that_a_member_meets(make: Make, folder: Folder) -> None:
-    """Without scissors, paper dominates; of two roles that differ each has weights of its own."""
+def test_a_solution_is_computed_for_the_opponents_that_a_member_meets(
+    make: Make, folder: Folder
+) -> None:
+    """Without scissors, paper dominates."""
     members: dict[str, Any] = {**HANDS, "rock": {"role": "left", "meets": ["paper", "rock"]}}
     league = make(members=members, interchangeable=SIDES, opponents={"draw": "nash"})
     place = folder(league, 1, hands)
@@ -138,7 +140,7 @@ def test_a_solution_is_of_those_that_a_member_meets(make: Make, folder: Folder) 
 
 
 def test_sides_that_differ_are_drawn_by_their_own_weights(make: Make, folder: Folder) -> None:
-    """Left has 2, -1 or -1, 1 against right's two: left plays its first with 2/5, right, too."""
+    """Left's two members get 2, -1 and -1, 1 against right's: both play their first with 2/5."""
     members = {name: {"role": "left" if name < "c" else "right"} for name in "abcd"}
     league = make(members=members, opponents={"draw": "nash"})
     place = folder(league)
@@ -150,10 +152,12 @@ def test_sides_that_differ_are_drawn_by_their_own_weights(make: Make, folder: Fo
     assert pool(second, "c", "left") == pytest.approx({"a-1": 0.8, "b-1": 1.2})
 
 
-def test_the_worst_takes_over_from_the_best(make: Make, folder: Folder) -> None:
+def test_the_worst_member_takes_over_weights_and_settings_of_the_best(
+    make: Make, folder: Folder
+) -> None:
     league = make(members=TWO, exploit=EXPLOIT)
     begun = {name: t.settings["lr"] for name, t in league.templates.items()}
-    assert begun["a"] != begun["z"]  # what members do not say is drawn
+    assert begun["a"] != begun["z"]  # settings that members do not give are drawn
     assert begun["b"] == 0.01
     place = folder(league, 2, a=1.0, z=-1.0)
     assert take_over(league, place, 2) is None
@@ -164,7 +168,7 @@ def test_the_worst_takes_over_from_the_best(make: Make, folder: Folder) -> None:
     assert third.algorithms["a"].initialize_from == newest
     assert third.algorithms["a"].settings["lr"] == begun["a"]
     assert third.algorithms["z"].settings["lr"] / begun["a"] in (0.8, 1.25)
-    assert make_round(league, place, 3) == third  # a league that is resumed does the same
+    assert make_round(league, place, 3) == third  # a resumed league makes the same round
     train(league, place, 3)
     kept = make_round(league, place, 4).algorithms["z"]
     assert kept.settings == third.algorithms["z"].settings
@@ -182,7 +186,7 @@ def test_the_worst_takes_over_from_the_best(make: Make, folder: Folder) -> None:
         ({"loguniform": [0.1, 1.0]}, 1.0, {0.8, 1.0}),
     ],
 )
-def test_a_setting_goes_a_step_within_its_limits(
+def test_a_setting_that_is_taken_over_moves_one_step_within_its_limits(
     parameter: dict[str, list[Any]], value: Any, may_be: set[Any]
 ) -> None:
     template = AlgorithmTemplate(settings={"x": value})

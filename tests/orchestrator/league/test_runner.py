@@ -1,4 +1,4 @@
-"""A league goes on from wherever it was ended, and its report says what came of it."""
+"""A league goes on from any point at which it was ended, and reports each round."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from muxrl.orchestrator.sweeps import load as sweeps_load
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Returns what the runner does, in place of which rounds and games are written."""
+    """Gives a list of the runner's actions, which write rounds and games without training."""
     told: list[str] = []
 
     def of(path: Path) -> tuple[League, LeagueDirectory, int]:
@@ -95,7 +95,7 @@ SECOND = ["ray", *WHOLE[3:]]
 
 @pytest.mark.parametrize(
     ("num_done", "is_half"),
-    # After the first games the second round reports, too.
+    # After the first games, the report of the second round is written, too.
     [(0, False), (0, True), (1, False), (3, False), (3, True), (4, False), (5, False)],
 )
 def test_a_league_goes_on_from_each_point(
@@ -103,7 +103,7 @@ def test_a_league_goes_on_from_each_point(
 ) -> None:
     league = make(rounds=2)
     place = folder(league)
-    (place.round(1) / "runs").mkdir(parents=True)  # a process that was killed has left it
+    (place.round(1) / "runs").mkdir(parents=True)  # a killed process has left this folder
     steps = [*WHOLE[:num_done], *(["half" + WHOLE[num_done]] if is_half else [])]
     for what, number in (step.split() for step in steps):
         if "train" in what:
@@ -121,7 +121,7 @@ def test_a_league_goes_on_from_each_point(
 
 
 @pytest.mark.usefixtures("done")
-def test_each_round_is_told_with_its_ratings(rllib: None, tmp_path: Path) -> None:
+def test_each_round_is_printed_with_its_ratings(rllib: None, tmp_path: Path) -> None:
     console = Console(file=io.StringIO(), width=160)
     league = load_league(tree(rounds=2, leagues_dir=str(tmp_path / "leagues")))
     result = start_league(league, console=console)
@@ -137,7 +137,7 @@ def test_each_round_is_told_with_its_ratings(rllib: None, tmp_path: Path) -> Non
     ]
 
 
-def test_a_league_that_is_done_takes_more_rounds(
+def test_a_finished_league_can_go_on_with_more_rounds(
     make: Make, folder: Folder, done: list[str]
 ) -> None:
     place = folder(make(rounds=1))
@@ -147,10 +147,10 @@ def test_a_league_that_is_done_takes_more_rounds(
     assert done == SECOND
 
 
-def test_a_draw_that_the_games_refuse_is_changed_on_going_on(
+def test_a_draw_that_the_games_do_not_allow_can_be_changed_by_a_resume(
     make: Make, folder: Folder, done: list[str]
 ) -> None:
-    """Nash weights are of constant sums alone, which the first round's games have not."""
+    """Nash weights need a constant sum, which the first round's games do not have."""
     league = make(rounds=2, opponents={"draw": "nash"}, interchangeable=["left", "right"])
     place = folder(league, 1, lambda left, right: (1.0, float(left != right)))
     with pytest.raises(ConfigError, match="no constant sum, which nash needs; try alpha_rank"):
@@ -159,7 +159,7 @@ def test_a_draw_that_the_games_refuse_is_changed_on_going_on(
     assert done == ["ray", *SECOND]
 
 
-def test_tokens_are_given_again_and_reach_each_round(
+def test_tokens_that_are_given_again_reach_each_round(
     make: Make, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = "secret-of-sixteen"
@@ -216,7 +216,7 @@ def test_one_process_at_a_time_runs_a_league(make: Make, folder: Folder, tmp_pat
 
 
 def test_the_report_has_the_weights_of_solutions(make: Make, folder: Folder) -> None:
-    """Left's are 1 for its better, second one; the better left is, the worse for all of right."""
+    """Left's better member, its second one, has weight 1; it is equally bad for all of right."""
     league = make(rounds=2)
     place = folder(league, 2, a=1.0)
     write_league_report(league, place, 2)
@@ -234,7 +234,7 @@ def test_the_report_has_the_weights_of_solutions(make: Make, folder: Folder) -> 
     assert "no nash weights: the roles' returns" in (place.path / "summary.md").read_text()
 
 
-def test_the_report_shows_ratings_over_rounds_and_who_beats_whom(
+def test_the_report_shows_ratings_over_rounds_and_which_player_beats_which(
     make: Make, folder: Folder
 ) -> None:
     league = make(rounds=2)
@@ -266,9 +266,7 @@ def test_the_report_shows_ratings_over_rounds_and_who_beats_whom(
     assert "Ratings of right by round" in page
 
 
-def test_the_report_says_what_has_changed_since_the_round_before(
-    make: Make, folder: Folder
-) -> None:
+def test_the_report_names_changes_since_the_round_before(make: Make, folder: Folder) -> None:
     league = make(members=TWO, exploit=EXPLOIT, rounds=4)
     place = folder(league, 3, a=1.0, z=-1.0)
     train(league, place, 4, "done", "interrupted", "waiting")
@@ -291,7 +289,7 @@ def test_the_report_warns_of_cycles(make: Make, folder: Folder) -> None:
     assert {*cycle} == {f"{hand} @ 1" for hand in HANDS}
 
 
-def test_of_three_roles_there_are_ratings_and_no_solutions(make: Make, folder: Folder) -> None:
+def test_a_league_of_three_roles_has_ratings_but_no_solutions(make: Make, folder: Folder) -> None:
     experiment = tree()["experiment"]
     experiment["simulation"] = {"env": "muxrl.experiments.simulations.spread:Spread"}
     roles = {f"role_{i}": [f"agent_{i}"] for i in range(3)}

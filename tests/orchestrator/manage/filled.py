@@ -1,4 +1,4 @@
-"""A folder of runs and sweeps, made up for the tests."""
+"""Makes up a folder of runs and sweeps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 
 
 def fill(root: Path) -> None:
-    """A run that is done, one whose process was killed, a sweep, and what is neither."""
+    """Writes a finished run, one whose process was killed, a sweep, and folders of neither."""
     done = new_run(root / "runs")
     write_whole_run(done)
     StatusFile(done).enter("done", 1_234)

@@ -1,4 +1,4 @@
-"""`muxrl track`: a run that is over, told from its files."""
+"""`muxrl track` sends a finished run to trackers, from its files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def notes(folder: Path) -> list[Any]:
     return [json.loads(line) for line in (folder / "notes.jsonl").read_text().splitlines()]
 
 
-def test_all_rows_in_their_order_and_the_report(tmp_path: Path, muxrl: Muxrl) -> None:
+def test_a_tracker_gets_all_rows_in_order_and_the_report(tmp_path: Path, muxrl: Muxrl) -> None:
     run = finished_run(tmp_path)
     told = muxrl("track", run.path, f"{HERE}:Notes", "tensorboard")
     (_, about), *rest = notes(tmp_path)
@@ -65,7 +65,7 @@ def test_a_sweep_is_a_group_of_runs(tmp_path: Path, muxrl: Muxrl) -> None:
     assert about["config"]["name"] == "tag"
 
 
-def test_a_tracker_that_fails_is_said(tmp_path: Path, muxrl: Muxrl) -> None:
+def test_a_tracker_that_fails_is_reported(tmp_path: Path, muxrl: Muxrl) -> None:
     run = finished_run(tmp_path)
     assert muxrl("track", run.path, f"{HERE}:Raising", code=1).err == (
         f"muxrl: the tracker '{HERE}:Raising' has failed after 0 rows of {run.path}: "
@@ -73,7 +73,7 @@ def test_a_tracker_that_fails_is_said(tmp_path: Path, muxrl: Muxrl) -> None:
     )
 
 
-def test_what_is_refused(tmp_path: Path, muxrl: Muxrl) -> None:
+def test_wrong_arguments_of_track_are_refused(tmp_path: Path, muxrl: Muxrl) -> None:
     run = finished_run(tmp_path)
     assert "no such folder" in muxrl("track", tmp_path / "absent", "tensorboard", code=2).err
     assert "did you mean 'tensorboard'?" in muxrl("track", run.path, "tensorbord", code=2).err

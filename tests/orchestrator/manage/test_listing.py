@@ -1,4 +1,4 @@
-"""How what lies in a folder stands; the whole list is what `muxrl runs --json` prints."""
+"""The state of the runs and sweeps in a folder, which `muxrl runs --json` prints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from muxrl.orchestrator.storage.process import Process
 from muxrl.orchestrator.sweeps.directory import SweepDirectory
 
 
-def test_a_sweep_whose_process_lives_is_running_though_no_trial_is(tmp_path: Path) -> None:
+def test_a_sweep_whose_process_lives_is_running_even_without_a_running_trial(
+    tmp_path: Path,
+) -> None:
     fill(tmp_path)
     sweep = SweepDirectory.open(tmp_path / "tuned-20261120-000000")
     listing = Listing(tmp_path)
@@ -33,9 +35,8 @@ def test_a_sweep_whose_process_lives_is_running_though_no_trial_is(tmp_path: Pat
     assert state() == "waiting"
 
 
-def test_returns_are_found_before_any_length_of_other_conditions(tmp_path: Path) -> None:
-    """Twenty agents, a hundred episodes and a metric: what was learned is written first, 330 KiB
-    before the end."""
+def test_learned_returns_are_found_however_long_other_conditions_are(tmp_path: Path) -> None:
+    """Here the learned returns stand 330 KiB before the end: 20 agents, 100 episodes, a metric."""
     fill(tmp_path)
     returns = {
         agent: [-0.123456789012] * 100
@@ -55,9 +56,7 @@ def test_returns_are_found_before_any_length_of_other_conditions(tmp_path: Path)
     assert [s["evaluated"] for s in entry["servers"]] == [pytest.approx(-0.123456789012)] * 2
 
 
-def test_only_what_has_changed_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_changed_files_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path)
     listing = Listing(tmp_path)
     first = listing.read()
@@ -75,7 +74,9 @@ def test_only_what_has_changed_is_read_again(
     assert entry["env_steps"] == 5_000
 
 
-def test_a_run_that_was_cut_short_is_resumable_from_its_newest_checkpoint(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_listed_as_resumable_from_its_newest_checkpoint(
+    tmp_path: Path,
+) -> None:
     fill(tmp_path)
     listing = Listing(tmp_path)
     assert {e.get("resumable_at") for e in listing.read()["entries"]} == {None}

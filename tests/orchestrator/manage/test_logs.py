@@ -1,4 +1,4 @@
-"""The logs of a run's processes, whole lines as they come."""
+"""The logs of a run's processes are read and followed by whole lines."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_last_lines_are_found_from_the_end(
     assert [line for _, line in logs.read()] == expected
 
 
-def test_what_comes_is_followed_until_the_run_has_ended(
+def test_new_lines_are_followed_until_the_run_has_ended(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status = StatusFile(run)
@@ -74,7 +74,7 @@ def test_a_log_that_is_begun_anew_is_read_from_its_beginning(run: RunDirectory) 
     assert list(logs.read()) == [("ppo", "anew")]
 
 
-def test_a_log_that_is_not_there_is_suggested(run: RunDirectory) -> None:
+def test_a_missing_log_is_refused_with_a_similar_name(run: RunDirectory) -> None:
     with pytest.raises(ConfigError, match=r"no log of .pp.; did you mean .ppo.\?"):
         Logs(run, ["ppo", "pp"])
     with pytest.raises(ConfigError, match="there are a2c, ppo"):

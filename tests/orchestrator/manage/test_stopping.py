@@ -1,4 +1,4 @@
-"""Who may be told to end, and what is said of those who may not; whole runs are in tests/faults."""
+"""Which processes may be told to end, and messages about others; tests/faults has whole runs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ def stopped(path: Path, timeout_s: float = 20.0) -> tuple[bool, str]:
     return stop(path, timeout_s, lambda sentence: None)
 
 
-def test_a_process_that_ends_without_a_word_is_told_of(run: RunDirectory, child: Child) -> None:
+def test_a_process_that_ends_without_a_final_state_is_reported(
+    run: RunDirectory, child: Child
+) -> None:
     belongs_to(run, child.pid)
     said: list[str] = []
     is_well, sentence = stop(run.path, 20.0, said.append)
@@ -79,7 +81,7 @@ def test_a_process_that_ends_without_a_word_is_told_of(run: RunDirectory, child:
 
 
 @pytest.mark.parametrize("child", [STUBBORN], indirect=True)
-def test_one_that_does_not_end_is_told_of(run: RunDirectory, child: Child) -> None:
+def test_a_process_that_does_not_end_is_reported(run: RunDirectory, child: Child) -> None:
     belongs_to(run, child.pid)
     with pytest.raises(NotEnded, match=rf"its process {child.pid} still runs after 0 s"):
         stopped(run.path, 0.0)
@@ -134,7 +136,7 @@ def test_a_program_that_outlives_its_run_is_not_waited_for(
         ({"state": "failed", "cause": "it rained"}, r"is over: failed \(it rained\)"),
     ],
 )
-def test_strangers_are_left_alone(
+def test_processes_that_are_not_the_run_s_are_left_alone(
     run: RunDirectory, child: Child, changed: dict[str, Any], sentence: str
 ) -> None:
     belongs_to(run, child.pid)
@@ -144,7 +146,9 @@ def test_strangers_are_left_alone(
     assert child.poll() is None
 
 
-def test_what_is_no_run_or_has_not_begun_is_told_of(run: RunDirectory, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_and_a_run_that_has_not_begun_are_refused(
+    run: RunDirectory, tmp_path: Path
+) -> None:
     with pytest.raises(CannotStop, match=r"has no status\.json"):
         stopped(run.path)
     with pytest.raises(NotARunDirectory):
@@ -173,7 +177,9 @@ def test_a_sweep_ends_once_its_lock_is_free(sweep: SweepDirectory, child: Child)
     assert child.wait(20) == -signal.SIGTERM
 
 
-def test_a_league_ends_likewise(sweep: SweepDirectory, tmp_path: Path, child: Child) -> None:
+def test_a_league_ends_once_its_lock_is_free(
+    sweep: SweepDirectory, tmp_path: Path, child: Child
+) -> None:
     league = LeagueDirectory.create_at(tmp_path / "league")
     league.config_file.write_text("name: rivals\n")
     for number in (1, 2):
@@ -191,6 +197,6 @@ def test_a_league_ends_likewise(sweep: SweepDirectory, tmp_path: Path, child: Ch
     assert {"league/rounds/01", "league/rounds/02"} < set(names)
 
 
-def test_a_sweep_that_does_not_say_who_runs_it_is_left_alone(sweep: SweepDirectory) -> None:
+def test_a_sweep_of_an_unknown_process_is_left_alone(sweep: SweepDirectory) -> None:
     with sweep.locked(), pytest.raises(CannotStop, match="does not name its process yet"):
         stopped(sweep.path)

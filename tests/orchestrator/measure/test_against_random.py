@@ -44,7 +44,7 @@ def against_random(
 
 
 LUCK = np.random.default_rng(0).normal(size=30)
-"""Of episodes, which differ by far more than what learning brings in each of them."""
+"""The luck of episodes varies by far more than what learning adds to each return."""
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_verdict_follows_the_interval_of_pairs(
         (2.0, Verdict.NOT_THAN_UNTRAINED),
     ],
 )
-def test_where_a_seed_made_no_update_others_do_not_stand_for_it(
+def test_the_verdict_says_that_some_seed_made_no_update(
     began: float | None, verdict: Verdict
 ) -> None:
     episodes = {"": LUCK + 2.0, "it": LUCK} | (
@@ -93,7 +93,9 @@ def test_where_a_seed_made_no_update_others_do_not_stand_for_it(
 
 
 @pytest.mark.parametrize(("num", "verdict"), [(5, Verdict.BETTER), (6, Verdict.BETTER_THAN_BOTH)])
-def test_a_few_equal_advantages_over_untrained_say_neither(num: int, verdict: Verdict) -> None:
+def test_a_few_equal_advantages_over_untrained_agents_leave_the_verdict_open(
+    num: int, verdict: Verdict
+) -> None:
     learned, untrained = np.full(num, 8.0), np.full(num, 6.0)
     assert against_random(100, [learned], [LUCK[:num]], [untrained]).verdict is verdict
 
@@ -102,7 +104,7 @@ def ends(estimate: Estimate) -> list[float]:
     return [estimate.mean, estimate.low, estimate.high]
 
 
-def test_of_single_episodes_there_is_no_verdict_but_unclear_and_without_random_none() -> None:
+def test_one_episode_is_unclear_and_without_random_there_is_no_verdict() -> None:
     assert against_random(0, [np.array([8.0])], [np.array([1.0])]).verdict is Verdict.UNCLEAR
     for untrained in (None, [LUCK]):
         compared = against_random(0, [LUCK + 1], None, untrained)
@@ -141,7 +143,7 @@ NAN = math.nan
     ],
     ids=["of unlike length", "without a pair"],
 )
-def test_an_advantage_without_pairs_is_of_two_samples(
+def test_an_advantage_without_pairs_is_the_difference_of_two_samples(
     learned: list[list[float]], random: list[list[float]]
 ) -> None:
     found = against_random(100, list(map(np.array, learned)), list(map(np.array, random)))

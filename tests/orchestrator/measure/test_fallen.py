@@ -1,4 +1,4 @@
-"""Whether a learner fell below its own beginning, where that can be worked out by hand."""
+"""Whether a learner fell below its own beginning, as worked out by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIRST = point(0, [-1.0, 1.0] * 20)
     ("last", "fell"),
     [([-6.0, -4.0] * 20, True), ([-1.2, 0.9] * 20, False), ([4.0, 6.0] * 20, False)],
 )
-def test_evaluations_decide_where_there_are_two(last: list[float], fell: bool) -> None:
+def test_two_evaluations_decide_whether_a_learner_fell(last: list[float], fell: bool) -> None:
     final = point(9_000, last)
     falling = [training(np.linspace(9, 0, 40))]
     found = find_fall([FIRST, point(5_000, [7.0, 8.0]), final], final, falling)
@@ -62,11 +62,13 @@ NOISE = np.random.default_rng(0).normal(size=400)
         pytest.param([], False, id="none"),
     ],
 )  # fmt: skip
-def test_train_returns_fall_by_more_than_they_wander(returns: ArrayLike, fell: bool) -> None:
+def test_training_returns_have_to_fall_by_more_than_their_noise(
+    returns: ArrayLike, fell: bool
+) -> None:
     assert bool(find_fall([], None, [training(returns)])) == fell
 
 
-def test_it_fell_in_every_seed() -> None:
+def test_a_learner_fell_only_if_it_did_in_every_seed() -> None:
     falling, rising = training(np.linspace(9, 0, 40)), training(np.linspace(0, 9, 40))
     found = find_fall([], None, [falling, falling])
     assert found == "train return 0.35 in the last tenth of its iterations, 8.65 in the first"

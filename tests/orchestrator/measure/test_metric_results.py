@@ -1,4 +1,4 @@
-"""The simulation's own metrics in a report: values that can be worked out by hand."""
+"""A report's values of the simulation's metrics are as worked out by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Values = Sequence[float | None]
 def played(
     env_steps: int, replaced: str | None, win: Values, hits: Mapping[str, Values] | None = None
 ) -> dict[str, Any]:
-    """An evaluation in which the game says who won, and for some agents how often they hit."""
+    """Returns an evaluation with the metric "win" of each episode, and "hits" of some agents."""
     flat = [0.0] * len(win)
     record = evaluation(env_steps, replaced, flat, flat, flat)
     return {**record, "metrics": {"win": {COMMON: win}, **({"hits": hits} if hits else {})}}
@@ -44,7 +44,7 @@ def write_run(run: RunDirectory, gain: float = 0.0) -> None:
             metrics.joint({"env_steps": env_steps, "episode_return_mean": {}, "metrics": means})
 
 
-def test_whole_episodes_and_the_mean_over_a_servers_agents(tmp_path: Path) -> None:
+def test_metrics_are_of_whole_episodes_or_means_over_a_servers_agents(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     write_run(run)
     report = write_report(run)
@@ -58,7 +58,8 @@ def test_whole_episodes_and_the_mean_over_a_servers_agents(tmp_path: Path) -> No
         )
         for one in found
     ] == [
-        ("hits", "wolves", 3.0, 2, 500, 3.5, {"wolves": 0.5}),  # of 2, mean of 1 and 3, and 5
+        # Two episodes: the mean of 1 and 3, and 5.
+        ("hits", "wolves", 3.0, 2, 500, 3.5, {"wolves": 0.5}),
         ("hits", "sheep", 1.0, 0, None, None, {}),
         ("win", None, 0.75, 3, 500, 1 / 3, {"wolves": 0.0, "sheep": 1.0}),
     ]
@@ -76,7 +77,7 @@ def test_whole_episodes_and_the_mean_over_a_servers_agents(tmp_path: Path) -> No
 
 
 def test_a_metric_of_zeros_and_ones_is_a_proportion(tmp_path: Path) -> None:
-    """Never won in 20 episodes is not certain never to be won; of other metrics t's interval."""
+    """ "win" is 0 in all 20 episodes, yet its interval ends above 0; others are Student's."""
     run = new_run(tmp_path, metrics=["win", "captures"])
     nobody = [0.0] * 20
     with MetricsWriter(run) as metrics:
@@ -98,14 +99,14 @@ def test_a_metric_that_no_episode_had_is_named(tmp_path: Path) -> None:
     assert "no episode had 'wins', which simulation.metrics asks for" in note
 
 
-def test_runs_made_before_there_were_metrics_have_none(tmp_path: Path) -> None:
+def test_runs_from_before_metrics_existed_have_none(tmp_path: Path) -> None:
     run = whole_run(tmp_path)
     assert write_report(run).metrics == ()
     assert "metric" not in (run.path / "summary.md").read_text()
     assert metric_frame([run.path]).empty
 
 
-def test_the_frame_has_a_row_for_each_episode_that_had_it(tmp_path: Path) -> None:
+def test_the_frame_has_a_row_for_each_episode_with_the_metric(tmp_path: Path) -> None:
     run = new_run(tmp_path, seed=7)
     write_run(run)
     frame = metric_frame([run.path])

@@ -1,4 +1,4 @@
-"""Ratings recover strengths that are known, and say where one number misleads."""
+"""Ratings recover known strengths, and say where a single number misleads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Floats = NDArray[np.float64]
 
 
 def played(elo: Floats, num_units: int, num_games: int, rng: np.random.Generator) -> Floats:
-    """Wins of games between all pairs, decided by their ratings alone."""
+    """Returns the wins in games of all pairs, drawn by their ratings alone."""
     chance = 1 / (1 + 10 ** ((elo - elo[:, None]) / 400))
     won = np.triu(rng.binomial(num_games, chance, (num_units, *chance.shape)), 1).astype(float)
     lost = np.triu(np.full(chance.shape, num_games), 1) - won
@@ -21,7 +21,7 @@ def played(elo: Floats, num_units: int, num_games: int, rng: np.random.Generator
 
 @pytest.mark.parametrize(("num_units", "num_games"), [(3, 100), (100, 3)])
 def test_intervals_hold_strengths_that_are_known(num_units: int, num_games: int) -> None:
-    """About 95 % of them, over 25 sets of five players; few units are seeds, many are episodes."""
+    """About 95 % of 25 sets of five players; few units are like seeds, many like episodes."""
     inside = []
     for seed in range(25):
         rng = np.random.default_rng(seed)
@@ -33,30 +33,28 @@ def test_intervals_hold_strengths_that_are_known(num_units: int, num_games: int)
 
 
 def test_two_players_have_the_rating_of_their_odds() -> None:
-    """299.5 to 100.5 games, drawn one added: 400 log10(odds)."""
+    """With one added draw, it is 299.5 to 100.5 games: 400 log10(odds)."""
     found = rate(np.array([[[0.0, 299.0], [100.0, 0.0]]] * 2) / 2, anchor=1)
     assert found.ratings[0].mean == pytest.approx(400 * np.log10(299.5 / 100.5), abs=1e-3)
     assert found.num_triples == 0
 
 
-def test_who_always_wins_has_a_finite_rating_and_one_unit_no_interval() -> None:
+def test_a_player_that_always_wins_has_a_finite_rating_and_one_unit_no_interval() -> None:
     ratings = rate(np.array([[[0.0, 50.0], [0.0, 0.0]]]), anchor=1).ratings
     assert ratings[0].mean == pytest.approx(400 * np.log10(50.5 / 0.5), abs=1e-3)
     assert np.isnan(ratings[0].low)
 
 
 @pytest.mark.parametrize(("num_units", "is_known"), [(5, False), (6, True)])
-def test_units_that_are_all_alike_tell_how_good_a_rating_is_if_they_are_many(
-    num_units: int, is_known: bool
-) -> None:
-    """If a player wins every game of five pairs of seeds, the sixth pair may still differ."""
+def test_equal_units_give_an_interval_only_if_they_are_many(num_units: int, is_known: bool) -> None:
+    """A player that wins every game of five pairs of seeds may still lose in the sixth pair."""
     rating, _ = rate(np.array([[[0.0, 50.0], [0.0, 0.0]]] * num_units), anchor=1).ratings
     assert (rating.low == rating.mean == rating.high) == is_known
     assert np.isnan(rating.low) != is_known
 
 
 def rock_paper_scissors(noise: float, num_episodes: int = 100) -> Ratings:
-    """Rock, paper, scissors and random play each of them; more is better, whoever is met."""
+    """Rock, paper, scissors and random play against each of them; a higher return wins."""
     rng = np.random.default_rng(1)
     payoff = np.array([[0, -1, 1, 0], [1, 0, -1, 0], [-1, 1, 0, 0], [0, 0, 0, 0]])
     wins = np.zeros((num_episodes, 4, 4))

@@ -1,4 +1,4 @@
-"""Each number of a report and a comparison, recomputed by SciPy from known returns."""
+"""Each number of a report and a comparison equals what SciPy computes from known returns."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from muxrl.servers.config import ServerConfig
 SEEDS, EPISODES = 4, 30
 CONDITIONS = (None, "all", "all:untrained")
 Drawn = Mapping[str | None, np.ndarray]
-"""By condition ``[SEEDS, EPISODES]``: returns, NaN in an episode that the agent was not in."""
+"""By condition: returns ``[SEEDS, EPISODES]``, NaN in episodes without the agent."""
 
 
 def drawn(seed: int, *gains: float) -> Drawn:
     rng = np.random.default_rng(seed)
-    luck = rng.normal(size=(SEEDS, EPISODES))  # of an episode, which all conditions have
+    luck = rng.normal(size=(SEEDS, EPISODES))  # an episode's luck is the same in all conditions
     found = {}
     for condition, gain in zip(CONDITIONS, gains, strict=True):
         own = gain + rng.normal(0, 0.5, (SEEDS, 1)) + rng.normal(size=luck.shape)
@@ -39,7 +39,7 @@ def drawn(seed: int, *gains: float) -> Drawn:
 
 
 def written(root: Path, returns: Drawn, algorithm: str = "PPO", **plan: Any) -> list[Path]:
-    """Runs with these returns; a win is a return above 0, which an episode may not say."""
+    """Writes runs with these returns; a win is a return above 0, missing if the return is."""
     paths = []
     for seed in range(SEEDS):
         servers = {"all": ServerConfig(algorithm=algorithm, agents=["x"])}
@@ -64,7 +64,7 @@ def over_seeds(by_seed: np.ndarray) -> list[float]:
 
 
 def ends(estimate: Any) -> list[float]:
-    """A mean and its interval, as a summary and a finding have them."""
+    """Returns the mean and interval of an estimate in a summary or a finding."""
     if isinstance(estimate, Mapping):
         return [estimate[key] for key in ("mean", "low", "high")]
     return [estimate.mean, estimate.low, estimate.high]
@@ -78,7 +78,7 @@ def summary_of(paths: list[Path], *, over_episodes: bool = False) -> dict[str, A
     return found
 
 
-def test_a_report_of_several_seeds_speaks_of_seeds(tmp_path: Path) -> None:
+def test_intervals_of_several_seeds_are_over_seeds(tmp_path: Path) -> None:
     returns = drawn(1, 1.0, 0.0, 0.5)
     learned, random, untrained = returns.values()
     summary = summary_of(written(tmp_path, returns))
@@ -87,7 +87,7 @@ def test_a_report_of_several_seeds_speaks_of_seeds(tmp_path: Path) -> None:
     for name, values in (("learned", learned), ("random", random), ("untrained", untrained)):
         assert ends(final[name]) == pytest.approx(over_seeds(np.nanmean(values, axis=1)))
     for name, others in (("advantage", random), ("over_untrained", untrained)):
-        by_seed = np.nanmean(learned - others, axis=1)  # of pairs of episodes
+        by_seed = np.nanmean(learned - others, axis=1)  # pairs are of the same episode
         assert ends(final[name]) == pytest.approx(over_seeds(by_seed))
     advantage = np.nanmean(learned - random, axis=1)
     assert (final["num_seeds_above"], final["num_seeds_below"]) == (
@@ -106,7 +106,8 @@ def test_a_report_of_several_seeds_speaks_of_seeds(tmp_path: Path) -> None:
 
 def test_over_episodes_each_seed_is_a_stratum(tmp_path: Path) -> None:
     learned, random, _ = (returns := drawn(2, 1.0, 0.0, 0.5)).values()
-    whole = {key: np.nan_to_num(values) for key, values in returns.items()}  # equally many
+    # So that all seeds have equally many.
+    whole = {key: np.nan_to_num(values) for key, values in returns.items()}
     final = summary_of(written(tmp_path, whole), over_episodes=True)["servers"]["all"]["final"]
     pairs = np.nan_to_num(learned) - np.nan_to_num(random)
     error = math.sqrt(pairs.var(axis=1, ddof=1).sum() / EPISODES) / SEEDS
@@ -114,7 +115,7 @@ def test_over_episodes_each_seed_is_a_stratum(tmp_path: Path) -> None:
     assert ends(final["advantage"]) == pytest.approx([pairs.mean(), *interval])
 
 
-def test_of_one_run_the_unit_is_the_episode(tmp_path: Path) -> None:
+def test_intervals_of_one_run_are_over_episodes(tmp_path: Path) -> None:
     learned, random, _ = (returns := drawn(3, 1.0, 0.0, 0.5)).values()
     summary = summary_of(written(tmp_path, returns)[:1])
     final = summary["servers"]["all"]["final"]

@@ -1,4 +1,4 @@
-"""Which agents play against each other, from names and returns."""
+"""Names and returns show which agents play against each other."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def sides(**returns: Sequence[float | None] | np.ndarray) -> dict[str, tuple[str
     return find_sides([{a: list(values) for a, values in returns.items()}], list(returns))
 
 
-def test_two_whose_returns_sum_to_zero_are_two_sides() -> None:
+def test_two_agents_whose_returns_sum_to_zero_are_two_sides() -> None:
     assert sides(player_0=WON, player_1=-WON) == {"player_0": ("player_0",),
                                                   "player_1": ("player_1",)}  # fmt: skip
 
 
-def test_one_who_always_wins_is_one_side() -> None:
-    """Greedy policies on a game without chance: every episode is the same."""
+def test_an_agent_that_always_wins_is_one_side() -> None:
+    """Greedy policies in a game without chance play the same episode every time."""
     assert sides(left=[1.0] * 5, right=[-1.0] * 5) == {"left": ("left",), "right": ("right",)}
 
 
 def test_agents_that_always_return_the_same_are_on_one_side() -> None:
-    """In an episode without them, too."""
+    """This holds with an episode in which they are missing, too."""
     won, lost = [None, *WON], [None, *-WON]
     found = sides(player_0=won, player_1=lost, player_2=won, player_3=lost)
     assert found == {
@@ -43,12 +43,12 @@ def test_agents_that_always_return_the_same_are_on_one_side() -> None:
     }
 
 
-def test_names_tell_sides_apart_where_returns_do_not_sum_to_zero() -> None:
+def test_names_tell_sides_apart_if_returns_do_not_sum_to_zero() -> None:
     found = sides(seeker_0=3 * WON + NOISE[0], seeker_1=3 * WON + NOISE[1], hider_0=-WON + 5)
     assert found == {"seeker": ("seeker_0", "seeker_1"), "hider": ("hider_0",)}
 
 
-def test_who_is_paid_from_one_purse_is_against_the_others() -> None:
+def test_agents_that_share_a_fixed_sum_are_against_each_other() -> None:
     share = RNG.random(40)
     assert list(sides(a=share, b=10 - share)) == ["a", "b"]
 
@@ -93,7 +93,7 @@ def test_each_for_itself_has_too_many_sides_to_be_judged_one_at_a_time() -> None
 
 
 @given(arrays(float, (3, 30), elements=st.floats(-100, 100)))
-def test_sides_part_the_agents(table: np.ndarray) -> None:
+def test_each_agent_is_on_exactly_one_side(table: np.ndarray) -> None:
     table = np.vstack([table, -table.sum(axis=0)])
     returns = {f"player_{i}": list(row) for i, row in enumerate(table)}
     found = find_sides([returns], list(returns))
@@ -102,8 +102,8 @@ def test_sides_part_the_agents(table: np.ndarray) -> None:
     assert len(found) != 1
 
 
-def test_who_always_draws_shows_sides_at_random() -> None:
-    """Two who have learned to the end return nothing, and neither does their mean."""
+def test_players_that_always_draw_show_their_sides_when_they_act_at_random() -> None:
+    """Two players that have learned to the end always draw, so their returns show no sides."""
     drawn = {"left": [0.0] * 40, "right": [0.0] * 40}
     at_random = {"left": list(WON), "right": list(-WON)}
     assert find_sides([drawn], ["left", "right"]) == {}

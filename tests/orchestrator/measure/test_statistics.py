@@ -1,4 +1,4 @@
-"""Means, proportions and differences by hand; `test_calibration` has whole sweeps."""
+"""Means, proportions and differences are as computed by hand; `test_calibration` has sweeps."""
 
 import math
 
@@ -21,7 +21,7 @@ from muxrl.orchestrator.measure.statistics import (
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -7.0])
 def test_equal_numbers_have_an_interval_only_if_they_are_many(value: float) -> None:
-    """The least p-value of a sign test is over 5 % for five (2 / 2**5), not for six (2 / 2**6)."""
+    """A sign test's least p-value is above 5 % for five (2 / 2**5), not for six (2 / 2**6)."""
     few, noisy = [value] * 5, [value, np.nextafter(value, 9.0), *[value] * 3]
     for numbers, is_known in ((few, False), (noisy, False), ([*few, value], True)):
         estimate = mean_interval([numbers])
@@ -37,19 +37,19 @@ def test_equal_numbers_have_an_interval_only_if_they_are_many(value: float) -> N
     assert (many.low, many.high) == pytest.approx((value, value))
 
 
-def test_how_far_strata_are_apart_is_not_in_the_interval() -> None:
+def test_the_difference_between_strata_does_not_widen_the_interval() -> None:
     estimate = mean_interval([[0.0] * 4, [100.0] * 4])
     assert (estimate.low, estimate.high) == (50.0, 50.0)
 
 
 @pytest.mark.parametrize(
     ("strata", "mean"),
-    [([[3.0]], 3.0), ([[1.0, 2.0, 3.0], [10.0]], 6.0)],  # half of the mean is of one number
+    [([[3.0]], 3.0), ([[1.0, 2.0, 3.0], [10.0]], 6.0)],  # half of the mean is a single number
 )
 def test_a_stratum_of_one_number_leaves_the_interval_unknown(
     strata: list[list[float]], mean: float
 ) -> None:
-    """Nothing is known of its spread."""
+    """The spread of a stratum of one number is unknown."""
     estimate = mean_interval(strata)
     assert estimate.mean == mean
     assert math.isnan(estimate.low)
@@ -60,7 +60,7 @@ def test_a_stratum_of_one_number_leaves_the_interval_unknown(
 
 
 @pytest.mark.parametrize("strata", [[], [[]], [[1.0], []], [[math.nan, 1.0]], [[math.inf]]])
-def test_what_has_no_mean_is_refused(strata: list[list[float]]) -> None:
+def test_numbers_without_a_mean_are_refused(strata: list[list[float]]) -> None:
     with pytest.raises(ValueError, match="a mean needs"):
         mean_interval(strata)
 
@@ -80,8 +80,8 @@ def test_intervals_over_strata_of_unequal_size_and_spread_cover_the_mean(
     assert hits / 1_000 > 0.90
 
 
-def test_wilson_s_interval_by_the_book() -> None:
-    """Newcombe 1998, "Two-sided confidence intervals for the single proportion", table I."""
+def test_wilson_s_interval_equals_published_numbers() -> None:
+    """From Newcombe 1998, "Two-sided confidence intervals for the single proportion", table I."""
     found = wilson_interval([[1.0] * 81 + [0.0] * 182])
     assert (found.low, found.high) == pytest.approx((0.2553, 0.3662), abs=5e-5)
     none = wilson_interval([[0.0] * 20])
@@ -96,14 +96,14 @@ def test_a_proportion_over_seeds_counts_as_many_episodes_as_vary_like_the_seeds(
     quantile = stats.t.ppf(0.975, 2)
     num = part * (1 - part) / error**2
     found = estimate_of(runs, Unit.SEEDS, is_proportion=True)
-    for end in (found.low, found.high):  # where the score is as far away as its own deviation says
+    for end in (found.low, found.high):  # the score is as far away as its own deviation at that end
         assert abs(end - part) == pytest.approx(quantile * math.sqrt(end * (1 - end) / num))
 
 
 def test_seeds_that_never_win_do_not_show_that_none_ever_will() -> None:
     found = estimate_of([np.zeros(20)] * 3, Unit.SEEDS, is_proportion=True)
     assert (found.mean, found.low) == (0.0, 0.0)
-    assert found.high == pytest.approx(0.2358, abs=1e-4)  # t² / (60 + t²), t with 2 degrees
+    assert found.high == pytest.approx(0.2358, abs=1e-4)  # t² / (60 + t²), with 2 degrees
 
 
 def test_one_seed_has_no_interval_over_seeds() -> None:
@@ -114,8 +114,10 @@ def test_one_seed_has_no_interval_over_seeds() -> None:
 
 
 def test_shared_luck_is_what_runs_have_in_common() -> None:
-    """Two runs of two episodes, by hand: the second is 4 better for both, and nothing else varies:
-    the variance of the means by episode is 8, over two episodes 4."""
+    """Computed by hand for two runs of two episodes: the second is 4 better for both runs.
+
+    Nothing else varies, so that the variance of the means by episode is 8, and over two episodes 4.
+    """
     found = shared_variance([np.array([0.0, 4.0]), np.array([1.0, 5.0])])
     assert (found.value, found.freedom) == (4.0, 1)
     assert shared_variance([np.array([0.0, 4.0]), np.array([4.0, 0.0])]).value == 0.0
@@ -147,7 +149,7 @@ def test_variances_of_a_sum_have_satterthwaite_s_degrees_of_freedom() -> None:
 
 
 def test_deviations_are_widened_to_student_s_interval() -> None:
-    """Of normal deviations with the variance of a resampled mean of five numbers."""
+    """The deviations are normal, with the variance of a resampled mean of five numbers."""
     deviations = np.random.default_rng(0).normal(0.0, math.sqrt(4 / 5 / 5), 200_000)
     low, high = widened(deviations, 5, 1)
     reach = stats.t.ppf(0.975, 4) * math.sqrt(1 / 5)

@@ -1,5 +1,7 @@
-"""One number an episode of some agents, with agents and episodes missing: as they were played, and
-of a run's wide frame."""
+"""One number for each episode of some agents, even if agents or episodes are missing.
+
+It is computed from what was played, and from a run's wide frame.
+"""
 
 import numpy as np
 import pytest
@@ -45,7 +47,7 @@ def test_all_agents_together_are_summed() -> None:
     assert returns_by_episode(RETURNS, ["nobody"]).shape == (0,)
 
 
-def test_a_metric_is_measured_as_a_return_is() -> None:
+def test_metrics_are_averaged_over_agents_as_returns_are() -> None:
     rows = {(9, who): row(who) for who in ("", "ppo", "ppo/left:untrained")}
     frame, points = wide_frame(rows), [EvaluationPoint(5), EvaluationPoint(9, first_seed=3)]
     hits = Subject("metric", "hits", ("a", "b"), "hits")

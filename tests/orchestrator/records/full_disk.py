@@ -1,4 +1,4 @@
-"""Python that runs where no file may grow beyond a size: as on a full disk, but for one process."""
+"""Runs Python where no file may grow beyond a size: a full disk for one process alone."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def give_room(num_bytes):
 def with_little_room(path: Path, program: str) -> subprocess.CompletedProcess[str]:
     """Runs a program for the run directory `path`.
 
-    It finds `run`, and `give_room(n)`: files of at most n bytes from now on, -1 for any. Python
-    ignores SIGXFSZ, so that a write beyond them takes what fits, and the next one raises EFBIG.
+    The program finds `run`, and `give_room(n)`: from then on files have at most n bytes, with -1
+    any number. Python ignores SIGXFSZ, so that a write beyond the limit writes what fits, and the
+    next one raises EFBIG.
     """
     return subprocess.run(
         [sys.executable, "-c", BEGIN.format(path=str(path)) + program],

@@ -1,4 +1,4 @@
-"""Runs made up for the tests: a team of two against one prey."""
+"""Makes up runs for tests: a team of two wolves against one sheep."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -26,7 +26,7 @@ def new_run(root: Path, seed: int = 1, assignment: str = ASSIGNMENT, **plan: Any
 def run_of(
     root: Path, name: str, config: ExperimentConfig, defaults: Any = None, **plan: Any
 ) -> RunDirectory:
-    """A run's folder, with its config and the plan of its servers, whose agents are no patterns."""
+    """Returns a run's directory with its config and its servers' plan; agents are no patterns."""
     run = RunDirectory.create(root, name.lower(), datetime(2026, 11, 21))
     run.write_config(to_yaml(config))
     labels = assignment.server_labels({s: c.algorithm for s, c in config.servers.items()})
@@ -99,7 +99,7 @@ def whole_run(root: Path, seed: int = 1, shift: float = 0.0) -> RunDirectory:
 
 
 def play(simulation: Any, seed: int, act: Callable[[str, int], Any], **options: float) -> list[Any]:
-    """Plays an episode, in which agents act by their name and the step; returns its steps."""
+    """Plays an episode in which agents act by their name and the step; returns its steps."""
     observations, _ = simulation.reset(seed, options or None)
     steps: list[Any] = []
     while observations:

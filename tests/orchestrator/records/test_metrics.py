@@ -21,7 +21,7 @@ def run(tmp_path: Path) -> RunDirectory:
     return RunDirectory.create(tmp_path, "tag", datetime(2026, 11, 21))
 
 
-def test_what_was_written_is_read_back_and_nan_as_none(run: RunDirectory) -> None:
+def test_records_are_read_back_with_nan_as_none(run: RunDirectory) -> None:
     with MetricsWriter(run) as metrics:
         metrics.server("prey", {"env_steps": 10, "loss": math.nan, "learner": {"p": {"vf": 0.5}}})
         metrics.server("prey", {"env_steps": 20, "loss": math.inf, "learner": {}})
@@ -56,7 +56,7 @@ def test_a_resumed_writer_does_not_append_to_a_torn_line(
     assert read_metrics(run.metrics / "joint.jsonl") == [{"env_steps": 3}]
 
 
-def test_a_line_for_which_there_is_no_room_is_cut_off_and_named(run: RunDirectory) -> None:
+def test_a_line_that_does_not_fit_on_the_disk_is_cut_off_and_named(run: RunDirectory) -> None:
     program = """
 with MetricsWriter(run) as metrics:
     for n in (1_000, 2_000):
@@ -78,7 +78,7 @@ with MetricsWriter(run) as metrics:
     assert [r["env_steps"] for r in read_metrics(path)] == [1_000, 2_000, 4_000]
 
 
-def test_a_file_that_cannot_be_made_is_named(run: RunDirectory) -> None:
+def test_a_file_that_cannot_be_created_is_named(run: RunDirectory) -> None:
     run.metrics.rmdir()
     metrics = MetricsWriter(run)
     with pytest.raises(CannotRecord, match=r"prey.jsonl: No such file.* env step 0$"):
@@ -91,7 +91,7 @@ def test_a_folder_that_was_removed_is_noticed_at_the_next_record(
 ) -> None:
     with MetricsWriter(run) as metrics:
         metrics.joint({"env_steps": 7})
-        run.path.rename(run.path.with_name("elsewhere"))  # to the run it is as if removed
+        run.path.rename(run.path.with_name("elsewhere"))  # for the run it is removed
         if is_back:
             run.metrics.mkdir(parents=True)
             (run.metrics / "joint.jsonl").touch()
@@ -108,7 +108,7 @@ def test_a_broken_line_before_the_last_is_an_error(tmp_path: Path, broken: str) 
     assert (caught.value.path, caught.value.line) == (path, 2)
 
 
-def test_whoever_else_takes_rows_gets_those_that_were_written(run: RunDirectory) -> None:
+def test_a_listener_gets_only_the_rows_that_were_written(run: RunDirectory) -> None:
     taken: list[tuple[str, dict[str, Any]]] = []
     with MetricsWriter(run, lambda name, record: taken.append((name, dict(record)))) as metrics:
         metrics.server("prey", {"env_steps": 10})
@@ -132,7 +132,7 @@ def test_nothing_is_written_after_close(run: RunDirectory) -> None:
         metrics.joint({"env_steps": 1})
 
 
-def test_a_killed_writer_loses_nothing_it_has_written(run: RunDirectory) -> None:
+def test_a_killed_writer_loses_no_written_record(run: RunDirectory) -> None:
     program = (
         "import os, signal\n"
         "from pathlib import Path\n"
@@ -148,7 +148,7 @@ def test_a_killed_writer_loses_nothing_it_has_written(run: RunDirectory) -> None
     assert [record["env_steps"] for record in records] == list(range(100))
 
 
-def test_what_came_after_a_checkpoint_is_dropped_when_a_run_goes_on(run: RunDirectory) -> None:
+def test_rows_after_the_checkpoint_are_dropped_when_a_run_is_resumed(run: RunDirectory) -> None:
     with MetricsWriter(run) as metrics:
         metrics.server("prey", {"env_steps": 10})
         metrics.joint({"env_steps": 15})
@@ -157,7 +157,7 @@ def test_what_came_after_a_checkpoint_is_dropped_when_a_run_goes_on(run: RunDire
         metrics.server("late", {"env_steps": 20})
         metrics.joint({"env_steps": 25})
     with (run.metrics / "joint.jsonl").open("a") as file:
-        file.write('{"env_st')  # it was killed
+        file.write('{"env_st')  # the process was killed
     with MetricsWriter(run) as metrics:
         metrics.cut_back(lengths, 15)
         metrics.server("prey", {"env_steps": 21})
@@ -169,7 +169,7 @@ def test_what_came_after_a_checkpoint_is_dropped_when_a_run_goes_on(run: RunDire
     assert steps == {"prey": [10, 21], "late": [], "joint": [15, 30]}
 
 
-def test_one_server_goes_back_and_the_others_do_not(run: RunDirectory) -> None:
+def test_rows_of_one_server_are_cut_back_without_those_of_others(run: RunDirectory) -> None:
     with MetricsWriter(run) as metrics:
         for name in ("prey", "wolves"):
             metrics.server(name, {"env_steps": 10})

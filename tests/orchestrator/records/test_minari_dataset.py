@@ -1,4 +1,4 @@
-"""A dataset of Minari's holds what was played."""
+"""A dataset of Minari holds what was played."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def record(simulation: Any, folder: Path, act: Any, num: int) -> list[Path]:
     return sorted(folder.glob("*.parquet"))
 
 
-def test_steps_and_ends_are_those_that_were_played(tmp_path: Path) -> None:
+def test_a_dataset_has_the_steps_and_ends_that_were_played(tmp_path: Path) -> None:
     simulation = adapt(Stairs(height=4))
     agent = simulation.possible_agents[0]
     files = record(simulation, tmp_path / "episodes", lambda a, t: t % 2, 3)
@@ -57,7 +57,7 @@ def test_steps_and_ends_are_those_that_were_played(tmp_path: Path) -> None:
         assert ends.tolist() == [False] * (len(rewards) - 1) + [True]
 
 
-def test_nested_spaces_and_late_rewards(tmp_path: Path) -> None:
+def test_a_dataset_has_nested_spaces_and_late_rewards(tmp_path: Path) -> None:
     space = DictSpace({"x": Box((2,)), "y": TupleSpace((Discrete(3), Box((1,))))})
     value = a_value(space, np.random.default_rng(0))
     simulation = Any2([space, Discrete(2)], [value, 1])
@@ -71,7 +71,7 @@ def test_nested_spaces_and_late_rewards(tmp_path: Path) -> None:
 
 
 class Reborn(MultiAgentEnv):
-    """Agent b ends at t=2, is paid once more, and is there again from t=4 on."""
+    """An environment: agent b ends at t=2, is paid once more, and is there again from t=4 on."""
 
     agents = possible_agents = ["a", "b"]
     observation_spaces = action_spaces = dict.fromkeys("ab", spaces.Box(0.0, 9.0, (2,)))
@@ -100,7 +100,7 @@ def test_each_life_of_an_agent_is_an_episode(tmp_path: Path) -> None:
     assert first.terminations.tolist() == second.terminations.tolist() == [False, True]
 
 
-def test_what_is_refused(tmp_path: Path, muxrl: Muxrl) -> None:
+def test_recordings_that_make_no_dataset_are_refused(tmp_path: Path, muxrl: Muxrl) -> None:
     files = record(adapt(Stairs(height=4)), tmp_path / "episodes", lambda a, t: 1, 1)
     with pytest.raises(ValueError, match="is of one agent, and there is no agent 'walkr'"):
         write_dataset(files, "stairs/one-v0", "walkr", "")

@@ -1,4 +1,4 @@
-"""Recorded episodes: what is read back is what was played."""
+"""Recorded episodes are read back as they were played."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def plain(value: Any) -> Any:
 
 
 class Any2(CountingSimulation):
-    """Two agents with spaces and values that are given."""
+    """A simulation of two agents with given spaces and values."""
 
     def __init__(self, spaces: list[Space], values: list[Any]) -> None:
         super().__init__(num_steps=2)
@@ -81,7 +81,7 @@ class Any2(CountingSimulation):
 
 @settings(max_examples=30)
 @given(SPACES, SPACES, st.integers(0, 2**32))
-def test_values_of_every_space_come_back_with_type_and_shape(
+def test_values_of_every_space_are_read_back_with_type_and_shape(
     one: Space, other: Space, seed: int
 ) -> None:
     import tempfile
@@ -105,7 +105,7 @@ def test_values_of_every_space_come_back_with_type_and_shape(
     ]
 
 
-def test_a_share_of_the_episodes_is_kept_the_same_one_again(tmp_path: Path) -> None:
+def test_a_share_of_the_episodes_is_kept_and_the_same_ones_again(tmp_path: Path) -> None:
     simulation = keep_share(adapt(Stairs(height=4)), tmp_path, 0.3)
     rng = np.random.default_rng(0)
     returns = {}
@@ -121,7 +121,7 @@ def test_a_share_of_the_episodes_is_kept_the_same_one_again(tmp_path: Path) -> N
     assert frame["terminated"].sum() == 2 * len(kept)
 
 
-def test_a_disk_that_is_full_costs_the_record_alone(
+def test_a_full_disk_costs_only_the_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: Any) -> None:
@@ -133,7 +133,7 @@ def test_a_disk_that_is_full_costs_the_record_alone(
     assert not list(tmp_path.iterdir())
 
 
-def test_another_file_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_recording_is_refused(tmp_path: Path) -> None:
     pd.DataFrame({"x": [1]}).to_parquet(tmp_path / "other.parquet")
     with pytest.raises(ValueError, match="holds no episodes"):
         list(read_episodes(tmp_path / "other.parquet"))

@@ -21,23 +21,26 @@ def record(run: RunDirectory, *evaluations: dict[str, object]) -> RecordedRun:
     return RecordedRun.read(run.path)
 
 
-def test_a_whole_run(tmp_path: Path) -> None:
+def test_a_whole_run_is_read(tmp_path: Path) -> None:
     run = whole_run(tmp_path, seed=7)
     read = RecordedRun.read(run.path)
     assert (read.name, read.seed, read.should_explore) == (run.name, 7, False)
     assert [point.env_steps for point in read.points] == [0, 1_000]
     assert set(read.points[1].num_episodes) == {"", "wolves", "sheep"}
     assert read.env_steps == {"wolves": 980, "sheep": 970}
-    wolves = read.training["wolves"]  # means over wolf_0 and wolf_1, of those that are known
+    wolves = read.training["wolves"]  # means over the known returns of wolf_0 and wolf_1
     assert wolves.env_steps.tolist() == [100, 500, 990]
     assert wolves.returns.tolist() == [1.0, 1.0, 2.0]
-    sheep = read.training["sheep"]  # not in the joint records: the server's own number
+    # The joint records have no return of the sheep, so it is the server's own number.
+    sheep = read.training["sheep"]
     assert (sheep.env_steps.tolist(), sheep.returns.tolist()) == ([970], [-4.0])
 
 
-def test_evaluations_are_one_wide_frame(tmp_path: Path) -> None:
-    """An episode that nobody was in keeps its place: it is paired with that of another condition;
-    and a condition's episodes may be fewer."""
+def test_evaluations_are_read_as_one_wide_frame(tmp_path: Path) -> None:
+    """An episode without any agent keeps its place, to be paired with that of another condition.
+
+    A condition may have fewer episodes.
+    """
     metrics = {"win": {COMMON: [1.0, 0.0]}, "hits": {"sheep": [None, 2.0]}}
     frame = record(
         new_run(tmp_path),
@@ -76,10 +79,10 @@ def test_conditions_a_few_env_steps_apart_are_one_point(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("later", [(None,), (None, "sheep"), (None, "sheep", "wolves")])
-def test_of_two_evaluations_at_one_env_step_the_later_counts_if_it_is_whole(
+def test_the_later_of_two_evaluations_at_the_same_env_step_counts_if_it_is_whole(
     tmp_path: Path, later: Sequence[str | None]
 ) -> None:
-    """Else it was stopped; its episodes are not held against those of the earlier one."""
+    """If it is not whole, it was stopped, and its episodes are not mixed with the earlier ones."""
     twos = [2.0, 2.0], [2.0, 2.0], [2.0, 2.0]
     read = record(
         new_run(tmp_path),
@@ -107,7 +110,7 @@ def test_evaluations_by_another_rule_than_the_last_are_left_out(tmp_path: Path) 
     assert read.should_explore is False
 
 
-def test_training_that_was_resumed_replaces_what_it_repeats(tmp_path: Path) -> None:
+def test_rows_after_a_resume_replace_those_that_they_repeat(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     with MetricsWriter(run) as metrics:
         for env_steps, level in ((10, 1.0), (20, 2.0), (30, 3.0), (20, 5.0), (40, 6.0)):
@@ -117,22 +120,23 @@ def test_training_that_was_resumed_replaces_what_it_repeats(tmp_path: Path) -> N
     assert curve.returns.tolist() == [1.0, 5.0, 6.0]
 
 
-def test_a_servers_training_return_is_what_its_rows_say_of_it(tmp_path: Path) -> None:
+def test_a_servers_training_return_is_read_from_the_joint_rows(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     by_agent = {"wolf_0": 1.0, "wolf_1": 5.0}
     with MetricsWriter(run) as metrics:
-        metrics.joint({"env_steps": 10, "episode_return_mean": by_agent})  # as older runs
+        # Older runs have no returns by server.
+        metrics.joint({"env_steps": 10, "episode_return_mean": by_agent})
         metrics.joint(
             {"env_steps": 20, "episode_return_mean": by_agent, "returns": {"wolves": 2.0}}
         )
     assert RecordedRun.read(run.path).training["wolves"].returns.tolist() == [3.0, 2.0]
 
 
-def test_a_run_of_days_is_read_in_little_memory_and_its_curve_keeps_its_shape_and_its_end(
+def test_a_long_run_is_read_in_little_memory_and_its_curve_keeps_its_shape_and_end(
     tmp_path: Path,
 ) -> None:
     run = new_run(tmp_path)
-    RecordedRun.read(run.path)  # what is imported for that does not count
+    RecordedRun.read(run.path)  # so that imports do not count
     num = 60_001
     with (run.metrics / "joint.jsonl").open("w") as file:
         for i in range(1, num + 1):
@@ -144,7 +148,7 @@ def test_a_run_of_days_is_read_in_little_memory_and_its_curve_keeps_its_shape_an
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak_bytes < 100 * num  # all of its records take ten times that
+    assert peak_bytes < 100 * num  # all records together take ten times as much
     assert 2_500 <= len(curve.env_steps) <= 5_000
     assert len(set(np.diff(curve.env_steps))) == 1
     assert curve.env_steps[-1] == num * 10

@@ -37,7 +37,7 @@ def test_all_folders_exist_and_open_finds_them_again(tmp_path: Path) -> None:
     assert RunDirectory.open(made.path) == made
 
 
-def test_open_says_what_is_wrong(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(NotARunDirectory, match="no such folder"):
         RunDirectory.open(tmp_path / "absent")
     (tmp_path / "chase-1").mkdir()
@@ -88,7 +88,7 @@ def test_a_newer_muxrl_s_records_are_refused(tmp_path: Path) -> None:
     )
 
 
-def test_versions_name_software_and_nobody(tmp_path: Path) -> None:
+def test_versions_name_software_but_no_user_or_machine(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "tag", NOW)
     versions = run.write_versions()
     assert json.loads((run.path / "versions.json").read_text()) == versions
@@ -124,7 +124,7 @@ def test_versions_of_each_beginning_of_a_run_are_kept(
     assert versions_used(run.path) == {"ray": ["2.60.0", "2.59.0"]}
 
 
-def test_what_changes_of_the_user_s_own_code_and_environment_is_recorded(
+def test_changes_of_the_user_s_code_and_environment_are_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def git(*arguments: str) -> None:
@@ -158,7 +158,7 @@ def test_what_changes_of_the_user_s_own_code_and_environment_is_recorded(
     ("env", "package"),
     [
         ("pettingzoo.classic.rps_v2:parallel_env", "pettingzoo "),
-        ("gymnasium:CartPole-v1", None),  # which is recorded by its own name
+        ("gymnasium:CartPole-v1", None),  # it is recorded by its own name
         ("external", None),
         ("nobody_has_this:Env", None),
         ("__main__:Env", None),
@@ -171,7 +171,7 @@ def test_the_package_of_an_environment_is_recorded(env: str, package: str | None
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]"])
-def test_a_run_that_does_not_say_its_versions_has_none(tmp_path: Path, content: str | None) -> None:
+def test_a_run_without_readable_versions_has_none(tmp_path: Path, content: str | None) -> None:
     run = RunDirectory.create(tmp_path, "tag", NOW)
     if content is not None:
         (run.path / "versions.json").write_text(content)
@@ -179,14 +179,14 @@ def test_a_run_that_does_not_say_its_versions_has_none(tmp_path: Path, content: 
     assert run.write_versions(400)["earlier"] == [{"until_env_steps": 400}]
 
 
-def test_numbers_begin_at_two_and_skip_what_is_there(tmp_path: Path) -> None:
+def test_numbers_of_folders_begin_at_two_and_skip_existing_ones(tmp_path: Path) -> None:
     assert next_path(tmp_path, "a", ".json") == tmp_path / "a.json"
     (tmp_path / "a.json").touch()
     (tmp_path / "a-2.json").touch()
     assert next_path(tmp_path, "a", ".json") == tmp_path / "a-3.json"
 
 
-def test_a_dot_in_the_name_is_no_suffix(tmp_path: Path) -> None:
+def test_a_dot_in_a_name_does_not_begin_a_suffix(tmp_path: Path) -> None:
     made = [RunDirectory.create(tmp_path / "runs", "lr-0.1", NOW).name for _ in range(3)]
     assert made == [f"lr-0.1-{NOW:%Y%m%d-%H%M%S}{number}" for number in ("", "-2", "-3")]
 

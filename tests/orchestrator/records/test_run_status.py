@@ -1,4 +1,4 @@
-"""What a run says on disk of how it stands, and what its report makes of it."""
+"""The status that a run keeps on disk, and the notes that its report makes of it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_run_that_is_resumed_keeps_its_beginning(run: RunDirectory) -> None:
     StatusFile(run).enter("interrupted", 2_500, "Ctrl-C")
     path = run.path / "status.json"
     status = json.loads(path.read_text())
-    del status["num_resumed"]  # an earlier checkout's
+    del status["num_resumed"]  # a status of an earlier version
     path.write_text(json.dumps(status | {"started_at": "2026-11-21T00:00:00+00:00"}))
     for num in (1, 2):
         StatusFile(run, read_status(run))
@@ -100,7 +100,7 @@ def test_warnings_are_written_when_there_are_new_ones_and_in_the_end(
     warned(6, "")
     file.enter("failed", 100, "it ended")
     assert read() == (6, "")
-    StatusFile(run, read_status(run)).warn({}, "")  # resumed, before a server has reported
+    StatusFile(run, read_status(run)).warn({}, "")  # resumed, but no server has reported yet
     assert read() == (6, "")
 
 
@@ -121,7 +121,7 @@ def test_env_steps_are_written_now_and_then_and_what_has_ended_training(
     assert read_status(run).stopped_by == ""
 
 
-def test_a_full_disk_keeps_the_last_one_and_ends_nothing(run: RunDirectory) -> None:
+def test_a_full_disk_keeps_the_last_status_and_ends_nothing(run: RunDirectory) -> None:
     program = """
 from muxrl.orchestrator.records.run_status import StatusFile
 file = StatusFile(run)
@@ -134,7 +134,7 @@ file.enter("running", 0)
     assert read_status(run).state == "starting"
 
 
-def test_a_file_of_something_else_is_refused(run: RunDirectory) -> None:
+def test_a_file_that_is_no_status_is_refused(run: RunDirectory) -> None:
     (run.path / "status.json").write_text('{"state": "done"}')
     with pytest.raises(NotARunDirectory, match=r"status\.json is broken"):
         read_status(run)
@@ -149,7 +149,9 @@ def test_a_file_of_something_else_is_refused(run: RunDirectory) -> None:
         ("done", "", None),
     ],
 )
-def test_the_report_says_it(run: RunDirectory, state: str, cause: str, note: str | None) -> None:
+def test_the_report_notes_how_the_run_ended(
+    run: RunDirectory, state: str, cause: str, note: str | None
+) -> None:
     StatusFile(run).enter(state, 10, cause)  # type: ignore[arg-type]
     write_report(run)
     summary = json.loads((run.path / "summary.json").read_text())
@@ -161,7 +163,7 @@ def test_the_report_says_it(run: RunDirectory, state: str, cause: str, note: str
         assert f"**Note:** run {run.name}: {note}." in text
 
 
-def test_a_run_directory_that_is_there_is_refused(tmp_path: Path, muxrl: Muxrl) -> None:
+def test_an_existing_run_directory_is_refused(tmp_path: Path, muxrl: Muxrl) -> None:
     (tmp_path / "kept").write_text("mine")
     told = muxrl("launch", "chase_scripted", "--run-dir", tmp_path, code=2)
     assert f"muxrl: {tmp_path} exists already" in told.err

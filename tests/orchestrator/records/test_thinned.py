@@ -1,4 +1,4 @@
-"""Curves of bounded length."""
+"""Thinned curves have a bounded number of points."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_thinned_curve_has_points_that_were_added_the_first_and_the_newest_too
 
 
 @given(size=st.integers(1, 400), most=st.sampled_from([2, 8, 32]))
-def test_points_that_are_merged_lose_nothing(size: int, most: int) -> None:
+def test_merged_points_lose_no_values(size: int, most: int) -> None:
     curve = Thinned(lambda a, b: (a[0], b[1], a[2] + b[2]), most)
     for x in range(size):
         curve.add((x, x + 1, 1))

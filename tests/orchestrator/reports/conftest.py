@@ -1,4 +1,4 @@
-"""A report without its picture, for tests of its words."""
+"""A fixture for reports without a picture, for tests of their text."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from muxrl.orchestrator.reports import report
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The picture takes half a second: `test_plots.py` looks at it."""
+    """Leaves out the picture, which takes half a second; `test_plots.py` tests it."""
     monkeypatch.setattr(report, "learning_png", lambda _: b"")

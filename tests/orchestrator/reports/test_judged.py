@@ -1,4 +1,4 @@
-"""What a report says of servers beside random: as they began, and side by side."""
+"""A report compares servers with random and untrained agents, and each side of self-play."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def untrained(condition: Condition) -> Condition:
 
 
 def add_untrained(run: RunDirectory, wolves: Sequence[float], sheep: Sequence[float]) -> None:
-    """Adds the conditions to the last evaluation of `write_whole_run`."""
+    """Adds the untrained conditions to the last evaluation of `write_whole_run`."""
     learned = [5.0, 6.0]
     with MetricsWriter(run) as metrics:
         metrics.evaluation(evaluation(1_000, "wolves:untrained", wolves, wolves, [-1.0, -1.0]))
@@ -37,8 +37,10 @@ def add_untrained(run: RunDirectory, wolves: Sequence[float], sheep: Sequence[fl
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_issue_ppo_that_had_learned_nothing(tmp_path: Path) -> None:
-    """Train 2.60, random 2.15: better than random, since it was greedy."""
+def test_a_greedy_policy_that_has_learned_nothing_is_not_said_to_have_learned(
+    tmp_path: Path,
+) -> None:
+    """In an issue, PPO returned 2.60 and random agents 2.15: only since PPO was greedy."""
     run = whole_run(tmp_path)
     add_untrained(run, wolves=[5.0, 6.0], sheep=[0.0, 0.0])
     report = write_report(run)
@@ -71,7 +73,7 @@ def test_the_issue_ppo_that_had_learned_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("width", [80, 100])
-def test_the_terminal_has_room_for_it(tmp_path: Path, width: int) -> None:
+def test_the_table_with_untrained_agents_fits_into_the_terminal(tmp_path: Path, width: int) -> None:
     run = whole_run(tmp_path)
     add_untrained(run, wolves=[1.0, 2.01], sheep=[-2.0, -2.0])
     text = printed(write_report(run), width)
@@ -81,7 +83,7 @@ def test_the_terminal_has_room_for_it(tmp_path: Path, width: int) -> None:
     assert any(row.endswith("its place verdict") or "untrained verdict" in row for row in rows)
     assert any(row.endswith("better than random") for row in rows)
     assert any(row.endswith("and untrained") for row in rows)
-    assert any("1.50" in row for row in rows)  # the wolves, untrained
+    assert any("1.50" in row for row in rows)  # of the untrained wolves
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -109,8 +111,11 @@ def self_play(
     seed: int = 1,
     at_first: tuple[Any, Any] | None = None,
 ) -> RunDirectory:
-    """A run of one server with two agents, evaluated in these conditions at its end, and before
-    training, if `at_first` says so, as learned."""
+    """Writes a run of one server with two agents, evaluated in these conditions at its end.
+
+    Args:
+        at_first: the learned returns of an evaluation before training; None: there is none.
+    """
     run = new_run(root, seed)
     agents = ["left", "right"]
     servers = {"both": {"algorithm": "PPO", "agents": agents, "groups": {}}}
@@ -136,7 +141,7 @@ def self_play(
 
 
 def both_ways(left: float, right: float) -> tuple[Any, Any]:
-    """Returns of a game whose sides' skills are so far apart."""
+    """Returns the returns of both sides in a game with this difference of skill."""
     return LUCK + left - right, right - left - LUCK
 
 
@@ -179,7 +184,7 @@ def test_summary_and_page_have_the_sides(tmp_path: Path) -> None:
     assert found["sides"]["right"]["agents"] == ["right"]
     assert found["sides"]["right"]["final"]["verdict"] == "better than random"
     markdown = (run.path / "summary.md").read_text()
-    # As learned, the left side is 1 above; a whole server's mean return would be 0.00.
+    # As learned, the left side is 1 above; the mean return of the whole server would be 0.00.
     row = next(line for line in markdown.splitlines() if line.startswith("| both |"))
     assert row.endswith("| – | – | – | side by side |")
     mean = f"{1 + LUCK.mean():.2f}"
@@ -205,7 +210,7 @@ def test_the_curves_are_those_of_the_sides(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_never_zero_against_zero_even_if_no_side_was_replaced(tmp_path: Path) -> None:
+def test_a_server_that_plays_itself_is_not_judged_if_no_side_was_replaced(tmp_path: Path) -> None:
     report = write_report(self_play(tmp_path, WHOLE))
     (server,) = report.servers
     assert (server.judgement, server.sides) == ("plays itself", ())

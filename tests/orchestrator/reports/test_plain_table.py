@@ -20,7 +20,7 @@ from muxrl.orchestrator.reports.table import Column, grid, markdown, stacked
         (-0.00123456, "−0.00123"),
         (1.5e-7, "1.5e−07"),
         (0.0, "0.00"),
-        (-1e-16, "0.00"),  # what is left of a sum
+        (-1e-16, "0.00"),  # the rounding error of a sum
     ],
 )
 def test_numbers_have_the_digits_a_reader_can_use(value: float | None, text: str) -> None:

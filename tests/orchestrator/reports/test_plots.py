@@ -24,11 +24,11 @@ def test_every_server_has_a_panel_and_keeps_its_colour(tmp_path: Path) -> None:
     assert {axes.get_xlabel() for axes in figure.axes} == {"env steps"}
     _, learned = wolves.get_lines()
     assert learned.get_xydata().tolist() == [[0, 0.5], [1_000, 5.5]]
-    assert len(wolves.collections) == 2  # the bands
+    assert len(wolves.collections) == 2  # the bands of both curves
     assert [to_hex(line.get_color()).upper() for line in training.get_lines()] == [*COLOURS[:2]]
 
 
-def test_what_is_said_of_a_server_stays_above_its_panel(tmp_path: Path) -> None:
+def test_the_verdict_of_a_server_fits_above_its_panel(tmp_path: Path) -> None:
     run = whole_run(tmp_path)
     report = results_of([RecordedRun.read(run.path)])
     (server, *_) = report.servers
@@ -70,7 +70,7 @@ def test_a_server_that_plays_itself_has_a_panel_for_each_side(tmp_path: Path) ->
     assert label.get_text() == "both (mean over its sides)"
 
 
-def test_a_thin_line_and_a_note_where_a_run_was_resumed(tmp_path: Path) -> None:
+def test_a_resume_has_a_thin_line_and_a_note(tmp_path: Path) -> None:
     run = whole_run(tmp_path)
     with MetricsWriter(run) as metrics:
         metrics.joint({"env_steps": 995, "resumed_from": 990})
@@ -81,7 +81,7 @@ def test_a_thin_line_and_a_note_where_a_run_was_resumed(tmp_path: Path) -> None:
     assert report.to_dict()["resumed_at"] == (990,)
 
 
-def test_a_thin_line_and_a_note_where_processes_were_started_again(tmp_path: Path) -> None:
+def test_restarts_have_thin_lines_and_a_note(tmp_path: Path) -> None:
     run = whole_run(tmp_path)
     with MetricsWriter(run) as metrics:
         metrics.joint({"env_steps": 991, "restarted": ["sheep", "simulation-0"]})

@@ -37,7 +37,7 @@ def printed(report: Report, width: int = 80, hidden_metrics: str = "") -> str:
 
 
 def files(run: RunDirectory) -> tuple[dict[str, object], str, tuple[int, int]]:
-    """The summaries and the picture's size."""
+    """Returns both summaries and the size of the picture."""
     with Image.open(run.path / "plots" / "learning.png") as picture:
         size = picture.size
     return (
@@ -73,7 +73,7 @@ def test_fixed_policies_are_shown_and_not_judged(tmp_path: Path) -> None:
     wolves, sheep = report.servers
     assert (wolves.learns, sheep.learns) == (True, False)
     assert sheep.final.learned.mean == -1.5
-    assert report.notes == ()  # not "never measured with random in its place"
+    assert report.notes == ()  # no note says "never measured with random in its place"
     summary, markdown, _ = files(run)
     assert summary["servers"]["sheep"]["learns"] is False  # type: ignore[index]
     row = "| sheep | RANDOM | sheep | – | – | −1.50 [−7.85, 4.85] | – | – | does not learn |"
@@ -87,10 +87,10 @@ def test_fixed_policies_are_shown_and_not_judged(tmp_path: Path) -> None:
     [
         (1_000, 0, "none of its agents acted in a training episode"),
         (1_000, 90, "its first batch needs more"),
-        (0, 0, "its first batch needs more"),  # it failed before its first row
+        (0, 0, "its first batch needs more"),  # the run failed before its first row
     ],
 )
-def test_who_never_acted_is_not_credited_with_the_runs_env_steps(
+def test_a_server_that_never_acted_is_not_credited_with_the_runs_env_steps(
     tmp_path: Path, of_run: int, num_env_steps: int, why: str
 ) -> None:
     run = new_run(tmp_path)
@@ -106,7 +106,7 @@ def test_who_never_acted_is_not_credited_with_the_runs_env_steps(
 
 
 @pytest.mark.parametrize("num_updates", [0, 1])
-def test_who_made_no_update_is_not_judged(tmp_path: Path, num_updates: int) -> None:
+def test_a_server_without_updates_is_not_judged(tmp_path: Path, num_updates: int) -> None:
     run = whole_run(tmp_path)
     with MetricsWriter(run) as metrics:
         of_server = {"wolves": {"weights_seq_no": 7}, "sheep": {"weights_seq_no": num_updates}}
@@ -125,7 +125,9 @@ def test_who_made_no_update_is_not_judged(tmp_path: Path, num_updates: int) -> N
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_whose_actions_simulations_chose_is_not_said_to_be_their_algorithm(tmp_path: Path) -> None:
+def test_actions_that_the_simulation_chose_are_not_credited_to_the_algorithm(
+    tmp_path: Path,
+) -> None:
     run = new_run(tmp_path)
     plan = json.loads((run.path / "plan.json").read_text())
     plan["servers"]["sheep"] |= {"algorithm": "RANDOM", "learns": False}
@@ -160,7 +162,7 @@ def test_an_evaluation_in_which_the_simulation_acted_is_not_judged(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_what_logs_warn_of_is_in_the_report(tmp_path: Path) -> None:
+def test_warnings_in_logs_are_in_the_report(tmp_path: Path) -> None:
     run = whole_run(tmp_path)
     text = "a reward of 'sheep_0' in episode e7 is 9e+11: is it a mistake?"
     warnings = {
@@ -197,7 +199,7 @@ def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
     assert summary["evaluated_actions"] == "greedy"
     final = summary["servers"]["sheep"]["final"]  # type: ignore[index]
     assert (final["advantage"]["mean"], final["verdict"]) == (-1.0, "worse")
-    # Train return of 3 and 1, evaluated 5 and 6, with random in place 0 and 1.
+    # Train return of 3 and 1, evaluated 5 and 6, 0 and 1 with random agents in its place.
     row = "| wolves | QMIX | wolf\\_0, wolf\\_1 | 980 | 2.00 | 5.50 [−0.85, 11.85] | 0.50 [−5.73, "
     assert row in markdown
     assert "plots/learning.png" in markdown
@@ -216,15 +218,15 @@ def test_a_run_cut_short_reports_its_last_complete_evaluation(tmp_path: Path) ->
     with MetricsWriter(run) as metrics:
         metrics.evaluation(evaluation(2_000, None, [9.0, 9.0], [9.0, 9.0], [9.0, 9.0]))
     with (run.metrics / "evaluation.jsonl").open("a") as file:
-        file.write('{"time_s": 21, "env_steps": 2000, "repl')  # killed while writing
+        file.write('{"time_s": 21, "env_steps": 2000, "repl')  # killed while it wrote this line
     report = write_report(run)
     assert report.servers[0].final.env_steps == 1_000
     assert report.servers[0].curve[-1].env_steps == 2_000
     assert report.servers[0].curve[-1].random is None
 
 
-def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
-    """First there is nothing, then train returns alone, then one evaluation without random."""
+def test_the_report_says_what_was_not_measured(tmp_path: Path) -> None:
+    """First nothing is recorded, then training returns alone, then an evaluation without random."""
     run = new_run(tmp_path)
     report = write_report(run)
     assert [server.train_return for server in report.servers] == [None, None]
@@ -263,7 +265,7 @@ def test_a_run_in_which_no_episode_ended_says_so(tmp_path: Path, state: EndState
         metrics.joint(JointRow(env_steps=1_000))
     StatusFile(run).enter(state, 1_000, "")
     notes = [note for note in write_report(run).notes if "no episode ended" in note]
-    assert len(notes) == (state == "done")  # another one has its cause
+    assert len(notes) == (state == "done")  # a failed run has its cause in another note
 
 
 def test_seeds_are_combined(tmp_path: Path) -> None:
@@ -292,7 +294,7 @@ def test_seeds_are_combined(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_of_seeds_some_of_which_made_no_update_the_verdict_says_so(tmp_path: Path) -> None:
+def test_the_verdict_says_if_some_seeds_made_no_update(tmp_path: Path) -> None:
     runs = [new_run(tmp_path, seed) for seed in (1, 2, 3)]
     for shift, run in enumerate(runs):
         write_whole_run(run, shift=10.0 * shift)
@@ -376,7 +378,7 @@ def test_runs_of_other_settings_are_not_combined(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_seeds_may_differ_in_what_is_around_them(tmp_path: Path) -> None:
+def test_seeds_may_differ_in_settings_that_shape_no_result(tmp_path: Path) -> None:
     runs = [new_run(tmp_path, seed) for seed in (1, 2)]
     around = ["seed=2", "name=other", "servers.ppo.port=7777", "checkpoint.keep_last=1",
               "servers.ppo.initialize_from=runs/two", "simulation.metrics={a: sum}",
@@ -390,7 +392,7 @@ def test_seeds_may_differ_in_what_is_around_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_what_a_resume_changed_is_told_with_its_values(tmp_path: Path) -> None:
+def test_settings_that_a_resume_changed_are_noted_with_their_values(tmp_path: Path) -> None:
     runs = [new_run(tmp_path, seed) for seed in (1, 2)]
     for run in runs:
         write_whole_run(run)
@@ -413,7 +415,7 @@ def test_what_a_resume_changed_is_told_with_its_values(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(("played", "is_told"), [(2_100, False), (2_101, True)])
-def test_steps_beyond_the_budget_are_told(tmp_path: Path, played: int, is_told: bool) -> None:
+def test_steps_beyond_the_budget_are_noted(tmp_path: Path, played: int, is_told: bool) -> None:
     run = whole_run(tmp_path)
     with MetricsWriter(run) as metrics:
         row = evaluation(2_000, None, [9.0], [9.0], [1.0])
@@ -423,7 +425,7 @@ def test_steps_beyond_the_budget_are_told(tmp_path: Path, played: int, is_told: 
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_one_seed_twice_and_different_software_are_remarked(tmp_path: Path) -> None:
+def test_the_same_seed_twice_and_different_software_are_noted(tmp_path: Path) -> None:
     runs = [new_run(tmp_path / str(number)) for number in (0, 1)]
     for number, run in enumerate(runs):
         write_whole_run(run)

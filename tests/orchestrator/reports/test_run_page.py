@@ -1,4 +1,4 @@
-"""A run's report.html: what it says first, what it holds, and that it needs no other file."""
+"""A run's report.html begins with the verdicts, holds the report, and needs no other file."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_metrics_have_a_table_and_intervals_are_not_broken(run: RunDirectory) ->
 
 
 @pytest.mark.parametrize(("width", "media"), [(390, ""), (1280, ""), (718, "print")])
-def test_its_tables_fit_a_phone_a_screen_and_paper(
+def test_the_page_s_tables_fit_a_phone_a_screen_and_paper(
     run: RunDirectory, tab: Browser, width: int, media: str
 ) -> None:
     write_whole_run(run, shift=-300.0)
@@ -102,7 +102,7 @@ def test_its_tables_fit_a_phone_a_screen_and_paper(
         tab.resize(1280)
 
 
-def test_what_learners_measured_has_a_table_by_policy_and_name(run: RunDirectory) -> None:
+def test_numbers_of_learners_have_a_table_by_policy_and_name(run: RunDirectory) -> None:
     write_whole_run(run)
     assert 'id="learners"' not in write_and_read(run), "it has no such numbers"
     with MetricsWriter(run) as metrics:

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: whole or absent, found by name, and only so many."""
+"""Checkpoints on disk are whole or absent, are found by name, and are limited in number."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def write(
     return folder.commit(draft, manifest)
 
 
-def test_it_is_read_back_and_undamaged(folder: CheckpointFolder) -> None:
+def test_a_checkpoint_is_read_back_undamaged(folder: CheckpointFolder) -> None:
     place = write(folder, 120)
     manifest = Manifest.read(place)
     assert (manifest.servers["ppo"].iteration, manifest.servers["ppo"].weights_seq_no) == (3, 5)
@@ -70,7 +70,7 @@ def test_it_is_read_back_and_undamaged(folder: CheckpointFolder) -> None:
     assert folder.of_server("ppo") == folder.path / "last" / "ppo"
     assert folder.of_server("ppo", "120") == place / "ppo"
     assert folder.of_server("random") is None
-    assert (folder.path / "last").readlink() == Path("120")  # so that a run can be moved
+    assert (folder.path / "last").readlink() == Path("120")  # relative, so that runs can be moved
 
 
 def test_each_damaged_file_is_named(folder: CheckpointFolder) -> None:
@@ -89,10 +89,10 @@ def test_each_damaged_file_is_named(folder: CheckpointFolder) -> None:
 @pytest.mark.parametrize(
     ("name", "is_refused"), [("ppo/deep/state.pkl", True), (f"ppo/{REPLAY_FILE}", False)]
 )
-def test_policies_of_a_damaged_one_are_refused(
+def test_policies_of_a_damaged_checkpoint_are_refused(
     folder: CheckpointFolder, name: str, is_refused: bool
 ) -> None:
-    """A replay is not looked at: it may be large, and policies do not need it."""
+    """A damaged replay is not noticed: it may be large, and policies do not need it."""
     place = write(folder, 120)
     (place / "ppo" / ABOUT_FILE).write_text('{"format": 1}')
     manifest = Manifest.read(place)
@@ -111,7 +111,7 @@ def test_policies_of_a_damaged_one_are_refused(
         Checkpoint.open(last)
 
 
-def test_names_are_those_that_a_server_is_in(folder: CheckpointFolder) -> None:
+def test_checkpoints_of_a_server_are_those_that_hold_it(folder: CheckpointFolder) -> None:
     write(folder, 100)
     place = write(folder, 120)
     assert folder.names("ppo") == ["120", "100", "last"]
@@ -119,7 +119,7 @@ def test_names_are_those_that_a_server_is_in(folder: CheckpointFolder) -> None:
     assert folder.names("ppo") == ["100"]
 
 
-def test_a_server_goes_on_from_the_newest_one_in_which_its_own_files_are_whole(
+def test_a_server_goes_on_from_the_newest_checkpoint_with_its_own_files_whole(
     folder: CheckpointFolder,
 ) -> None:
     assert find_whole(folder, "ppo") == (None, [])
@@ -129,7 +129,7 @@ def test_a_server_goes_on_from_the_newest_one_in_which_its_own_files_are_whole(
     found, (problem,) = find_whole(folder, "ppo")
     assert found == (older, Manifest.read(older))
     assert "state.pkl has changed since it was written" in problem
-    # Its part of the newest one is undamaged.
+    # This server's files in the newest checkpoint are undamaged.
     assert find_whole(folder, "random") == ((newer, Manifest.read(newer)), [])
     (older / MANIFEST_FILE).write_text("{")
     assert find_whole(folder, "ppo")[0] is None
@@ -152,7 +152,7 @@ def test_a_broken_manifest_is_refused(folder: CheckpointFolder, text: str, story
         Manifest.read(place)
 
 
-def test_a_draft_is_no_checkpoint_and_does_not_stay(folder: CheckpointFolder) -> None:
+def test_a_draft_does_not_count_as_a_checkpoint_and_is_removed(folder: CheckpointFolder) -> None:
     write(folder, 120)
     draft = folder.draft(200)
     (draft / "ppo").mkdir()
@@ -161,7 +161,7 @@ def test_a_draft_is_no_checkpoint_and_does_not_stay(folder: CheckpointFolder) ->
     assert not draft.exists()
 
 
-def test_the_same_moment_again_takes_the_place(folder: CheckpointFolder) -> None:
+def test_a_checkpoint_of_the_same_moment_replaces_the_first(folder: CheckpointFolder) -> None:
     write(folder, 120, "old")
     place = write(folder, 120, "new")
     assert (place / "ppo" / "deep" / "state.pkl").read_text() == "new"
@@ -193,7 +193,7 @@ def test_snapshots_are_the_first_checkpoints_from_each_multiple_on(
     assert folder.snapshots(None) == []
 
 
-def test_what_a_killed_writer_leaves_is_removed_when_the_run_goes_on(
+def test_drafts_of_a_killed_writer_are_removed_when_the_run_is_resumed(
     folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for env_steps in (5, 40, 300):
@@ -210,7 +210,7 @@ def test_what_a_killed_writer_leaves_is_removed_when_the_run_goes_on(
 def test_last_is_found_without_links(folder: CheckpointFolder) -> None:
     write(folder, 5)
     write(folder, 40)
-    (folder.path / "last").unlink()  # copied by something that knows none
+    (folder.path / "last").unlink()  # as in a copy by a tool that ignores links
     assert folder.of_server("ppo") == folder.path / "40" / "ppo"
 
 
@@ -243,7 +243,7 @@ def test_a_checkpoint_that_was_being_replaced_is_put_back(
     assert folder.env_steps == [100]
 
 
-def test_checkpoints_of_a_future_that_will_not_come_are_set_aside(folder: CheckpointFolder) -> None:
+def test_checkpoints_later_than_the_resumed_one_are_set_aside(folder: CheckpointFolder) -> None:
     write(folder, 80)
     write(folder, 120)
     folder.link(BEST, 120)

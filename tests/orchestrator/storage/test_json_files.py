@@ -29,7 +29,7 @@ def test_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["summary.json"]
 
 
-def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
+def test_an_error_of_a_full_disk_names_the_file(tmp_path: Path) -> None:
     def fill(temporary: Path) -> None:
         raise OSError(28, "No space left on device")
 
@@ -37,7 +37,7 @@ def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
         write_whole(tmp_path / "a.json", fill)
 
 
-def test_who_has_opened_the_old_file_reads_it_to_its_end(tmp_path: Path) -> None:
+def test_a_reader_of_the_old_file_can_read_it_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     write_json(path, {"old": 1})
     with path.open() as opened:

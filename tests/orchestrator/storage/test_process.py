@@ -1,4 +1,4 @@
-"""Whether a process has ended; who may be told to end is in tests/orchestrator/manage."""
+"""Whether a process has ended; tests/orchestrator/manage has which processes may be told to end."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
         started.kill()
 
 
-def test_one_whose_parent_has_not_asked_has_ended(child: subprocess.Popen[bytes]) -> None:
+def test_a_process_whose_parent_has_not_waited_for_it_has_ended(
+    child: subprocess.Popen[bytes],
+) -> None:
     begun = Process(process.platform.node(), child.pid, start_of(child.pid), False)
     assert not begun.has_ended
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    os.kill(child.pid, 0)  # its id is still taken
+    os.kill(child.pid, 0)  # the process's id is still taken
     assert begun.has_ended
     child.wait()
     assert begun.has_ended
 
 
 @pytest.mark.skipif(shutil.which("ps") is None, reason="there is no ps here")
-def test_without_proc_ps_tells(child: subprocess.Popen[bytes]) -> None:
+def test_without_proc_the_end_of_a_process_is_found_by_ps(child: subprocess.Popen[bytes]) -> None:
     assert process._start_by_ps(child.pid)
     assert process._start_by_ps(child.pid) == process._start_by_ps(child.pid)
     child.kill()

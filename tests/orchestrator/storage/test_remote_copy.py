@@ -1,4 +1,4 @@
-"""A copy elsewhere can be gone on from at any moment, and says what it lacks."""
+"""A run can go on from its remote copy at any moment, and errors of copying are reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "run-1"
 
 
 class Breaking:
-    """A file system that fails at one of its writes and deletions, and from then on."""
+    """A file system that fails after some writes and deletions, and from then on."""
 
     type_name = "local"
 
@@ -39,7 +39,7 @@ class Breaking:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run's directory with three checkpoints, and metrics that have grown with them."""
+    """Gives a run's directory with three checkpoints, and metrics that have grown with them."""
     folder = tmp_path / NAME
     (folder / "metrics").mkdir(parents=True)
     (folder / "config.yaml").write_text("name: it\n")
@@ -64,7 +64,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def whole_ones(folder: Path) -> Iterator[Manifest]:
-    """Yields the manifests there are, and asserts that all they refer to is there."""
+    """Yields the manifests of a copy; asserts that everything to which they refer is there."""
     checkpoints = CheckpointFolder(folder / "checkpoints")
     for env_steps in checkpoints.env_steps:
         place = checkpoints.path / str(env_steps)
@@ -75,7 +75,9 @@ def whole_ones(folder: Path) -> Iterator[Manifest]:
         yield manifest
 
 
-def test_it_is_like_the_folder_and_follows_it(run: Path, uri: str, tmp_path: Path) -> None:
+def test_a_copy_equals_the_directory_and_follows_its_changes(
+    run: Path, uri: str, tmp_path: Path
+) -> None:
     copy = RemoteCopy(run, uri, NAME, is_new=True)
     assert contents(tmp_path / "copies" / NAME) == contents(run)
     folder = CheckpointFolder(run / "checkpoints")
@@ -89,7 +91,7 @@ def test_it_is_like_the_folder_and_follows_it(run: Path, uri: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("num_operations", range(16))
-def test_whenever_the_line_breaks_its_checkpoints_are_whole(
+def test_checkpoints_of_a_copy_are_whole_whenever_the_line_breaks(
     run: Path, uri: str, tmp_path: Path, num_operations: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = RemoteCopy(run, uri, NAME, is_new=True)
@@ -102,7 +104,7 @@ def test_whenever_the_line_breaks_its_checkpoints_are_whole(
     problem = copy.finish(30.0)
     found = [m.env_steps for m in whole_ones(tmp_path / "copies" / NAME)]
     assert found[0] in (300, 400)
-    num_needed = 4 + 3 * 3  # metrics, a checkpoint of three files; three of three are deleted
+    num_needed = 4 + 3 * 3  # metrics and three files of a checkpoint; then nine files are deleted
     assert problem == (
         "" if num_operations >= num_needed else f"the copy in {uri} is incomplete: the line is down"
     )
@@ -110,7 +112,7 @@ def test_whenever_the_line_breaks_its_checkpoints_are_whole(
         assert found == [400]
 
 
-def test_what_could_not_be_copied_is_tried_again(
+def test_failed_copies_are_tried_again(
     run: Path, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = RemoteCopy(run, uri, NAME, is_new=True)
@@ -125,7 +127,9 @@ def test_what_could_not_be_copied_is_tried_again(
     assert (tmp_path / "copies" / NAME / "summary.md").read_text() == "won"
 
 
-def test_an_error_of_any_kind_is_told(run: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_any_kind_are_reported(
+    run: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copy = RemoteCopy(run, uri, NAME, is_new=True)
     monkeypatch.setattr(copy, "_copy", lambda: int("x"))
     assert "is incomplete: invalid literal" in copy.finish(30.0)
@@ -146,7 +150,9 @@ def test_a_file_that_is_half_written_is_not_seen(
     assert (tmp_path / "copies" / NAME / "metrics" / "ppo.jsonl").read_text() == "a" * 10
 
 
-def test_it_comes_back_with_the_names_of_its_best(run: Path, uri: str, tmp_path: Path) -> None:
+def test_a_fetched_copy_has_the_names_of_its_best_checkpoints(
+    run: Path, uri: str, tmp_path: Path
+) -> None:
     path = run / "checkpoints" / "300" / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"best": [[200, 1.0], [100, 0.5]]}))
     RemoteCopy(run, uri, NAME, is_new=True).finish(30.0)
@@ -160,7 +166,9 @@ def test_it_comes_back_with_the_names_of_its_best(run: Path, uri: str, tmp_path:
     assert [path.name for path in tmp_path.glob(".*")] == []
 
 
-def test_a_resumed_run_takes_back_what_it_set_aside(run: Path, uri: str, tmp_path: Path) -> None:
+def test_a_resumed_run_removes_from_its_copy_what_it_set_aside(
+    run: Path, uri: str, tmp_path: Path
+) -> None:
     RemoteCopy(run, uri, NAME, is_new=True).finish(30.0)
     CheckpointFolder(run / "checkpoints").set_aside(200)
     copy = RemoteCopy(run, uri, NAME, is_new=False)
@@ -174,7 +182,7 @@ def test_without_a_uri_nothing_is_done(run: Path) -> None:
     assert copy.finish(0.0) == ""
 
 
-def test_what_is_there_is_not_written_over(run: Path, uri: str, tmp_path: Path) -> None:
+def test_an_existing_copy_is_not_overwritten(run: Path, uri: str, tmp_path: Path) -> None:
     other = tmp_path / "copies" / NAME / "thesis.tex"
     other.parent.mkdir(parents=True)
     other.touch()
@@ -196,13 +204,13 @@ def test_what_is_there_is_not_written_over(run: Path, uri: str, tmp_path: Path) 
         ("s3://", "names no bucket and no folder"),
     ],
 )
-def test_what_is_no_uri_is_refused(uri: str, story: str) -> None:
+def test_text_that_is_no_uri_is_refused(uri: str, story: str) -> None:
     problem = find_problem(uri)
     assert problem is not None
     assert re.search(story, problem)
 
 
-def test_what_cannot_be_fetched(run: Path, uri: str, tmp_path: Path) -> None:
+def test_a_missing_copy_is_refused(run: Path, uri: str, tmp_path: Path) -> None:
     with pytest.raises(CannotResume, match="holds no run: it has no config"):
         fetch(f"{uri}/none", tmp_path / "back")
     assert not (tmp_path / "back").exists()

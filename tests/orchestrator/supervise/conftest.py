@@ -1,4 +1,4 @@
-"""What tests of processes ask for."""
+"""Fixtures for tests that start processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.processes import MARK, assert_all_end, marked
 
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Of all processes that are started; none may be left."""
+    """Gives a mark that all started processes inherit; fails if any of them is left."""
     mark = f"{os.getpid()}-{tmp_path.name}"
     monkeypatch.setenv(MARK, mark)
     yield mark
@@ -27,7 +27,7 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.fixture
 def python_path(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Has processes find classes of tests."""
+    """Lets processes find the classes of tests; gives the value of PYTHONPATH."""
     path = environment_of(ROOT)["PYTHONPATH"] + f":{ROOT}"
     monkeypatch.setenv("PYTHONPATH", path)
     return path

@@ -1,4 +1,4 @@
-"""Processes on machines of a Ray cluster: the order of calls, and what travels with them."""
+"""Processes on machines of a Ray cluster: calls keep their order, and files travel with them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def workers(python_path: str) -> ClusterWorkers:
 
 @pytest.fixture
 def distant(workers: ClusterWorkers, tmp_path: Path) -> Iterator[Caller]:
-    """Of a run whose directory is not seen where it is."""
+    """Gives a process of a run whose directory its machine does not see."""
     log = tmp_path / "logs" / "distant.log"
     log.parent.mkdir()
     log.write_text("of the one before\n")
@@ -66,7 +66,7 @@ def distant(workers: ClusterWorkers, tmp_path: Path) -> Iterator[Caller]:
     caller.kill()
 
 
-def test_calls_keep_their_order_and_what_is_raised_comes_back(distant: Caller) -> None:
+def test_calls_keep_their_order_and_exceptions_come_back(distant: Caller) -> None:
     for number in range(200):
         distant.call("say", str(number))
     assert got(distant.call("repeat")) == [str(number) for number in range(200)]
@@ -82,14 +82,14 @@ def test_a_checkpoint_and_each_line_of_the_log_come_back(distant: Caller, tmp_pa
     for text in ("first", "second"):
         distant.call("say", text)
     got(distant.call("repeat"))
-    # This machine is that one, too: what it writes comes back once more, or more often.
+    # Both machines are the same here: each line is written, and comes back at least once.
     lines = log.read_text().splitlines()
     assert lines.count("first") >= 2
     assert lines.count("second") >= 2
     assert lines.count("of the one before") == 1
 
 
-def test_one_that_dies_says_how(distant: Caller) -> None:
+def test_a_process_that_dies_is_reported_with_the_cause(distant: Caller) -> None:
     for _ in range(2):
         error = got(distant.call("die"))
         assert isinstance(error, Ended)

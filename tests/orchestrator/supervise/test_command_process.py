@@ -1,5 +1,4 @@
-"""A child of this process, and a command that plays: nothing of it is left when it, or the run, has
-ended."""
+"""Nothing is left of a child process, or of a command that plays, once it or the run has ended."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ open(sys.argv[1], "w").close()
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """Makes the process of a command that starts another one, and then does as it is told."""
+    """Gives a function for the process of a command that starts another one, then runs `then`."""
 
     def make(then: str) -> CommandProcess:
         code = COMMAND.format(child=CHILD, then=then)
@@ -43,20 +42,20 @@ def make(tmp_path: Path) -> Make:
     return make
 
 
-def test_what_a_command_that_failed_had_started_is_ended(make: Make, mark: str) -> None:
+def test_processes_of_a_command_that_failed_are_ended(make: Make, mark: str) -> None:
     with pytest.raises(RunFailed, match="ended with exit code 3 before the run was over"):
         make("sys.exit(3)").run()
     assert_all_end(mark, PATIENCE_S)
 
 
 @pytest.mark.parametrize("then", ["sys.exit(0)", "time.sleep(600)"])
-def test_what_a_command_had_started_is_ended_with_the_run(
+def test_processes_of_a_command_are_ended_with_the_run(
     make: Make, mark: str, tmp_path: Path, then: str
 ) -> None:
     process = make(then)
 
     def run() -> None:
-        with contextlib.suppress(RunFailed):  # it may end before it is told to
+        with contextlib.suppress(RunFailed):  # the command may end before it is stopped
             process.run()
 
     thread = threading.Thread(target=run)
@@ -69,7 +68,7 @@ def test_what_a_command_had_started_is_ended_with_the_run(
 
 
 @pytest.mark.parametrize("when", ["soon", "later"])
-def test_what_a_command_had_started_is_ended_if_its_process_is_killed(
+def test_processes_of_a_command_are_ended_if_its_own_process_is_killed(
     mark: str, tmp_path: Path, when: str
 ) -> None:
     has_started = tmp_path / "has_started"
@@ -122,7 +121,7 @@ def test_a_child_ends_by_itself_at_the_end_of_its_input_or_is_killed(mark: str) 
     obedient.end(PATIENCE_S)
     deaf.end(0.1)
     assert (obedient.returncode, deaf.returncode) == (3, -signal.SIGKILL)
-    deaf.kill()  # again it does nothing
+    deaf.kill()  # a second kill does nothing
 
 
 def test_a_program_that_ignores_sigterm_is_killed(mark: str) -> None:

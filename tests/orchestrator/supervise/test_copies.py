@@ -1,4 +1,4 @@
-"""How many copies of an environment a run makes, and that no two have the same number."""
+"""Each copy of an environment in a run has a number of its own; its episodes end at a bound."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_every_copy_of_a_run_has_a_number_of_its_own() -> None:
     simulation = SimulationConfig(
         f"{__name__}:of_rllib", {"index": "{index}"}, num_processes=2, num_envs_per_process=3
     )
-    for process in range(3):  # the last one is the evaluation's
+    for process in range(3):  # the last process is the evaluation's
         for number in range(3):
             make_copy(simulation, process, number).close()
     assert [index for index, *_ in MADE] == list(range(9))
@@ -33,9 +33,7 @@ def test_every_copy_of_a_run_has_a_number_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("own", "bound", "is_truncated"), [(9, 4, True), (4, 4, False)])
-def test_an_episode_ends_at_its_bound_though_nobody_ends_it(
-    own: int, bound: int, is_truncated: bool
-) -> None:
+def test_an_episode_is_truncated_at_its_bound(own: int, bound: int, is_truncated: bool) -> None:
     bounded = Bounded(CountingSimulation(num_steps=own), bound)
     for number in range(2):
         bounded.reset(number)

@@ -1,4 +1,4 @@
-"""The loop of a run goes on only while somebody waits, in a notebook too; signals break nothing."""
+"""A run's event loop runs only while it is waited for, in a notebook too; signals break nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def answer() -> int:
     return 7
 
 
-def test_it_runs_where_another_loop_runs_already() -> None:
+def test_the_loop_runs_inside_another_running_loop() -> None:
     async def cell() -> tuple[int, int]:
         loop = EventLoop()
         found = loop.run(answer())
@@ -27,7 +27,7 @@ def test_it_runs_where_another_loop_runs_already() -> None:
     assert asyncio.run(cell()) == (7, 7)
 
 
-def test_a_signal_raises_between_two_callbacks_and_what_was_begun_goes_on() -> None:
+def test_a_signal_raises_between_two_callbacks_and_begun_tasks_go_on() -> None:
     loop, steps = EventLoop(), []
 
     async def work() -> None:
@@ -50,7 +50,7 @@ def test_a_signal_raises_between_two_callbacks_and_what_was_begun_goes_on() -> N
     loop.close()
 
 
-def test_whoever_ends_first_ends_the_others() -> None:
+def test_the_first_task_to_end_ends_the_others() -> None:
     ended: list[str] = []
 
     async def lasting() -> None:

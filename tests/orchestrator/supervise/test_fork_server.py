@@ -1,4 +1,4 @@
-"""Copies of a process that has imported torch: what they inherit, and whose they are."""
+"""Copies of a process that has imported torch: what they inherit, and which user may make them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothi
 
 
 class Looker:
-    """Looks around in its process."""
+    """Reports on the process in which it is."""
 
     def look(self) -> dict[str, Any]:
         import torch
@@ -63,7 +63,7 @@ def test_copies_are_of_one_process_with_one_thread_and_draw_anew(
 
 
 @pytest.mark.usefixtures("python_path")
-def test_one_that_has_died_is_done_without(tmp_path: Path) -> None:
+def test_workers_start_without_a_fork_server_that_has_died(tmp_path: Path) -> None:
     with fork_server.running():
         assert fork_server._process is not None
         fork_server._process.kill()
@@ -73,7 +73,7 @@ def test_one_that_has_died_is_done_without(tmp_path: Path) -> None:
     assert said["parent"] == os.getpid()
 
 
-def test_the_outermost_user_ends_it(tmp_path: Path) -> None:
+def test_the_outermost_block_ends_the_fork_server(tmp_path: Path) -> None:
     with fork_server.running():
         process = fork_server._process
         assert process is not None
@@ -85,7 +85,7 @@ def test_the_outermost_user_ends_it(tmp_path: Path) -> None:
     assert process.poll() is not None
 
 
-def test_who_is_not_this_user_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_serves_no_other_user(monkeypatch: pytest.MonkeyPatch) -> None:
     class Line:
         def settimeout(self, timeout_s: float) -> None: ...
 

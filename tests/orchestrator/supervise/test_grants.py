@@ -1,4 +1,4 @@
-"""However it is given, and whoever is lost or slow: all of it is given, and no step more."""
+"""All env steps of a budget are granted and not one more, even if players are lost or slow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muxrl.orchestrator.supervise.grants import Grants
 
 
 class Player:
-    """Plays what it was given; its call returns once all is used up."""
+    """Plays the steps that it is granted; its call returns once all are used up."""
 
     def __init__(self, grants: Grants, name: str) -> None:
         self.allowed = self.played = 0
@@ -54,7 +54,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     st.integers(1, 16),
     st.sets(st.integers(0, 40)),
 )
-def test_all_is_given_and_no_step_more(
+def test_the_whole_budget_is_granted_and_no_step_more(
     plays: list[tuple[str, int]], budget: int, lost_at: int, least: int, reports: set[int]
 ) -> None:
     async def play() -> None:
@@ -92,7 +92,7 @@ def test_all_is_given_and_no_step_more(
     run(play())
 
 
-def test_who_has_used_up_its_own_gets_half_of_its_share_of_the_rest() -> None:
+def test_a_player_that_has_used_up_its_grant_gets_half_of_its_share_of_the_rest() -> None:
     async def play() -> None:
         grants = Grants(10)
         fast, slow = await begun(grants, "fast", "slow")
@@ -112,7 +112,7 @@ def test_who_has_used_up_its_own_gets_half_of_its_share_of_the_rest() -> None:
     run(play())
 
 
-def test_one_that_plays_alone_gets_all_at_once_and_what_it_has_played_while_held() -> None:
+def test_a_player_alone_gets_all_at_once_and_the_steps_that_it_played_while_held() -> None:
     async def play() -> None:
         grants = Grants()
         (alone,) = await begun(grants, "a")
@@ -127,7 +127,7 @@ def test_one_that_plays_alone_gets_all_at_once_and_what_it_has_played_while_held
     run(play())
 
 
-def test_one_that_cannot_be_given_more_says_so() -> None:
+def test_an_error_of_a_player_that_cannot_be_granted_more_is_raised() -> None:
     async def cannot(num_env_steps: int) -> None:
         raise AttributeError("allow")
 

@@ -1,4 +1,4 @@
-"""The processes of a run hand on what their simulation says of each episode."""
+"""The processes of a run report the metrics that their simulations give for each episode."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLAYED = "muxrl.experiments.simulations"
 
 
 def config_of(env: str, evaluation: Any = None, **simulation: Any) -> ExperimentConfig:
-    """A simulation of ours, played by a random server."""
+    """Returns a config with one of our simulations, which a random server plays."""
     given = {"simulation": {"env": f"{PLAYED}.{env}", **simulation}, "evaluation": evaluation or {}}
     return load_config(given, {"servers.all": {"algorithm": "RANDOM", "agents": ["*"]}})
 
@@ -47,14 +47,14 @@ Addresses = Mapping[str, ServerAddress]
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Addresses]:
-    """Fixed policies for all agents: their processes need neither Ray nor time to learn."""
+    """Gives the addresses of servers with fixed policies, which need neither Ray nor training."""
     with serve(CHASE) as served:
         yield served.addresses
 
 
 @pytest.fixture(autouse=True)
 def keep_collecting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The garbage of these tests is collected."""
+    """Lets the garbage of these tests be collected, from which the processes exempt objects."""
     for module in (simulation_process, gateway_process):
         monkeypatch.setattr(module, "settle", lambda: None)
 
@@ -95,7 +95,7 @@ def test_an_evaluation_follows_a_server_that_has_moved(servers: Addresses) -> No
 
 @contextlib.contextmanager
 def playing(process: SimulationProcess, servers: Addresses) -> Iterator[SimulationProcess]:
-    """It plays in a thread of its own."""
+    """Lets a process play in a thread while the block runs."""
     process.connect(servers)
     thread = threading.Thread(target=process.run)
     thread.start()
@@ -163,7 +163,7 @@ def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(servers: Add
             other.start_episode()
             assert (other.parameters, other.is_evaluation) == ({"distance": 20}, True)
             asked = process._gateway.wanted._evaluation
-        # Nobody is there any more who would have to be told.
+        # no client is left that would have to be told
         process.end("it is over", has_ended_well=True)
         evaluating.join(30.0)
         assert asked is not None
@@ -174,6 +174,6 @@ def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(servers: Add
         assert played.metrics["distance"] == {"__common__": (20.0, 20.0)}
     told = [one.metrics["distance"]["__common__"] for one in results]
     assert {1.0, 2.0, 3.0} >= set(told) > {1.0}
-    # What a climber has climbed is no more than it was told.
+    # A climber climbs at most the distance of its episode.
     assert all(one.num_steps <= d for one, d in zip(results, told, strict=True))
     assert [one["distance"]["__common__"] for one in process.report().metrics] == told

@@ -1,5 +1,4 @@
-"""A server in a process of its own: what it is told and asked, and what is said of one that lacks
-something."""
+"""A server in a process of its own: its requests, and the errors for one that lacks something."""
 
 from __future__ import annotations
 
@@ -93,7 +92,7 @@ NO_CHOICE = {
         ("save", {"path": ".", "timeout_s": 1}, 422, "absolute path, not '.'"),
     ],
 )
-def test_what_a_run_cannot_ask_is_said(
+def test_invalid_requests_of_a_run_are_refused(
     serving: Serving, name: str, asked: dict[str, Any], code: int, story: str
 ) -> None:
     plan = msgspec.to_builtins(dataclasses.replace(plan_at(serving.address), server_id="learner"))
@@ -123,11 +122,11 @@ def test_a_run_begins_reports_saves_and_goes_on_elsewhere(serving: Serving, tmp_
     assert about["settings"] == {"rate": 0.5}
     assert TOKEN not in str(about)
     server.finish_training(PATIENCE_S)
-    # Its class is one that can be imported here, too.
+    # Its class can be imported here, too.
     assert about["trainer"] == "tests.servers.trainers.brought:Counting"
     assert load_checkpoint(tmp_path / "draft")["a"](seen("a", 0)) == 1
 
-    # The same process, for the next run: from the checkpoint, then from scratch.
+    # The same process serves the next run: from the checkpoint, then from scratch.
     again = OwnServer(plan_at(serving.address, resume_from=str(tmp_path / "draft")))
     assert "untrained" not in again.start().offers
     assert again.status().iteration == 1
@@ -137,7 +136,7 @@ def test_a_run_begins_reports_saves_and_goes_on_elsewhere(serving: Serving, tmp_
     assert fresh.status().iteration == 0
 
 
-def test_it_is_asked_before_a_run_whether_it_would_serve_the_plan(serving: Serving) -> None:
+def test_a_server_is_asked_before_a_run_whether_it_would_serve_the_plan(serving: Serving) -> None:
     def check(*given: dict[str, Any]) -> Any:
         return ask_own_servers([{"s": plan_at(serving.address, **fields)} for fields in given])
 
@@ -156,14 +155,14 @@ def test_it_is_asked_before_a_run_whether_it_would_serve_the_plan(serving: Servi
     play(serving.address)
     wait_for_iteration(running, 1)
     assert check({}) == ({}, [])
-    assert running.status().iteration == 1  # it went on with what it was at
+    assert running.status().iteration == 1  # the question has not disturbed the running server
     serving.stop()
     problems, (unasked,) = check({})
     assert not problems
     assert unasked.endswith("gave no answer; the check is repeated when the run begins")
 
 
-def test_a_sweep_s_check_asks_it_for_each_setting(serving: Serving, tmp_path: Path) -> None:
+def test_a_sweep_s_check_asks_the_server_for_each_setting(serving: Serving, tmp_path: Path) -> None:
     path = tmp_path / "sweep.yaml"
     server = {"address": serving.address, "token": TOKEN, "agents": ["*"]}
     values = {"servers.team.settings.rate": {"grid": [0.1, "big", 0.2]}}
@@ -191,7 +190,7 @@ def test_a_checkpoint_replaces_nothing_but_a_checkpoint(serving: Serving, tmp_pa
     server.save(tmp_path / "fine", PATIENCE_S)
 
 
-def test_what_cannot_be_served_is_refused_by_its_sentence(serving: Serving) -> None:
+def test_plans_that_cannot_be_served_are_refused_with_the_server_s_reason(serving: Serving) -> None:
     for fields, sentence in (
         ({"settings": {"rat": 0.5}}, "Counting has no setting 'rat'; did you mean 'rate'?"),
         ({"resume_from": "/nowhere"}, "server 'scripted' cannot resume from '/nowhere'"),
@@ -203,7 +202,7 @@ def test_what_cannot_be_served_is_refused_by_its_sentence(serving: Serving) -> N
     answer = ask(serving, "episodes", {})
     assert answer.status_code == 503
     assert "waits for a run to begin" in answer.json()["message"]
-    OwnServer(plan_at(serving.address)).start()  # it still waits
+    OwnServer(plan_at(serving.address)).start()  # the process still waits for a run
 
 
 # --- servers of other people ---------------------------------------------------------------
@@ -213,7 +212,7 @@ AGENT = {"policy_id": "p", "observation_space": SEES, "action_space": ACTS}
 
 @pytest.fixture
 def foreign() -> Iterator[Foreign]:
-    """A server that answers nothing but its spec and its status; yields where, and its spec."""
+    """Gives the address and the spec of a server that answers only its spec and its status."""
     spec: dict[str, Any] = {
         "protocol_version": 1,
         "server_id": "scripted",
@@ -232,7 +231,7 @@ def foreign() -> Iterator[Foreign]:
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Says nothing."""
+            """Logs nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
@@ -273,7 +272,7 @@ def test_a_server_that_offers_nothing_is_asked_for_its_status_alone(
         ),
     ],
 )
-def test_what_does_not_go_together_is_named(
+def test_a_server_that_does_not_match_the_config_is_refused(
     foreign: Foreign, changes: dict[str, Any], agents: str, story: str
 ) -> None:
     address, spec = foreign
@@ -289,7 +288,7 @@ def started_by(*command: str) -> OwnServer:
     return OwnServer(with_token(plan_at("", command=[sys.executable, *command], token="")))
 
 
-def test_a_command_is_started_killed_and_missed() -> None:
+def test_a_command_that_was_killed_is_noticed() -> None:
     server = started_by("-m", "muxrl.serving", "tests.servers.trainers.brought:Counting")
     try:
         server.start()

@@ -1,4 +1,4 @@
-"""The page beside a run is a process that ends with the run's, however that ends."""
+"""The live page of a run is a process that ends with the run's, however the run ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ with page_of(Path(sys.argv[1]), True, lambda text, **_: print(text, flush=True))
 """
 
 
-def test_it_is_there_while_the_run_goes_on(tmp_path: Path, mark: str) -> None:
+def test_the_page_is_served_while_the_run_goes_on(tmp_path: Path, mark: str) -> None:
     said: list[str] = []
     with page_of(new_run(tmp_path).path, True, lambda text, **_: said.append(text)):
         address = said[0].split()[-1]
@@ -66,7 +66,7 @@ def test_one_that_is_killed_is_said_and_started_again_at_its_address_unless_it_i
                 assert page.status == 200
 
 
-def test_it_ends_when_the_run_is_killed(tmp_path: Path, mark: str) -> None:
+def test_the_page_s_process_ends_when_the_run_is_killed(tmp_path: Path, mark: str) -> None:
     command = [sys.executable, "-c", RUN, str(new_run(tmp_path).path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
@@ -76,7 +76,7 @@ def test_it_ends_when_the_run_is_killed(tmp_path: Path, mark: str) -> None:
     assert_all_end(mark, 10.0)
 
 
-def test_nobody_asked_for_it(tmp_path: Path, mark: str) -> None:
+def test_no_page_is_served_unless_it_is_asked_for(tmp_path: Path, mark: str) -> None:
     said: list[str] = []
     with page_of(tmp_path, False, lambda text, **_: said.append(text)):
         assert not marked(mark)

@@ -1,4 +1,4 @@
-"""Places for all processes of a run, or for none, on a Ray with two logical CPUs; and GPUs."""
+"""All processes of a run get a place, or none does, on a Ray with two logical CPUs; and GPUs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from muxrl.servers.config import ResourcesConfig, ServerConfig
 
 
 def config(num_cpus: float, num_gpus: float = 0.0, host: str = "127.0.0.1") -> ExperimentConfig:
-    """One server beside a simulation that others start."""
+    """Returns a config of one server, beside a simulation that is started by others."""
     resources = ResourcesConfig(num_cpus=num_cpus, num_gpus=num_gpus)
     return ExperimentConfig(
         simulation=SimulationConfig(env="external"),
@@ -29,9 +29,9 @@ def config(num_cpus: float, num_gpus: float = 0.0, host: str = "127.0.0.1") -> E
     )
 
 
-def test_who_asks_for_nothing_needs_no_place() -> None:
+def test_a_run_without_resources_needs_no_place() -> None:
     assert bundles(config(0.0)) == {}
-    with reserved(config(0.0)) as scheduling:  # and no Ray
+    with reserved(config(0.0)) as scheduling:  # does not start Ray
         assert scheduling is None
 
 
@@ -41,21 +41,21 @@ def test_servers_that_listen_on_loopback_and_their_simulations_share_a_machine()
     others = config(1.0, host="0.0.0.0")
     assert strategy(others) == "PACK"
     others.servers["b"] = ServerConfig()
-    assert strategy(others) == "STRICT_PACK"  # nobody else would reach this one
+    assert strategy(others) == "STRICT_PACK"  # other machines could not reach this server
     del others.servers["b"]
     others.simulation.command = ["play"]
-    assert strategy(others) == "STRICT_PACK"  # it would not reach the gateway
+    assert strategy(others) == "STRICT_PACK"  # the command could not reach the gateway
     others.simulation.gateway.host = "0.0.0.0"
     assert strategy(others) == "PACK"
 
 
 class Group:
-    """As much of a scheduling strategy as is read."""
+    """The part of a scheduling strategy that is read."""
 
     placement_group = "group"
 
 
-def test_each_process_that_reserves_anything_has_a_bundle_of_its_own() -> None:
+def test_each_process_with_resources_has_a_bundle_of_its_own() -> None:
     cpus = {"a": 1.0, "free": 0.0, "b": 1.0}
     experiment = ExperimentConfig(
         simulation=SimulationConfig(env="games:Env", num_processes=2, num_cpus=0.5),
@@ -72,7 +72,7 @@ def test_each_process_that_reserves_anything_has_a_bundle_of_its_own() -> None:
     assert own_place(None, experiment, "a")["scheduling_strategy"] is None
 
 
-def test_what_no_machine_of_a_cluster_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resources_that_no_machine_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     machines = [{"CPU": 8.0}, {"CPU": 2.0, "GPU": 1.0}, {"CPU": 2.0, "GPU": 4.0}]
     nodes = [{"Alive": i < 2, "Resources": machine} for i, machine in enumerate(machines)]
     monkeypatch.setattr("ray.nodes", lambda: nodes)
@@ -84,7 +84,7 @@ def test_what_no_machine_of_a_cluster_has_is_named(monkeypatch: pytest.MonkeyPat
 @pytest.mark.learning
 @pytest.mark.usefixtures("running_ray")
 class TestOnRay:
-    def test_what_is_held_is_not_given_twice_and_is_given_back(self) -> None:
+    def test_a_place_is_reserved_once_and_released_afterwards(self) -> None:
         said: list[str] = []
         with reserved(config(1.5)) as scheduling:
             assert scheduling is not None
@@ -98,7 +98,7 @@ class TestOnRay:
             pass
         assert len(said) == 1
 
-    def test_a_run_that_finds_no_room_says_so_and_starts_nothing(
+    def test_a_run_without_room_fails_with_the_reason_and_starts_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         chase = prepare(load_config("chase", ["address=auto"]))

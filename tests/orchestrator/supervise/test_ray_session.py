@@ -1,5 +1,5 @@
-"""What is said where there is no cluster to join; and temporary folders of runs, removed at their
-end, or found abandoned by the next one."""
+"""Errors if there is no cluster to join; and temporary folders of runs, which are removed at their
+end, or later if a run was killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from muxrl.orchestrator.supervise.ray_session import PREFIX, ray_folder
 
 
 def test_a_cluster_that_cannot_be_joined_may_want_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any, **kwargs: Any) -> None:  # as Ray does, without its 20 s of patience
+    def refuse(*args: Any, **kwargs: Any) -> None:  # like Ray, but without its 20 s of patience
         raise ConnectionError("Failed to connect to Ray cluster at 10.0.0.5:6379")
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
@@ -34,7 +34,7 @@ def test_a_cluster_that_cannot_be_joined_may_want_a_token(monkeypatch: pytest.Mo
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     assert "no Ray cluster at '10.0.0.5:6379' to join: ConnectionError" in story()
     assert "set RAY_AUTH_MODE=token for this command" in story()
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")  # that was not it
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")  # the missing variable was not the cause
     assert "RAY_AUTH_MODE" not in story()
 
 
@@ -49,14 +49,14 @@ def names(where: Path) -> list[str]:
     return [path.name for path in where.iterdir()]
 
 
-def test_a_folder_is_gone_once_left(temporary: Path) -> None:
+def test_a_folder_is_removed_at_the_end_of_its_block(temporary: Path) -> None:
     with ray_folder() as folder:
         (folder / "session").mkdir()
         assert names(temporary) == [folder.name]
     assert names(temporary) == []
 
 
-def test_folders_in_use_and_of_others_stay_and_that_of_a_killed_process_goes(
+def test_only_the_folder_of_a_killed_process_is_removed_not_those_in_use_or_of_others(
     temporary: Path,
 ) -> None:
     code = (
@@ -77,7 +77,7 @@ def test_folders_in_use_and_of_others_stay_and_that_of_a_killed_process_goes(
             )
 
 
-def test_where_the_file_system_has_no_locks_nothing_is_taken_for_abandoned(
+def test_no_folder_counts_as_abandoned_if_the_file_system_has_no_locks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def no_locks(*_: object) -> None:

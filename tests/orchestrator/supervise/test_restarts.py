@@ -42,20 +42,22 @@ def test_a_process_that_dies_again_and_again_ends_the_run_with_the_reason() -> N
     )
 
 
-def test_a_fault_at_the_same_place_is_no_accident() -> None:
+def test_a_process_that_fails_again_at_the_same_place_ends_the_run() -> None:
     at_5, at_6 = (RunFailed("KeyError, so a failed", f"env.py:{line} KeyError") for line in (5, 6))
     restarts = quota(9)
     restarts.take(at_5, now=0.0)
     restarts.take(at_6, now=1.0)
     restarts.take(at_5, now=100.0)
-    for death in (DEATH, DEATH):  # of which nobody knows where
+    for death in (DEATH, DEATH):  # these deaths have no known place
         restarts.take(death, now=100.5)
     with pytest.raises(RunFailed, match=r"^KeyError, so a failed; the same line raised before"):
         restarts.take(at_6, now=100.9)
 
 
 @pytest.mark.parametrize("raises", [KeyError("up"), ConnectionError("gone"), SimulationError("no")])
-def test_a_place_is_a_line_of_the_user_s_unless_it_came_from_outside(raises: Exception) -> None:
+def test_the_place_of_a_fault_is_a_line_of_the_user_s_unless_the_fault_came_from_outside(
+    raises: Exception,
+) -> None:
     def step() -> None:
         raise raises
 
@@ -68,7 +70,7 @@ def test_a_place_is_a_line_of_the_user_s_unless_it_came_from_outside(raises: Exc
     assert (str(Path(__file__)) in failed.place) is isinstance(raises, KeyError | SimulationError)
 
 
-def test_restarts_that_are_long_ago_do_not_count() -> None:
+def test_restarts_of_long_ago_do_not_count() -> None:
     restarts = quota(1)
     for now in (0.0, 100.0, 250.0):
         restarts.take(DEATH, now)
@@ -98,7 +100,7 @@ def test_the_first_report_of_a_simulation_waits_for_each_environment_to_be_made(
     assert simulations._simulations[0]._first_s == 50.0 + 3 * 700.0
 
 
-def test_a_gateway_that_cannot_be_started_says_why(tmp_path: Path) -> None:
+def test_an_error_of_a_gateway_that_cannot_be_started_is_reported(tmp_path: Path) -> None:
     class Full:
         """A machine on which no process can be started."""
 
@@ -123,7 +125,7 @@ def test_a_gateway_that_cannot_be_started_says_why(tmp_path: Path) -> None:
         asyncio.run(asyncio.wait_for(begin(), 10.0))
 
 
-def test_what_ends_while_a_report_is_made_is_in_it_or_in_the_next() -> None:
+def test_episodes_that_end_during_a_report_are_in_it_or_in_the_next() -> None:
     ended: deque[int] = deque()
     playing = Thread(target=lambda: [ended.append(n) for n in range(100_000)])
     playing.start()

@@ -1,5 +1,7 @@
-"""Servers start side by side, and one that fails is told at once, however long others take; a
-process is lost once, whoever hears of it, and however late; each record is written once."""
+"""Servers start side by side, and a failure is reported at once, however long others take.
+
+A process is lost only once, even if several notice it, or late; each record is written once.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,11 @@ from muxrl.servers import run_service
 from muxrl.servers.config import RestartsConfig, ServerConfig, ServerPlan
 
 Answer = Started | Exception | None
-"""Address and process; None: there is none in time."""
+"""The address and pid of a server; an error; or None, if it does not start in time."""
 
 
 class Scripted:
-    """A place where servers answer what they are told to, one after another, or never."""
+    """Workers whose servers give their scripted answers one after another, or never."""
 
     def __init__(self, answers: dict[str, Answer]) -> None:
         self._answers = answers
@@ -53,7 +55,7 @@ class Scripted:
 
 
 def servers_of(tmp_path: Path, on_report: Any) -> Servers:
-    """The servers "a" and "b" of a run that nobody has started."""
+    """Returns the servers "a" and "b" of a run, not started yet."""
     config = ExperimentConfig(
         "two",
         servers={name: ServerConfig("A2C", []) for name in "ab"},
@@ -88,19 +90,21 @@ def test_addresses_are_in_the_order_of_the_config(servers: Servers) -> None:
     assert list(found.items()) == [("a", "127.0.0.1:1"), ("b", "127.0.0.1:2")]
 
 
-def test_the_second_fails_while_the_first_still_starts(servers: Servers) -> None:
+def test_a_failure_of_the_second_server_is_reported_while_the_first_still_starts(
+    servers: Servers,
+) -> None:
     with pytest.raises(RunFailed, match=r"^server 'b' died \(SIGKILL\)"):
         start(servers, Scripted({"b": Ended("SIGKILL")}))
 
 
-def test_one_that_never_answers_is_named(servers: Servers) -> None:
+def test_a_server_that_never_answers_is_named(servers: Servers) -> None:
     reason = r"^server 'b' did not answer for 0.5 s \(timeouts.start_s sets how long it may take\);"
     with pytest.raises(RunFailed, match=reason):
         start(servers, Scripted({"a": A, "b": None}))
 
 
 class Process:
-    """Answers nothing, and after it was killed its calls end a little later, as over a pipe."""
+    """A process that answers nothing; after a kill its calls end a little later, as over a pipe."""
 
     def __init__(self) -> None:
         self.calls: list[Future[Any]] = []
@@ -124,7 +128,7 @@ class Named(Life[ProcessReport]):
         return "at once"
 
 
-def test_what_a_process_said_before_it_was_lost_counts(tmp_path: Path) -> None:
+def test_reports_of_a_process_before_its_loss_count(tmp_path: Path) -> None:
     received: list[ProcessReport] = []
 
     class Heard(Named):
@@ -183,7 +187,7 @@ def test_a_call_that_ends_after_the_restart_does_not_lose_the_next_process(tmp_p
 
 @dataclass
 class Learning:
-    """What a process asks of its `PolicyServer`."""
+    """The parts of a `PolicyServer` that its process uses."""
 
     plan: Any
     learned: list[dict[str, Any]] = field(default_factory=list)
@@ -204,7 +208,7 @@ class Learning:
         return records
 
     def finish_training(self, timeout_s: float) -> None:
-        """Nothing is under way."""
+        """Returns at once, as nothing is being learned."""
 
     def status(self) -> None:
         return None
@@ -225,7 +229,7 @@ def iterations(report: RunReport) -> list[int]:
     return [record["iteration"] for record in report.records]
 
 
-def test_a_process_reports_a_record_until_it_is_taken_in(
+def test_a_process_repeats_a_record_until_it_is_taken_in(
     process: ServerProcess, tmp_path: Path
 ) -> None:
     server = process._server

@@ -15,7 +15,7 @@ from muxrl.orchestrator.supervise.shared_folder import check_shared
 NODES = {"1": "left (10.0.0.1)", "2": "right (10.0.0.2)"}
 
 
-def test_machines_that_do_not_see_the_folder_are_named_with_the_cure(
+def test_machines_that_do_not_see_the_folder_are_named_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = {"1", "2"}
@@ -35,7 +35,7 @@ def test_machines_that_do_not_see_the_folder_are_named_with_the_cure(
 @pytest.mark.ray
 @pytest.mark.usefixtures("running_ray")
 class TestOnRay:
-    def test_one_machine_is_not_asked(
+    def test_a_single_machine_is_not_asked(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(shared_folder, "_ask", lambda *_: pytest.fail("asked"))
@@ -45,7 +45,7 @@ class TestOnRay:
     def test_a_machine_looks_for_the_marker_and_its_content(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """This machine is asked as if it were another one."""
+        """Here this machine is asked as if it were another one."""
         import ray
 
         here = ray.get_runtime_context().get_node_id()
@@ -73,4 +73,4 @@ class TestOnRay:
 _SMALL = [f"servers.{server_id}.resources.num_cpus=0.1" for server_id in ("qmix", "ppo", "a2c")] + [
     "simulation.num_cpus=0.1"
 ]
-"""There is room for it on two CPUs."""
+"""Resources with which all processes fit on two CPUs."""

@@ -1,4 +1,4 @@
-"""Signals: the first one interrupts, later ones find nothing, and Ray does not get in between."""
+"""The first signal interrupts a run, later ones are ignored, and Ray does not interfere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _tell(number: int) -> None:
 
 @pytest.fixture(autouse=True)
 def _handlers():
-    """SIGHUP as at a terminal, also under `nohup`; all as before afterwards."""
+    """Handles SIGHUP as at a terminal, even under `nohup`; restores all handlers afterwards."""
     before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
@@ -41,14 +41,14 @@ def test_only_the_first_signal_interrupts(first):
             _tell(first)
         _tell(signal.SIGTERM)
         _tell(signal.SIGINT)
-        claim_signals()  # as after ray.init: too late for one that has been told
+        claim_signals()  # as after ray.init, but after the first signal
         _tell(signal.SIGTERM)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     with pytest.raises(KeyboardInterrupt):
         _tell(signal.SIGINT)
 
 
-def test_a_shutdown_is_left_alone():
+def test_a_shutdown_is_not_interrupted():
     with interruptible():
         ignore_signals()
         _tell(signal.SIGINT)
@@ -60,7 +60,7 @@ def test_a_shutdown_is_left_alone():
 
 
 @pytest.mark.parametrize("ignored", [signal.SIGINT, signal.SIGHUP])
-def test_one_that_was_ignored_from_the_beginning_stays_so(ignored):
+def test_a_signal_that_was_ignored_from_the_beginning_stays_ignored(ignored):
     signal.signal(ignored, signal.SIG_IGN)
     with interruptible():
         _tell(ignored)
@@ -81,7 +81,7 @@ def test_a_hangup_does_not_end_children():
 
 @pytest.fixture
 def touchy(tmp_path, monkeypatch):
-    """A module whose import takes half a second, and catches whatever is raised in it."""
+    """Gives a module whose import takes half a second, and catches any exception in it."""
     (tmp_path / "touchy.py").write_text(
         "import os, signal, time\n"
         "try:\n"
@@ -96,7 +96,7 @@ def touchy(tmp_path, monkeypatch):
     sys.modules.pop("touchy", None)
 
 
-def test_an_import_is_not_interrupted_and_what_follows_is(touchy):
+def test_an_interruption_waits_for_the_end_of_an_import(touchy):
     def play() -> None:
         importlib.import_module(touchy)
         time.sleep(10)
@@ -106,7 +106,7 @@ def test_an_import_is_not_interrupted_and_what_follows_is(touchy):
     assert sys.modules[touchy].is_whole
 
 
-def test_an_import_without_an_end_is_interrupted(touchy, monkeypatch):
+def test_an_endless_import_is_interrupted(touchy, monkeypatch):
     monkeypatch.setattr("muxrl.orchestrator.supervise.signals._IMPORT_S", 0.1)
     with interruptible():
         assert not importlib.import_module(touchy).is_whole
@@ -131,7 +131,7 @@ with interruptible():
 
 @pytest.mark.ray
 def test_rays_end_leaves_signals_as_they_are():
-    """Its crash handler would put SIGTERM back to its default, in the middle of a shutdown."""
+    """Ray's crash handler would reset SIGTERM to its default in the middle of a shutdown."""
     done = subprocess.run(
         [sys.executable, "-c", RAY_SHUT_DOWN], capture_output=True, text=True, timeout=120
     )

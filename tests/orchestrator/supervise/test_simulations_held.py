@@ -1,4 +1,4 @@
-"""Simulation processes that are held while a checkpoint is written, and one that dies then."""
+"""Simulation processes are held while a checkpoint is written, and one dies meanwhile."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOM = "muxrl.orchestrator.supervise.simulations"
 
 
 class Held:
-    """A process that does no more than it has to."""
+    """A process that does only what it must."""
 
     def __init__(self) -> None:
         self._has_to_stop = threading.Event()
@@ -42,7 +42,7 @@ class Held:
 
 
 class Player(Held):
-    """Plays one step; simulation-0 dies when it is held first, and simulation-1 is slow."""
+    """Plays one step; simulation-0 dies when it is first held, and simulation-1 is slow."""
 
     def __init__(self, config: Any, number: int, *arguments: Any) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Player(Held):
 
 
 class Waiting(Held):
-    """A gateway that nobody asks; the first one dies when it is held."""
+    """A gateway without clients; the first one dies when it is held."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Waiting(Held):
     def end(self, story: str, has_ended_well: bool) -> None: ...
 
 
-def test_one_that_is_started_again_meanwhile_begins_when_all_go_on(
+def test_a_simulation_that_is_started_again_meanwhile_begins_when_all_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{ROOM}.SimulationProcess", Player)
@@ -106,7 +106,7 @@ def test_one_that_is_started_again_meanwhile_begins_when_all_go_on(
 
     def note(name: str, report: SimulationReport) -> None:
         steps[name] = report.num_env_steps
-        if restarted and steps.get("simulation-0") == 0:  # the new one has come up
+        if restarted and steps.get("simulation-0") == 0:  # the new process has started
             (tmp_path / "may_pause").touch()
 
     async def play() -> None:
@@ -130,7 +130,7 @@ def test_one_that_is_started_again_meanwhile_begins_when_all_go_on(
     asyncio.run(play())
 
 
-def test_a_gateway_that_came_back_while_all_were_held_ends_with_training_and_is_not_lost(
+def test_a_gateway_restarted_while_all_were_held_ends_with_training_and_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{ROOM}.GatewayProcess", Waiting)
@@ -159,7 +159,7 @@ def test_a_gateway_that_came_back_while_all_were_held_ends_with_training_and_is_
 
 
 @pytest.mark.parametrize("env", ["any:Env", "external"])
-def test_they_stop_at_each_snapshot_without_another_reason_to_stop(
+def test_simulations_pause_at_each_snapshot_without_any_other_reason(
     tmp_path: Path, env: str
 ) -> None:
     simulations = made(SimulationConfig(env), tmp_path, lambda name, report: None, [])
@@ -187,7 +187,7 @@ def made(
 
 
 async def no_server_has_died() -> None:
-    """There is none."""
+    """Waits for no server: there is none."""
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""Calls of a simulation that do not return, as the process's reports tell it."""
+"""A process's reports show calls of its simulation that do not return."""
 
 from __future__ import annotations
 

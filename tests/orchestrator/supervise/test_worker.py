@@ -1,4 +1,4 @@
-"""A process with an object: the order of calls, threads, exceptions, and how it ends."""
+"""A process with an object: the order of calls, threads, exceptions, and how the process ends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WAIT_S = 100.0
 
 class Unsendable(Exception):
     def __init__(self, one: int, two: int) -> None:
-        super().__init__(f"{one} and {two}")  # it is made again with one argument
+        super().__init__(f"{one} and {two}")  # so it cannot be made again from its one argument
 
 
 class Talker:
@@ -119,7 +119,7 @@ def got(future: Future[Any]) -> Any:
     return future.exception(WAIT_S) or future.result()
 
 
-def test_calls_begin_in_order_and_those_that_wait_hold_up_nobody(make: Make) -> None:
+def test_calls_begin_in_order_and_calls_that_wait_hold_up_no_others(make: Make) -> None:
     worker = make()
     held, waits = worker.call("hold"), worker.call("wait")
     for text in "abc":
@@ -133,7 +133,7 @@ def test_calls_begin_in_order_and_those_that_wait_hold_up_nobody(make: Make) -> 
     assert got(worker.call("environment")) == ("1", "cats")
 
 
-def test_what_is_raised_comes_back_and_the_process_goes_on(make: Make, tmp_path: Path) -> None:
+def test_exceptions_come_back_and_the_process_goes_on(make: Make, tmp_path: Path) -> None:
     worker = make()
     error = got(worker.call("fail", "itself"))
     assert (type(error), str(error), error.place) == (RunFailed, "no luck", "here")
@@ -148,7 +148,7 @@ def test_what_is_raised_comes_back_and_the_process_goes_on(make: Make, tmp_path:
     assert "Traceback" in log
 
 
-def test_what_could_not_be_made_says_so_at_each_call(make: Make) -> None:
+def test_an_object_that_could_not_be_made_fails_each_call_with_the_reason(make: Make) -> None:
     worker = make("bad luck")
     for _ in range(2):
         assert str(got(worker.call("repeat"))) == "bad luck"
@@ -161,7 +161,7 @@ def test_what_could_not_be_made_says_so_at_each_call(make: Make) -> None:
         (lambda worker: worker.call("end", 3), "exit code 3"),
     ],
 )
-def test_one_that_ends_says_how_and_leaves_nothing(
+def test_a_process_that_ends_reports_how_and_leaves_nothing(
     make: Make, end: Callable[[Worker], Any], how: str
 ) -> None:
     worker = make()
@@ -174,7 +174,7 @@ def test_one_that_ends_says_how_and_leaves_nothing(
     wait_until(lambda: is_gone(child))
 
 
-def test_one_that_is_stopped_can_be_killed(make: Make) -> None:
+def test_a_process_that_is_stopped_by_a_signal_can_be_killed(make: Make) -> None:
     worker = make()
     assert got(worker.call("repeat")) == []
     os.kill(worker.pid, signal.SIGSTOP)
@@ -189,8 +189,8 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def test_every_method_that_is_called_by_name_is_one_of_a_process() -> None:
-    """Of a call that nobody waits for, a log alone says that it failed."""
+def test_every_method_that_is_called_by_name_exists_on_a_process() -> None:
+    """A failed call that nobody waits for would only be in a log."""
     processes = (
         CommandProcess, EvaluationProcess, GatewayProcess, OwnServer, ServerProcess,
         SimulationProcess,

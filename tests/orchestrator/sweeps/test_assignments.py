@@ -1,4 +1,4 @@
-"""Products, lists and constraints become assignments, each once; what is wrong is named."""
+"""Products, lists and constraints become assignments, each once; mistakes are named."""
 
 import pytest
 from hypothesis import given
@@ -80,7 +80,7 @@ def test_products_lists_and_conditions_make_assignments(config, made):
         ({"listed": [4]}, "assignments.listed.0: must be a mapping of role to template, or a str"),
     ],
 )
-def test_what_cannot_be_is_named(config, story):
+def test_mistakes_in_assignments_are_named(config, story):
     _, problems = found(**config)
     assert any(story in problem for problem in problems), problems
 
@@ -89,7 +89,7 @@ SOME = st.lists(st.sampled_from(TEMPLATES), unique=True, min_size=1)
 
 
 @given(SOME, SOME, st.lists(st.fixed_dictionaries({"hunters": SOME, "prey": SOME}), max_size=3))
-def test_no_two_are_one_and_what_is_excluded_is_not_there(hunters, prey, exclude):
+def test_all_assignments_differ_and_none_is_excluded(hunters, prey, exclude):
     made, _ = found(product={"hunters": hunters, "prey": prey}, exclude=exclude)
     names = [assignment_of(dict(zip(ROLES, roles, strict=True)), ROLES) for roles in made]
     assert len(set(names)) == len(names)

@@ -1,4 +1,4 @@
-"""A sweep's directory: trials read back as they were written, runs that never overwrite."""
+"""A sweep's directory: trials are read back as written, and runs never overwrite others."""
 
 import threading
 from dataclasses import replace
@@ -42,13 +42,13 @@ def folder(tmp_path):
     return folder
 
 
-def test_trials_come_back_as_they_were(folder):
+def test_trials_are_read_back_as_they_were_written(folder):
     records = [record(0, status="done", metric=1.5, run_dir="runs/0-x"), record(1)]
     folder.write_trials([*records, record(2, metric=float("nan"))])
     assert SweepDirectory.open(folder.path).trials() == [*records, record(2)], "no number is none"
 
 
-def test_what_is_no_sweep_says_why(folder, tmp_path):
+def test_a_folder_that_is_no_sweep_is_refused_with_the_reason(folder, tmp_path):
     with pytest.raises(NotASweepDirectory, match="there is no such folder"):
         resume_sweep(tmp_path / "nowhere")
     (folder.path / "trials.jsonl").write_text('{"id": 1}\n')
@@ -56,7 +56,7 @@ def test_what_is_no_sweep_says_why(folder, tmp_path):
         folder.trials()
 
 
-def test_one_process_runs_it_at_a_time(folder):
+def test_only_one_process_at_a_time_runs_a_sweep(folder):
     with folder.locked(), pytest.raises(SweepIsRunning, match="another process is running"):
         resume_sweep(folder.path)
 
@@ -65,7 +65,7 @@ PLAN = SimpleNamespace(config_of=lambda trial: ExperimentConfig(stop=StopConfig(
 
 
 def begun(folder, state=None, cause=""):
-    """A trial's run that has recorded 150 env steps, and is in a state; None: it says none."""
+    """Makes a trial's run with 150 recorded env steps, in this state; None: it has none."""
     run = RunDirectory.create_at(folder.runs / "0-x")
     run.write_plan({"servers": {"r": {"algorithm": "A2C", "agents": ["x"]}}})
     with MetricsWriter(run) as metrics:
@@ -86,19 +86,19 @@ KNOWN = {
 
 
 @pytest.mark.parametrize(("env_steps", "is_kept"), [(50, True), (40, False)])
-def test_a_trial_that_is_done_goes_on_if_the_budget_is_larger_by_now(folder, env_steps, is_kept):
+def test_a_finished_trial_goes_on_if_the_budget_has_grown(folder, env_steps, is_kept):
     run = begun(folder, "done")
     run.write_config(to_yaml(ExperimentConfig(stop=StopConfig(env_steps=env_steps))))
     commit_checkpoint(run.path)
     finished = record(status="done", run_dir="runs/0-x", **KNOWN)
     resumed = _resumed(finished, folder, PLAN)
     assert resumed == (finished if is_kept else record(run_dir="runs/0-x", **KNOWN))
-    # The sweep may have been killed before it wrote that down.
+    # The sweep may have been killed before it wrote this state into its table.
     assert taken_up(record(status="running", run_dir="runs/0-x"), folder) == resumed
 
 
 def taken_up(record, folder):
-    """The record with which a sweep goes on, whose table says this."""
+    """Returns the record with which a sweep goes on if its table has this record."""
     folder.write_trials([record])
     return _resumed(folder.trials()[0], folder, PLAN)
 
@@ -114,7 +114,7 @@ def commit_checkpoint(run):
     return checkpoints
 
 
-def test_trials_that_are_stopped_last_are_waited_for(folder):
+def test_a_sweep_waits_for_trials_that_are_stopped_last(folder):
     run = folder.new_run("0-x")
     run.mkdir()
     mine = record(status="running", run_dir="runs/0-x")
@@ -133,7 +133,7 @@ def test_trials_that_are_stopped_last_are_waited_for(folder):
     assert mine.status == "done", "it had come to its end when it was ended"
 
 
-def test_how_far_a_failed_trial_came_is_known(folder, tmp_path):
+def test_the_progress_of_a_failed_trial_is_known(folder, tmp_path):
     begun(folder)
     mine = record(status="running", run_dir="runs/0-x")
     error = tmp_path / "error.pkl"
@@ -149,11 +149,11 @@ def test_how_far_a_failed_trial_came_is_known(folder, tmp_path):
     ("status", "assignment", "stays"),
     [
         *((status, "a:x", True) for status in ("done", "stopped_early")),
-        ("failed", "", True),  # what its simulation refused, it would refuse again
+        ("failed", "", True),  # its simulation would refuse the settings again
         *((status, "a:x", False) for status in ("running", "failed", "interrupted", "waiting")),
     ],
 )
-def test_what_is_over_stays_and_others_without_a_checkpoint_begin_again(
+def test_finished_trials_stay_and_others_without_a_checkpoint_begin_again(
     folder, status, assignment, stays
 ):
     known = {"metric": 2.0, "run_dir": "runs/0-x", "cause": "it rained", "env_steps": 5}
@@ -174,11 +174,11 @@ def test_a_trial_with_a_whole_checkpoint_goes_on_in_its_run_directory(folder, st
     run_dirs = [given.suggest(str(i))["run_dir"] for i in range(2)]
     assert run_dirs == [str(folder.runs / "0-x"), str(folder.runs / "1-x")]
 
-    (checkpoints.path / "40" / "a" / "weights").write_text("2")  # not what was written
+    (checkpoints.path / "40" / "a" / "weights").write_text("2")  # no longer what was written
     assert _resumed(begun, folder, PLAN) == record()
 
 
-def test_a_trial_whose_sweep_was_killed_is_as_its_run_says(folder):
+def test_a_trial_whose_sweep_was_killed_has_the_state_of_its_run(folder):
     cut = record(status="running", run_dir="runs/0-x")
     run = begun(folder)
     assert taken_up(cut, folder) == record(), "it has no checkpoint"
@@ -187,7 +187,8 @@ def test_a_trial_whose_sweep_was_killed_is_as_its_run_says(folder):
         (told,) = folder.trials()
         cause = "" if state == "running" else "it rained"
         assert told == replace(cut, status=state, cause=cause, **KNOWN)
-    with folder.locked():  # a sweep that runs knows better: this may be of the time before
+    # A running sweep knows better: the run's state may be from before it was resumed.
+    with folder.locked():
         folder.write_owner(Process.here(ends_on_sigterm=True))
         assert folder.trials() == [replace(cut, **KNOWN)]
     (run.path / "status.json").unlink()

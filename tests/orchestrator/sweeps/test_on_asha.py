@@ -1,4 +1,4 @@
-"""A sweep on Ray Tune, with a scheduler that ends the worse trial early."""
+"""A sweep on Ray Tune with a scheduler that ends the worse trial early."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SWEEP = {
             "model": {"fcnet_hiddens": [8]},
         }
     },
-    # Longer episodes have greater returns, so it is known which trial is the worse one.
+    # Longer episodes have higher returns, so it is known which trial is worse.
     "parameters": {"simulation.kwargs.num_steps": {"grid": [40, 5]}},
     "metric": {"of": "all", "source": "training"},
     "scheduler": {"kind": "asha", "grace_env_steps": 200, "reduction_factor": 2},
@@ -42,7 +42,7 @@ NOTING = "tests.orchestrator.sweeps.test_on_asha:Noting"
 
 
 class Noting(tune.Callback):
-    """A callback as a user names it in a sweep: writes down which trials are over."""
+    """A callback as a user names it in a sweep; it writes down which trials have ended."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -68,12 +68,12 @@ def test_the_worse_of_two_trials_is_ended_early_and_the_better_goes_on_with_a_la
     frame = result.frame()
     assert list(frame["simulation.kwargs.num_steps"]) == [40, 5]
     assert list(frame["all"]) == ["small", "small"]
-    # A trial that was ended early has ended as any run does: report and checkpoints are there.
+    # A trial that was ended early has ended as other runs do: with a report and checkpoints.
     for run_dir in frame["run_dir"]:
         assert (run_dir / "summary.json").exists()
         assert (run_dir / "checkpoints" / "last" / "all").exists()
 
-    # Tune has called the callback, and a tracker had each trial as a run of its own.
+    # Tune has called the callback, and each trial was a run of its own for the tracker.
     assert (tmp_path / "tune.txt").read_text().split() == [better.id, worse.id]
     lines = (folder / "runs" / "notes.jsonl").read_text().splitlines()
     calls = [json.loads(line) for line in lines]

@@ -1,4 +1,4 @@
-"""What a sweep hands back and prints: metric, frame, best trial, exit code, estimate."""
+"""What a sweep returns and prints: metric, frame, best trial, exit code, estimate."""
 
 import io
 from collections import Counter
@@ -66,7 +66,7 @@ def result(mode="max", **values):
     return SweepResult(Path("/sweeps/s"), TRIALS, config, **values)
 
 
-def test_the_best_is_of_those_that_ran_to_their_end():
+def test_the_best_trial_is_among_those_that_ran_to_their_end():
     assert result().best() is TRIALS[1]
     assert result("min").best() is TRIALS[0]
 
@@ -88,7 +88,7 @@ def test_a_frame_has_a_row_for_each_trial_and_a_column_for_each_role_and_paramet
     assert frame.loc[0, "run_dir"] == Path("/sweeps/s/runs/a")
 
 
-def test_what_came_of_it_is_printed_with_the_causes_of_failures():
+def test_the_outcome_is_printed_with_the_causes_of_failures():
     console = Console(file=io.StringIO(), width=160)
     print_result(result(), console)
     text = console.file.getvalue()
@@ -137,15 +137,15 @@ EVALUATED, TRAINED = ("evaluation", 300), ("training", 500)
     [
         (M("prey"), "p", (H_AND_P, {}), {}, (5.0, *EVALUATED)),
         (M("total"), "", (H_AND_P, {}), {}, (7.0, *EVALUATED)),
-        # Training counts where nothing was evaluated, or it is asked for.
+        # Training counts if nothing was evaluated, or if the config says so.
         (M("prey"), "p", None, MEANS, (2.0, *TRAINED)),
         (M("prey", "training"), "p", ({"p": [9.0]}, {}), MEANS, (2.0, *TRAINED)),
         (M("prey"), "p", None, RETURNS, (1.5, *TRAINED)),
         (M("total", "training"), "", None, RETURNS, (7.0, *TRAINED)),
-        # Older runs say it of agents alone.
+        # Older runs have returns by agent only.
         (M("total"), "", None, BY_AGENT, (4.0, *TRAINED)),
         (M("prey"), "hp", None, BY_AGENT, (2.0, *TRAINED)),
-        # What is no number is no metric.
+        # Values that are no numbers give no metric.
         (M("prey"), "p", None, {}, None),
         (M("total"), "", None, {}, None),
         (M("total"), "", None, NAN, None),
@@ -160,7 +160,7 @@ EVALUATED, TRAINED = ("evaluation", 300), ("training", 500)
         (M("total", name="win"), "", None, WIN_MEANS, (0.25, *TRAINED)),
         (M("prey", name="hits"), "pq", None, WIN_MEANS, (1.0, *TRAINED)),
         (M("total", name="win"), "", None, {}, None),
-        # As the mean over episodes, where the run says it.
+        # The mean over episodes is used if the run has recorded it.
         (M("prey", name="hits"), "pq", None, WIN_MEANS | BY_EPISODE, (2.5, *TRAINED)),
         (M("total", name="hits"), "", None, WIN_MEANS | BY_EPISODE, (1.5, *TRAINED)),
         (M("prey", name="win"), "pq", None, WIN_MEANS | BY_EPISODE, (0.25, *TRAINED)),
@@ -177,9 +177,9 @@ def test_a_metric_is_one_number_of_evaluations_or_of_training(
     assert told.value(row, JointRow(env_steps=500, **training)) == value
 
 
-def test_as_many_trials_as_fit_are_reckoned_with_at_once(monkeypatch):
+def test_the_estimate_runs_as_many_trials_at_once_as_fit(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 6)
-    found = {}  # a trial takes 2.5 logical CPUs
+    found = {}  # each trial takes 2.5 logical CPUs
     for most in ("null", 1, 5):
         plan = make_plan(load_sweep("chase", [f"max_concurrent={most}"]))
         found[most] = local_num_cpus(plan), concurrency(plan)
@@ -190,8 +190,8 @@ def timing(train_s, num_trials):
     return Timing("a:x", num_trials, 10.0, 100.0, train_s, 3.0, end_s=2.0)
 
 
-def test_the_estimate_adds_trials_up_and_says_what_it_cannot_know():
-    timings = [timing(45.0, 2), timing(105.0, 4)]  # 2 * 60 s + 4 * 120 s
+def test_the_estimate_adds_up_trials_and_names_those_of_unknown_length():
+    timings = [timing(45.0, 2), timing(105.0, 4)]  # 2 * 60 s and 4 * 120 s
     assert estimate_text(timings, 1) == "in all: about 10 min, one trial after another"
     assert "about 10 min if trials, 2 at a time" in estimate_text(timings, 2)
     assert "5 min if the machine has room" in estimate_text(timings, 2)
@@ -210,15 +210,18 @@ def test_the_estimate_adds_trials_up_and_says_what_it_cannot_know():
         ({"episode_return": {"a": 1.0}}, 500, "cannot be told, since only a return ends it"),
     ],
 )
-def test_it_says_why_it_cannot_know(stop, env_steps, reason):
+def test_the_reason_is_given_if_the_length_of_a_trial_is_unknown(stop, env_steps, reason):
     tally = Tally()
     tally.env_steps, tally.time_s = env_steps, 70.0
     assert reason in why_unknown(StopConfig(**stop), tally)
 
 
 class FakeRun:
-    """Starts in 7 s, and evaluates 8 episodes in 20 s, of which environments take 4, and in 16 s
-    more for each server. A first env step comes after 13 s, an update after 30. Ends in 3 s."""
+    """Starts in 7 s; evaluates 8 episodes in 20 s, of which environments take 4, and in 16 s for
+    each server.
+
+    A first env step comes after 13 s, an update after 30 s. It ends in 3 s.
+    """
 
     now = 0.0
 
@@ -261,10 +264,10 @@ class FakeRun:
 @pytest.mark.parametrize(
     ("algorithm", "evaluation", "timing"),
     [
-        # Played until there is a step.
+        # Played until there is an env step.
         ("RANDOM", {}, (9.0, 13.0 + 100.0, 0.0)),
-        # 10 steps/s to 30 s, then half; 5 episodes at 0, 500 and 1,000, each with 1 + 1 conditions,
-        # 10 at the end with 1 + 2, 2 s each; 4 s until the environments are made.
+        # 10 steps/s up to 30 s, then half as many. 5 episodes at 0, 500 and 1,000 with 1 + 1
+        # conditions, 10 at the end with 1 + 2, of 2 s each; making the environments takes 4 s.
         (
             "PPO",
             {"interval_env_steps": 500, "num_episodes": 5, "final_num_episodes": 10},
@@ -275,7 +278,7 @@ class FakeRun:
 def test_a_calibration_holds_steps_updates_evaluations_and_the_end(
     algorithm, evaluation, timing, monkeypatch, tmp_path
 ):
-    """The window is of 10 s."""
+    """The rate is measured in a window of 10 s."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     found = calibrated(FakeRun, algorithm, evaluation, monkeypatch)
     assert (found.start_s, found.train_s, found.evaluation_s) == pytest.approx(timing)
@@ -316,7 +319,7 @@ def calibrated(run, algorithm, evaluation, monkeypatch):
     return found
 
 
-def test_it_says_whose_learning_it_does_not_hold():
+def test_the_estimate_names_servers_that_made_no_update():
     held = Timing("a:x", 2, 10.0, 100.0, 45.0, 5.0)
     assert _timing_text(held) == "100 env steps/s, 10 s to start, 60 s a trial, 2 of them"
     assert _timing_text(replace(held, without=("qmix",))) == (

@@ -1,4 +1,4 @@
-"""Grids are complete, draws stay within their bounds and are what they were."""
+"""Grids are complete; draws stay within their bounds and are repeatable."""
 
 import math
 
@@ -12,12 +12,12 @@ from muxrl.orchestrator.sweeps.schema import ParameterConfig as P
 KEY = "servers.a.settings.lr"
 
 
-def test_all_grids_together_and_so_many_draws_of_each_point():
+def test_each_point_of_all_grids_has_the_given_number_of_draws():
     made = list(settings({"a": P(grid=[1, 2]), "b": P(grid=["x", "y"])}, 5, 0))
     assert made == [{"a": a, "b": b} for a in (1, 2) for b in ("x", "y")]
     drawn = list(settings({"a": P(grid=[1, 2]), "b": P(uniform=[0, 1])}, 3, 0))
     assert [point["a"] for point in drawn] == [1, 1, 1, 2, 2, 2]
-    # The same draws at every point: points are compared, not luck.
+    # Each point of the grid has the same draws, so that points are compared and not luck.
     assert [point["b"] for point in drawn[:3]] == [point["b"] for point in drawn[3:]]
     assert len({point["b"] for point in drawn}) == 3
     assert list(settings({}, 4, 0)) == [{}]
@@ -67,11 +67,11 @@ def test_quantised_draws_are_each_multiple_once(bounds, values):
     assert sorted({draw(KEY, parameter, i, 0) for i in range(300)}) == values
 
 
-def test_draws_reach_everywhere():
+def test_draws_cover_their_whole_range():
     assert {draw(KEY, P(choice=["a", "b", "c"]), i, 0) for i in range(50)} == {"a", "b", "c"}
     assert {draw(KEY, P(randint=[0, 3]), i, 0) for i in range(50)} == {0, 1, 2}
     logs = [math.log10(draw(KEY, P(loguniform=[1e-5, 1e-1]), i, 0)) for i in range(400)]
-    assert abs(sum(logs) / len(logs) + 3) < 0.2  # the middle of -5..-1
+    assert abs(sum(logs) / len(logs) + 3) < 0.2  # the middle of -5 and -1
 
 
 @pytest.mark.parametrize(
@@ -89,5 +89,5 @@ def test_draws_reach_everywhere():
         ("seed", P(grid=[1, 2]), "the sweep's `seeds` is for that"),
     ],
 )
-def test_what_cannot_be_is_named(key, parameter, story):
+def test_mistakes_in_parameters_are_named(key, parameter, story):
     assert any(story in problem for problem in find_problems(key, parameter))

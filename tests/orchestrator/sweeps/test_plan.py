@@ -1,4 +1,4 @@
-"""From a sweep's YAML to its table of trials, and every mistake by name before anything starts."""
+"""A sweep's YAML becomes a table of trials, and every mistake is named before anything starts."""
 
 import io
 import re
@@ -67,7 +67,7 @@ def test_the_base_is_found_beside_the_sweep_and_changed(write):
 
 
 def test_a_baseline_is_evaluated_and_not_trained(write):
-    """Nothing in it learns from the steps; a script against a learner does, and so takes them."""
+    """No server in a baseline learns from the steps; a script against a learner is trained on."""
     overrides = ["experiment.evaluation.interval_env_steps=100", "seeds=[3]"]
     for source, env_steps in (("evaluation", 1), ("training", 400)):
         plan = make_plan(load_sweep(write(), [*overrides, f"metric.source={source}"]))
@@ -75,16 +75,16 @@ def test_a_baseline_is_evaluated_and_not_trained(write):
         assert configs["random", "random"].stop.env_steps == env_steps
         assert configs["random", "small_ppo"].stop.env_steps == 400
         assert configs["random", "small_ppo"].evaluation.interval_env_steps == 100
-        for trial in plan.trials:  # or it would be played again when the sweep is resumed
+        for trial in plan.trials:  # otherwise it would be played again when the sweep is resumed
             unresolved = replace(trial, id="another")
             assert plan.config_of(unresolved).stop == plan.config_of(trial).stop
 
 
-def test_a_mapping_and_a_dataclass_are_what_the_file_says(write, monkeypatch, tmp_path):
+def test_a_mapping_and_a_dataclass_give_the_same_sweep_as_the_file(write, monkeypatch, tmp_path):
     said = load_sweep(write(), ["experiment.simulation.kwargs.num_steps=7"])
     tree = yaml.safe_load(SWEEP) | {"name": "mine"}
     tree["experiment"]["simulation"] = {"env": ZeroCost, "kwargs": {"num_steps": 7}}
-    monkeypatch.chdir(tmp_path)  # where a mapping's base is looked for
+    monkeypatch.chdir(tmp_path)  # the base of a mapping is looked for there
     assert load_sweep(tree) == said
     assert load_sweep(replace(said, base="")) == replace(said, base="")
     with pytest.raises(ConfigError, match="base: is for a mapping"):
@@ -92,7 +92,7 @@ def test_a_mapping_and_a_dataclass_are_what_the_file_says(write, monkeypatch, tm
     assert load_sweep(SweepConfig(base="base.yaml")).experiment.stop.env_steps == 500
 
 
-def test_the_table_has_all_of_a_seed_before_the_next(write):
+def test_the_table_has_all_trials_of_a_seed_before_those_of_the_next(write):
     plan = make_plan(load_sweep(write()))
     assert [spec.seed for spec in plan.trials] == [3] * 9 + [5] * 9
     assert [tuple(spec.roles.values()) for spec in plan.trials[:4]] == [
@@ -106,7 +106,7 @@ def test_the_table_has_all_of_a_seed_before_the_next(write):
     assert re.fullmatch("01-random_left-small_ppo-random_stays-[0-9a-f]{12}-s3", ids[1]), ids[1]
 
 
-def test_roles_get_servers_and_the_base_gives_way(write):
+def test_servers_of_roles_replace_those_of_the_base(write):
     plan = make_plan(load_sweep(write()))
     spec = next(r for r in plan.trials if r.roles == {"left": "team", "right": "small_ppo"})
     experiment = plan.experiments[spec.id]
@@ -131,7 +131,7 @@ def test_roles_get_servers_and_the_base_gives_way(write):
         ("{algorithm: PPO}", {}),
     ],
 )
-def test_a_role_is_one_group_where_the_algorithm_needs_groups(write, template, groups):
+def test_a_role_is_one_group_if_the_algorithm_needs_groups(write, template, groups):
     text = SWEEP.replace("left: [agent_0], right: [agent_1]", "all: [agent_0, agent_1]")
     text = text.replace("{algorithm: VDN}", template) + "assignments: {listed: [{all: team}]}\n"
     plan = make_plan(load_sweep(write(text)))
@@ -139,7 +139,7 @@ def test_a_role_is_one_group_where_the_algorithm_needs_groups(write, template, g
     assert not any("teams" in warning for one in plan.resolved for warning in one.warnings)
 
 
-def test_parameters_reach_servers_and_templates_where_they_are_used(write):
+def test_parameters_reach_the_servers_and_templates_that_use_them(write):
     text = SWEEP + (
         "parameters:\n"
         "  algorithms.small_ppo.settings.lr: {grid: [0.1, 0.2]}\n"
@@ -159,7 +159,7 @@ def test_parameters_reach_servers_and_templates_where_they_are_used(write):
     assert [spec.parameters for spec in without] == [{"servers.left.max_policy_lag": 4}]
 
 
-def test_a_swept_simulation_decides_who_there_is(write):
+def test_the_agents_of_a_trial_are_those_of_its_simulation(write):
     text = SWEEP.replace("roles: {left: [agent_0], right: [agent_1]}", "roles: {all: ['*']}") + (
         "parameters: {simulation.kwargs.num_agents: {grid: [1, 2]}}\n"
     )
@@ -187,7 +187,7 @@ def test_trials_that_cannot_be_compared_are_warned_of(write, key, values, is_war
     assert (told in console.file.getvalue()) == is_warned
 
 
-def test_without_roles_the_base_s_servers_stay(write):
+def test_a_sweep_without_roles_keeps_the_servers_of_its_base(write):
     text = "base: base.yaml\nparameters: {servers.old.settings.lr: {grid: [0.1, 0.2]}}\n"
     plan = make_plan(load_sweep(write(text)))
     assert [spec.roles for spec in plan.trials] == [{}, {}]
@@ -196,7 +196,7 @@ def test_without_roles_the_base_s_servers_stay(write):
     assert lrs == [0.1, 0.2]
 
 
-def test_what_is_written_down_makes_the_same_table(write, tmp_path):
+def test_the_written_config_makes_the_same_table(write, tmp_path):
     config = load_sweep(write(), ["experiment.servers.stays.token=secret-of-sixteen"])
     text = to_yaml(config)
     assert "secret" not in text
@@ -229,11 +229,11 @@ def test_what_is_written_down_makes_the_same_table(write, tmp_path):
         ("seedz=[3]", "unknown key 'seedz'"),
     ],
 )
-def test_a_resumed_sweep_says_what_cannot_change_and_how_to_go_on(write, override, story):
+def test_a_resumed_sweep_names_keys_that_cannot_change_and_how_to_go_on(write, override, story):
     file = write(to_yaml(load_sweep(write(DRAWN))))
     with pytest.raises(ConfigError, match=story):
         load_resumed(file, [override])
-    # All that is in the second sweep's command is a sweep itself.
+    # Everything in the printed command of the second sweep is a valid sweep.
     assert load_sweep(file, ["algorithms.small_ppo.settings.lr=0.1"]).seeds == [3, 5]
 
 
@@ -242,7 +242,7 @@ DRAWN = SWEEP + (
 )
 
 
-def test_more_seeds_and_samples_leave_the_trials_that_were(write):
+def test_more_seeds_and_samples_keep_the_earlier_trials(write):
     few = make_plan(load_sweep(write(DRAWN)))
     file = write(to_yaml(few.config))
     # As `trials.jsonl` keeps them.
@@ -254,7 +254,7 @@ def test_more_seeds_and_samples_leave_the_trials_that_were(write):
     assert len(more.trials) == len({trial.id for trial in more.trials}) == number
     assert {trial.seed for trial in more.trials} == {3, 5, 8}
     assert len({(str(t.roles), str(t.parameters), t.seed) for t in more.trials}) == number
-    for trial in more.trials:  # each has the experiment that is its own
+    for trial in more.trials:  # each trial has its own experiment
         experiment = more.experiments[trial.id]
         assert experiment.config.seed == trial.seed
         for role, name in trial.roles.items():
@@ -321,7 +321,7 @@ def test_all_mistakes_of_the_file_are_named_at_once_with_their_lines(write):
         ),
     ],
 )
-def test_what_cannot_run_is_named(problems_of, write, override, story):
+def test_mistakes_in_a_sweep_are_named(problems_of, write, override, story):
     if story is None:
         make_plan(load_sweep(write(), [override]))
         return
@@ -329,7 +329,7 @@ def test_what_cannot_run_is_named(problems_of, write, override, story):
     assert any(story in problem for problem in problems), problems
 
 
-def test_a_base_server_that_is_only_in_part_in_roles(problems_of):
+def test_a_base_server_with_only_some_agents_in_roles_is_refused(problems_of):
     (problem,) = problems_of(text=SWEEP.replace(", right: [agent_1]", ""))
     assert "the base's server 'old' serves agent_1, in no role" in problem
 
@@ -341,13 +341,13 @@ def test_a_packaged_sweep_has_its_trials(name, num_trials):
     assert {spec.seed for spec in plan.trials} == set(plan.config.seeds or [0])
 
 
-def test_what_is_wrong_with_some_trials_says_with_which(problems_of):
+def test_a_mistake_in_some_trials_names_the_trials(problems_of):
     one, other = problems_of("algorithms.team.settings.mixr=qmix")
     assert one.endswith("(in 3 of 9 settings, such as {left: random, right: team})")
     assert other.endswith("(in 3 of 9 settings, such as {left: team, right: random})")
 
 
-def test_asha_needs_a_budget(problems_of):
+def test_asha_without_a_budget_is_refused(problems_of):
     problems = problems_of("scheduler.kind=asha", "experiment.stop={env_steps: null, time_s: 3}")
     assert any("set experiment.stop.env_steps" in problem for problem in problems)
 
@@ -360,13 +360,13 @@ def test_asha_needs_a_budget(problems_of):
         ("ray.tune.logger:CSVLoggerCallback", "unexpected keyword argument 'path'"),
     ],
 )
-def test_a_callback_that_cannot_be_made(problems_of, callback, problem):
+def test_a_callback_that_cannot_be_made_is_refused(problems_of, callback, problem):
     (found,) = problems_of(text=SWEEP + f"callbacks: {{'{callback}': {{path: x}}}}\n")
     assert found.startswith(f"callbacks: {callback}: ")
     assert problem in found
 
 
-def test_optuna_chooses_where_grids_try(problems_of, monkeypatch):
+def test_optuna_is_refused_with_grids_and_without_anything_to_choose(problems_of, monkeypatch):
     text = SWEEP + "parameters: {servers.left.max_policy_lag: {grid: [1, 2]}}\n"
     problems = problems_of("searcher=optuna", text=text)
     assert any("use choice, or searcher: random" in problem for problem in problems)
@@ -375,7 +375,7 @@ def test_optuna_chooses_where_grids_try(problems_of, monkeypatch):
     assert any("optuna is not installed" in p for p in problems_of("searcher=optuna"))
 
 
-def test_assignments_need_roles(problems_of):
+def test_assignments_without_roles_are_refused(problems_of):
     text = "base: base.yaml\nassignments: {listed: ['ppo:agent_0']}\n"
     assert any("no roles" in problem for problem in problems_of(text=text))
     assert any("algorithms: is missing" in p for p in problems_of(text=text + "roles: {a: [x]}\n"))

@@ -25,14 +25,14 @@ def clock(monkeypatch):
 
 
 def shown(records, console, steps=()):
-    """Shows the trials, changes them as each step says, and returns what was written."""
+    """Shows the trials, changes them by each step, and returns what was printed."""
     with SweepProgress("tag-1", "return (predators)", records, 30, console) as progress:
         for step in steps:
             progress.update(step() or {})
     return console.file.getvalue()
 
 
-def test_in_a_terminal_trials_are_named_in_80_columns_and_those_that_go_on_come_first(clock):
+def test_a_terminal_of_80_columns_names_trials_with_running_ones_first(clock):
     records = [trial(n, "done", 123_456_789, metric=-12_345.678) for n in range(20)]
     records += [trial(20, "running", 4_000, time_s=30.0, metric=1.5), trial(21, "running")]
     console = Console(
@@ -50,11 +50,11 @@ def test_in_a_terminal_trials_are_named_in_80_columns_and_those_that_go_on_come_
     for one in ("20-qmix", "running", "0:00:30", "1.50", "starting"):
         assert one in text
     assert "14 more have ended" in text
-    # Half a trial took 30 s; nine and a half are left.
+    # Half a trial took 30 s, and nine and a half are left.
     assert "20 done, 2 running, 8 waiting; 0:00:30 so far, about 0:09:30 left" in text
 
 
-def test_elsewhere_a_line_is_written_at_news_and_every_minute(clock):
+def test_without_a_terminal_a_line_is_printed_at_news_and_every_minute(clock):
     records = [trial(0, "running", time_s=1.0, env_steps=100), trial(1)]
     console = Console(file=io.StringIO(), width=80)
 

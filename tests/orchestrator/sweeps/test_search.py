@@ -1,4 +1,4 @@
-"""Rows are handed out once each; a searcher that learns hears the mean over the seeds."""
+"""Each row of a table is handed out once; a searcher that learns gets the mean over seeds."""
 
 import pytest
 
@@ -67,7 +67,10 @@ LR = "algorithms.ppo.settings.lr"
 
 @pytest.fixture
 def learning(monkeypatch, plan, folder):
-    """A searcher that suggests these points, with its table, and what it was told for each."""
+    """Gives a function for a searcher that suggests given points.
+
+    It returns the searcher, its table, and a list with what the searcher knew for each suggestion.
+    """
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
 
     def make(points, earlier=()):
@@ -94,11 +97,11 @@ def test_each_suggestion_is_tried_with_every_seed(learning):
     assert [trial_of(config) for config in configs] == rows
     assert [spec.seed for spec in rows] == [0, 1] * 3
     assert [spec.roles["all"] for spec in rows] == ["ppo"] * 2 + ["random"] * 2 + ["ppo"] * 2
-    # What an assignment has no use for is no parameter of its trials.
+    # A parameter that an assignment does not use is no parameter of its trials.
     assert [spec.parameters for spec in rows[1:3]] == [{LR: 0.01}, {}]
 
 
-def test_it_knows_what_came_of_a_suggestion_when_all_its_trials_are_over(learning):
+def test_a_searcher_knows_the_result_of_a_suggestion_once_all_its_trials_are_over(learning):
     search, rows, told = learning(map(dict, POINTS))
 
     def next_two():
@@ -122,7 +125,7 @@ def ends(record, status, metric):
     record.status, record.metric = status, metric
 
 
-def test_what_cannot_be_is_a_failed_suggestion_and_the_next_is_tried(learning):
+def test_an_invalid_suggestion_counts_as_failed_and_the_next_is_tried(learning):
     wrong = {ROLES_KEY: 1, LR: -1.0}
     search, rows, told = learning([dict(wrong), {ROLES_KEY: 0}])
     assert trial_of(search.suggest("t0")).roles == {"all": "random"}
@@ -140,7 +143,7 @@ def record(number, template, values, seed, status, metric=None, assignment="ppo:
     )
 
 
-def test_a_resumed_search_is_told_what_ran_and_makes_the_rest(learning):
+def test_a_resumed_search_knows_earlier_trials_and_makes_the_rest(learning):
     earlier = [
         record(0, "ppo", {LR: 0.02}, 0, "done", 1.0),
         record(1, "ppo", {LR: 0.02}, 1, "stopped_early", 2.0),
@@ -158,7 +161,7 @@ def test_a_resumed_search_is_told_what_ran_and_makes_the_rest(learning):
     assert len(rows) == 2
 
 
-def test_what_was_refused_or_has_no_metric_is_known_as_failed(learning):
+def test_trials_that_were_refused_or_have_no_metric_count_as_failed(learning):
     earlier = [
         *(record(seed, "ppo", {LR: 0.02}, seed, "failed", assignment="") for seed in (0, 1)),
         record(2, "random", {}, 0, "done", 3.0),
@@ -169,7 +172,7 @@ def test_what_was_refused_or_has_no_metric_is_known_as_failed(learning):
     assert told[0][2] == [(POINTS[2], "FAIL", None), (POINTS[1], "FAIL", None)]
 
 
-def test_more_seeds_are_added_to_what_was_suggested(monkeypatch, plan):
+def test_more_seeds_are_added_to_earlier_suggestions(monkeypatch, plan):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     made = plan("searcher=optuna", "seeds=[0,1,7]")
     twice = [record(i, "ppo", {LR: 0.02}, i % 2, "done", float(i)) for i in range(4)]
@@ -193,7 +196,7 @@ def value_of(point):
     return float(point.get("n", 0.0)) + point.get("lr", 0.0)
 
 
-def test_a_suggestion_is_its_own_and_depends_on_what_is_known_alone():
+def test_suggestions_differ_and_depend_only_on_the_seed_and_known_results():
     known = []
     for seed in range(25):
         point = suggest(SPACES, "max", seed, known)
@@ -222,7 +225,7 @@ def test_optuna_takes_whatever_a_table_draws():
     suggest(SPACES, "min", 0, known)
 
 
-def test_optuna_itself_finds_what_is_better():
+def test_optuna_finds_better_points():
     first, last = 0.0, 0.0
     for seed in range(4):
         known = [({ROLES_KEY: 0, "lr": 0.01, "widths": [8]}, "COMPLETE", -1.0)]

@@ -1,4 +1,4 @@
-"""A trial reports each evaluation to Tune once, in order, however fast it is, and its end."""
+"""A trial reports each evaluation to Tune once and in order, however fast it is, and its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Looks = list[list[EvaluationRow]]
 
 
 class Run:
-    """Stands in for a trial's run: has evaluations at each look, and is over after the last."""
+    """Stands in for a trial's run: it has evaluations at each look, and is over after the last."""
 
     not_evaluated = ""
     unsaved: Sequence[str] = ()
@@ -67,7 +67,7 @@ Begin = Callable[..., Trial]
 
 @pytest.fixture
 def begin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Begin:
-    """Begins a trial of a sweep, whose run is a `Run` with the given attributes."""
+    """Gives a function that begins a sweep's trial, whose run is a `Run` with these attributes."""
 
     def make_folder(experiment: Any, path: Path) -> RunDirectory:
         folder = RunDirectory.create_at(path)
@@ -126,7 +126,7 @@ EACH = [[row] for row in ROWS]
     ],
     ids=["each", "all at once", "slow", "between"],
 )
-def test_each_evaluation_is_told_once_in_order(
+def test_each_evaluation_is_reported_once_and_in_order(
     looks: Looks, report_interval_s: float, begin: Begin
 ) -> None:
     found = results(begin, looks, report_interval_s)
@@ -144,20 +144,22 @@ def test_each_evaluation_is_told_once_in_order(
         ([], None),  # an evaluation is still to come
     ],
 )
-def test_training_is_a_measurement_where_it_counts(
+def test_training_is_reported_if_the_metric_is_of_training(
     overrides: list[str], told: int | None, begin: Begin
 ) -> None:
     result = begin(*overrides, "report_interval_s=1e-9", looks=[[]]).step()
     assert (result[METRIC], result.get(METRIC_ENV_STEPS)) == (0.0, told)
 
 
-def test_a_resumed_trial_tells_its_newest_evaluation_of_before(begin: Begin) -> None:
+def test_a_resumed_trial_reports_its_newest_earlier_evaluation(begin: Begin) -> None:
     (result,) = results(begin, [], 1e9, evaluated=ROWS[2])
     assert (result[METRIC], METRIC_ENV_STEPS in result) == (3.0, False)
 
 
 @pytest.mark.parametrize("time_left_s", [None, 7.5])
-def test_it_says_how_long_it_takes_if_it_knows(time_left_s: float | None, begin: Begin) -> None:
+def test_a_trial_reports_its_time_left_if_it_is_known(
+    time_left_s: float | None, begin: Begin
+) -> None:
     (result,) = results(begin, [], 1e9, time_left_s=time_left_s)
     assert result.get("time_left_s") == time_left_s
 
@@ -190,7 +192,7 @@ def test_a_trial_ends_as_its_run_does(
 
 
 @pytest.mark.parametrize("unsaved", [[], UNSAVED])
-def test_a_trial_that_is_ended_early_ends_as_a_run_that_is(unsaved: Any, begin: Begin) -> None:
+def test_a_trial_that_is_ended_early_is_an_interrupted_run(unsaved: Any, begin: Begin) -> None:
     trial = begin("report_interval_s=1e-9", looks=EACH, unsaved=unsaved)
     trial.step()
     trial.cleanup()
@@ -203,7 +205,7 @@ def last(trial: Trial) -> Any:
 
 
 def assert_ended(trial: Trial, status: str, cause: str, ended: tuple[str, str]) -> None:
-    """Asserts that a trial has ended once, with its last line, and released its directory."""
+    """Asserts that a trial has ended once, with its last line, and has released its directory."""
     trial.cleanup()
     run: Any = trial._run
     assert run.ended == [ended, ("closed", "")]
@@ -230,7 +232,7 @@ def test_a_trial_goes_on_with_its_run_and_the_sweep_s_budget(
 def test_a_trial_waits_until_the_one_before_has_noticed_its_end(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The earlier process of the trial still runs, since its sweep was killed."""
+    """The trial's earlier process still runs, since its sweep was killed."""
     resumed: Any = lambda experiment, *_: (experiment, None)  # noqa: E731
     monkeypatch.setattr(trial_module, "resume_at_checkpoint", resumed)
     before = contextlib.ExitStack()

@@ -1,4 +1,4 @@
-"""How Ray Tune is configured for a sweep: its searcher, placement groups and schedulers."""
+"""How a sweep configures Ray Tune: its searcher, placement groups and schedulers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Told = Callable[..., tune.TuneConfig]
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Told:
-    """Returns a function from overrides of a sweep to the config that Tune gets."""
+    """Gives a function from overrides of a sweep to the config that Tune gets."""
     monkeypatch.setattr("os.environ", os.environ.copy())
     given: list[tune.TuneConfig] = []
 
@@ -57,7 +57,7 @@ def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Told:
 @pytest.mark.parametrize(
     ("searcher", "kind"), [("random", TableSearch), ("optuna", LearningSearch)]
 )
-def test_it_runs_the_trials_of_the_table_or_of_a_searcher(
+def test_tune_runs_the_trials_of_the_table_or_of_a_searcher(
     searcher: str, kind: type, told: Told
 ) -> None:
     config = told(f"searcher={searcher}", "num_samples=3", "metric.mode=min", "max_concurrent=5")
@@ -74,7 +74,7 @@ def test_a_placement_group_has_a_bundle_for_each_process() -> None:
             "b": ServerConfig(resources=ResourcesConfig(num_cpus=0.0)),
         },
     )
-    # Server a, two simulations and the evaluation; no bundle for a process that needs nothing.
+    # Server a, two simulations and the evaluation; a process without resources has no bundle.
     group = placement(config)
     assert group.strategy == "STRICT_PACK"
     assert group.head_bundle_is_empty, "the trial itself only watches"
@@ -92,12 +92,12 @@ class Trial:
         return False
 
 
-# A trial waits for its turn; no other trial may be paused for it.
+# One trial waits for its turn; no other trial may be paused for it.
 CONTROLLER: Any = SimpleNamespace(get_live_trials=lambda: [SimpleNamespace(status="PENDING")])
 
 
 def ended_early(config: tune.TuneConfig, *values: float, env_steps: list[int]) -> list[bool]:
-    """Returns for each trial whether it is ended early; a trial has one value at all env steps."""
+    """Returns which trials are ended early; a trial has the same value at all env steps."""
     scheduler: Any = config.scheduler
     scheduler.set_search_properties(METRIC, config.mode)
     scheduler.on_trial_complete(CONTROLLER, Trial("without any result"), {"done": True})
@@ -113,7 +113,7 @@ def ended_early(config: tune.TuneConfig, *values: float, env_steps: list[int]) -
         assert scheduler.PAUSE not in decisions
         found.append(scheduler.STOP in decisions)
         if not found[-1]:
-            # Its last result is no measurement if there was no new evaluation.
+            # The last result is no measurement if there was no new evaluation.
             scheduler.on_trial_complete(CONTROLLER, trial, {METRIC: -9.0, "done": True})
     return found
 
@@ -125,7 +125,7 @@ ASHA, MEDIAN = ["scheduler.kind=asha", "scheduler.reduction_factor=2"], ["schedu
     "kind", [ASHA, [*MEDIAN, "scheduler.min_samples=1"]], ids=["asha", "median"]
 )
 @pytest.mark.parametrize(("grace", "env_steps"), [(None, 50), (200, 200)])
-def test_the_worse_is_ended_once_it_may_be(
+def test_the_worse_trial_is_ended_after_its_grace(
     kind: list[str], grace: int | None, env_steps: int, told: Told
 ) -> None:
     """By default a trial may be ended after a tenth of the budget."""
@@ -136,21 +136,21 @@ def test_the_worse_is_ended_once_it_may_be(
     assert ended_early(told(*config, "metric.mode=min"), 2.0, 1.0, env_steps=after) == [False] * 2
 
 
-def test_asha_goes_on_with_one_in_so_many(told: Told) -> None:
+def test_asha_goes_on_with_one_of_reduction_factor_trials(told: Told) -> None:
     values = 1.0, 2.0, 3.0, 2.2
     for factor, is_ended in ((2, False), (4, True)):
         config = told("scheduler.kind=asha", f"scheduler.reduction_factor={factor}")
         assert ended_early(config, *values, env_steps=[50]) == [False, False, False, is_ended]
 
 
-def test_the_median_is_of_so_many_trials_that_were_measured(told: Told) -> None:
+def test_the_median_rule_needs_min_samples_measured_trials(told: Told) -> None:
     for num, is_ended in ((2, True), (3, False)):
         config = told(*MEDIAN, f"scheduler.min_samples={num}")
         assert ended_early(config, 2.0, 2.0, 1.0, env_steps=[50]) == [False, False, is_ended]
 
 
 def test_no_trial_of_equal_curves_is_ended_because_it_is_slow(told: Told) -> None:
-    """It is not ended at the end of the budget either, where its run ends by itself."""
+    """Nor is it ended at the end of the budget, where its run ends by itself."""
     for kind in (ASHA, MEDIAN):
         for env_steps in ([100, 200, 300, 400, 500], [500]):
             found = ended_early(told(*kind), 1.0, 1.0, 1.0, 1.0, env_steps=env_steps)

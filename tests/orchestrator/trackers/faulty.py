@@ -1,6 +1,6 @@
-"""Trackers that fail in the ways trackers fail, and one that writes down what it is told.
+"""Trackers that fail in the ways trackers fail, and one that writes down each of its calls.
 
-They are named in tests as a user names a tracker of one's own, and run in the run's own processes.
+Tests name them as users name their own trackers, and they run in the run's processes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Notes:
 
 
 class AwayAtStart(Notes):
-    """Its server is away: a port on which nobody listens."""
+    """A tracker whose server is away: a port on which nobody listens."""
 
     def start(self, run: TrackedRun) -> str:
         import socket
@@ -54,21 +54,21 @@ class AwayAtStart(Notes):
 
 
 class Raising(Notes):
-    """Raises at the first row."""
+    """A tracker that raises at the first row."""
 
     def log(self, numbers: Mapping[str, float], env_steps: int) -> None:
         raise RuntimeError("the quota\nis used up")
 
 
 class Crashing(Notes):
-    """Dies at the first row, as by a fault in a library."""
+    """A tracker whose process dies at the first row, as by a fault in a library."""
 
     def log(self, numbers: Mapping[str, float], env_steps: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Blocking(Notes):
-    """Never returns from a row, and has started a process that waits, too."""
+    """A tracker that never returns from a row, and has started a process that waits, too."""
 
     def log(self, numbers: Mapping[str, float], env_steps: int) -> None:
         import subprocess

@@ -1,4 +1,4 @@
-"""A tracker beside a run may fail in any way: the run is told once, and goes on without it."""
+"""A tracker may fail in any way: the run logs it once, and goes on without it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROW = {"env_steps": 100, "loss": 0.5}
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunDirectory]:
     monkeypatch.setenv(MARK, tmp_path.name)
-    monkeypatch.chdir(ROOT)  # where it finds the trackers, as a user's are found
+    monkeypatch.chdir(ROOT)  # the trackers are found there, as a user's are
     yield tracked_run(tmp_path)
     assert_all_end(tmp_path.name, 10.0)
 
@@ -39,7 +39,7 @@ def notes(run: RunDirectory) -> list[Any]:
 
 
 def wait_for(run: RunDirectory, count: int) -> None:
-    """Waits until the tracker has been told so much."""
+    """Waits until the tracker has written down so many calls."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if (run.path.parent / "notes.jsonl").exists() and len(notes(run)) >= count:
@@ -48,7 +48,7 @@ def wait_for(run: RunDirectory, count: int) -> None:
     raise AssertionError("it was told too little")
 
 
-def test_it_is_told_all_from_start_to_report(
+def test_a_tracker_gets_everything_from_start_to_report(
     run: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
@@ -56,12 +56,12 @@ def test_it_is_told_all_from_start_to_report(
         MetricsWriter(run, trackers.receive) as metrics,
     ):
         metrics.server("sheep", ROW)
-        metrics.joint({"env_steps": 200})  # no number
+        metrics.joint({"env_steps": 200})  # this row has no numbers
         wait_for(run, 2)
         begin = metrics.length("sheep")
         metrics.server("sheep", {"env_steps": 300, "loss": 0.125})
         wait_for(run, 3)
-        metrics.cut_back_server("sheep", begin)  # it was lost, and goes on from its checkpoint
+        metrics.cut_back_server("sheep", begin)  # the server goes back to its checkpoint
         metrics.server("sheep", {"env_steps": 250, "loss": 0.25})
         end(run)
     (_, about), *rest = notes(run)
@@ -75,11 +75,11 @@ def test_it_is_told_all_from_start_to_report(
     assert not caplog.text
 
 
-def test_a_resumed_run_goes_on_in_the_tracker_s_own(run: RunDirectory) -> None:
+def test_a_resumed_run_continues_the_tracker_s_earlier_run(run: RunDirectory) -> None:
     with MetricsWriter(run) as metrics:
         metrics.server("sheep", ROW)
         lengths = {"sheep.jsonl": metrics.length("sheep")}
-        metrics.server("sheep", {"env_steps": 150, "loss": 0.25})  # after the checkpoint
+        metrics.server("sheep", {"env_steps": 150, "loss": 0.25})  # is after the checkpoint
     for resumed_at in (None, 100, 100):
         with (
             closing(Tracking(run, [f"{HERE}:Notes"], resumed_at, lengths)) as trackers,
@@ -95,7 +95,7 @@ def test_a_resumed_run_goes_on_in_the_tracker_s_own(run: RunDirectory) -> None:
     ] * 3
 
 
-def test_a_status_that_cannot_be_read_ends_no_run(
+def test_an_unreadable_status_does_not_end_the_run(
     run: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(Tracking(run, [f"{HERE}:Notes"])):
@@ -115,7 +115,7 @@ def test_a_status_that_cannot_be_read_ends_no_run(
         ("Absent", "has no 'Absent'"),
     ],
 )
-def test_one_that_fails_is_left_alone(
+def test_a_tracker_that_fails_is_not_called_again(
     run: RunDirectory, caplog: pytest.LogCaptureFixture, tracker: str, cause: str
 ) -> None:
     with (
@@ -133,14 +133,14 @@ def test_one_that_fails_is_left_alone(
     assert cause in said
     assert f"muxrl track {run.path} {HERE}:{tracker}" in said
     assert len(caplog.messages) == 1, "once"
-    assert notes(run)[-3:] == [  # the other one goes on
+    assert notes(run)[-3:] == [  # the other tracker goes on
         ["log", [{"sheep/loss": 0.25}, 200]],
         ["artifacts", ["summary.md", "learning.png"]],
         ["end", "done"],
     ]
 
 
-def test_one_that_blocks_is_not_waited_for(
+def test_the_run_does_not_wait_for_a_tracker_that_blocks(
     run: RunDirectory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracking_module, "_END_S", 0.5)
@@ -153,7 +153,7 @@ def test_one_that_blocks_is_not_waited_for(
     assert "it had not finished when the run had, and was ended" in said
 
 
-def test_it_ends_when_the_run_is_killed(run: RunDirectory) -> None:
+def test_a_tracker_ends_when_the_run_is_killed(run: RunDirectory) -> None:
     program = f"""
 import sys, time
 from contextlib import closing
@@ -175,7 +175,7 @@ with closing(trackers), MetricsWriter(run, trackers.receive) as metrics:
     assert notes(run)[-1] == ["end", "interrupted"]
 
 
-def test_one_that_cannot_be_started_never_ends_a_run(
+def test_a_tracker_that_cannot_be_started_does_not_end_the_run(
     run: RunDirectory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracking_module.sys, "executable", str(run.path / "no-python"))

@@ -1,4 +1,4 @@
-"""One run in all three trackers at once, and what their files say of it afterwards."""
+"""One run is in all three trackers at once; their files are read afterwards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.trackers import tracking as tracking_module
 from muxrl.orchestrator.trackers.tracking import Tracking
 
-pytestmark = pytest.mark.timeout(300)  # each of two waits for up to 110 s
+pytestmark = pytest.mark.timeout(300)  # each of the two `Tracking`s waits for up to 110 s
 
 EXPECTED = {
     ("sheep/loss", 100): 0.5,
@@ -35,11 +35,12 @@ EXPECTED = {
     ("evaluation/sheep_random/sheep", 200): -1.0,
     ("joint/returns/wolves", 200): -1.5,
     ("joint/returns/total", 200): -1.5,
-    ("evaluation/sheep_random/returns/wolves", 200): 2.75,  # of the mean of 1 and 4, and 3
+    # The mean of 2.5, the mean of 1 and 4, and 3.
+    ("evaluation/sheep_random/returns/wolves", 200): 2.75,
     ("evaluation/sheep_random/returns/sheep", 200): -1.0,
     ("evaluation/sheep_random/returns/total", 200): 3.5,
 }
-"""Name and step to number."""
+"""By name and step: the expected number."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
             patch.delenv(name)
         patch.setattr(tracking_module, "_END_S", 110.0)  # the machine may be busy
         with (
-            # Two trials make its store side by side.
+            # Another run creates MLflow's store at the same time, as parallel trials do.
             closing(Tracking(tracked_run(root), ["mlflow"])),
             closing(Tracking(run, ["tensorboard", "wandb", "mlflow"])) as trackers,
             MetricsWriter(run, trackers.receive) as metrics,

@@ -1,4 +1,4 @@
-"""What trackers get of a row."""
+"""The numbers that trackers get of a row."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STATES = {"prey": {"is_lost": True, "held_s": 0.25}, "wolves": {}}
             {f"episode_return_mean/{agent}": mean for agent, mean in MEANS.items() if mean}
             | {"returns/wolves": 2.5, "returns/total": 5.0},
         ),
-        (  # as the run has counted it
+        (  # the return as the run has counted it
             "joint",
             {"episode_return_mean": {"wolf_0": 1.0}, "returns": {"wolves": 1.5}},
             {"episode_return_mean/wolf_0": 1.0, "returns/wolves": 1.5, "returns/total": 1.0},
@@ -58,16 +58,16 @@ STATES = {"prey": {"is_lost": True, "held_s": 0.25}, "wolves": {}}
             {"replaced": "wolves", "returns": RETURNS},
             {
                 **{"wolves_random/wolf_0": 1.0, "wolves_random/wolf_1": 4.0},
-                # Of 2 and 5: who was not there does not count.
+                # The mean of 2 and 5: absent agents do not count.
                 **{"wolves_random/left": -1.5, "wolves_random/returns/wolves": 3.5},
                 **{"wolves_random/returns/both/left": -1.5, "wolves_random/returns/total": 3.0},
             },
         ),
     ],
 )
-def test_numbers_have_their_path_and_what_is_none_is_left_out(
+def test_numbers_are_named_by_their_path_and_missing_ones_left_out(
     name: str, row: Mapping[str, Any], expected: Mapping[str, float]
 ) -> None:
-    """Returns come by role too, and as a sum; conditions' names: `test_conditions`."""
+    """Returns are given by role, too, and as a sum; `test_conditions` has conditions' names."""
     expected = {f"{name}/{path}": number for path, number in expected.items()}
     assert numbers(name, {"env_steps": 20, **row}, ROLES) == expected

@@ -1,4 +1,4 @@
-"""TensorBoard's file: where a run goes on, and on a full disk. `test_offline_files` reads one."""
+"""TensorBoard's file after a resume and on a full disk; `test_offline_files` reads one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muxrl.orchestrator.trackers.tracking import Tracking
 
 
 @pytest.mark.parametrize(("resumed_at", "forgets"), [(None, 0), (15, 16)])
-def test_it_forgets_what_comes_once_more(
+def test_a_resumed_run_s_file_drops_the_steps_after_the_checkpoint(
     tmp_path: Path, resumed_at: int | None, forgets: int
 ) -> None:
     run = tracked_run(tmp_path)

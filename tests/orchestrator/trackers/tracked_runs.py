@@ -1,4 +1,4 @@
-"""A made-up run for trackers, and their files read back."""
+"""Makes up a run for trackers, and reads their files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PIECE_HEAD = 7
 
 
 def tracked_run(root: Path) -> RunDirectory:
-    """A run directory of which everything but metrics is there; it is running."""
+    """Returns the directory of a running run that has everything but metrics."""
     run = new_run(root)
     run.write_config(CONFIG)
     StatusFile(run).enter("running", 0)
@@ -37,14 +37,14 @@ def tracked_run(root: Path) -> RunDirectory:
 
 
 def end(run: RunDirectory, env_steps: int = 300) -> None:
-    """Has a run end well, with a report."""
+    """Makes a run end well, with a report."""
     (run.path / "summary.md").write_text("all went well\n")
     (run.path / "plots" / "learning.png").write_bytes(b"not looked at")
     StatusFile(run).enter("done", env_steps)
 
 
 def tensorboard_events(path: Path) -> Iterator[Any]:
-    """Yields what is in an event file."""
+    """Yields the events of an event file."""
     from tensorboardX.proto.event_pb2 import Event
 
     content, position = path.read_bytes(), 0
@@ -55,7 +55,7 @@ def tensorboard_events(path: Path) -> Iterator[Any]:
 
 
 def tensorboard_scalars(path: Path) -> dict[tuple[str, int], float]:
-    """Returns each number of an event file by its tag and step."""
+    """Returns the numbers of an event file by tag and step."""
     return {
         (value.tag, event.step): value.simple_value
         for event in tensorboard_events(path)
@@ -64,7 +64,7 @@ def tensorboard_scalars(path: Path) -> dict[tuple[str, int], float]:
 
 
 def wandb_records(path: Path) -> Iterator[Any]:
-    """Yields what is in a ``.wandb`` file: LevelDB's log format, after a head of 7 bytes."""
+    """Yields the records of a ``.wandb`` file: LevelDB's log format, after a head of 7 bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     content, position, whole = path.read_bytes(), 7, b""
@@ -76,5 +76,5 @@ def wandb_records(path: Path) -> Iterator[Any]:
         if kind in (1, 4):  # a whole record, or the last piece of one
             yield Record.FromString(whole)
             whole = b""
-        if _BLOCK_BYTES - position % _BLOCK_BYTES < _PIECE_HEAD:  # no head fits any more
+        if _BLOCK_BYTES - position % _BLOCK_BYTES < _PIECE_HEAD:  # no room for another head
             position += _BLOCK_BYTES - position % _BLOCK_BYTES

@@ -27,23 +27,23 @@ PATIENCE_S = 30.0
 
 
 class Navigated(Exception):
-    """The page went away while it was asked."""
+    """The page was left while an expression was evaluated in it."""
 
 
 class Browser:
-    """One tab. It keeps the address of everything that pages asked the network for."""
+    """One tab of the browser; it notes the address of each of its network requests."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._ids = itertools.count(1)
         self.requests: list[str] = []
         self.complaints: list[str] = []
-        """Exceptions of pages, and what their policy refused."""
+        """Exceptions of pages, and what their security policy refused."""
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Has the browser do something and returns its answer."""
+        """Calls a method of the browser and returns its answer."""
         number = next(self._ids)
         self._connection.send(json.dumps({"id": number, "method": method, "params": params}))
         while True:
@@ -59,7 +59,7 @@ class Browser:
                 self.complaints.append(json.dumps(message["params"]))
 
     def evaluate(self, script: str) -> Any:
-        """Returns what an expression is worth in the page."""
+        """Returns the value of an expression in the page."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
@@ -76,7 +76,7 @@ class Browser:
     def _is_true(self, script: str) -> bool:
         try:
             return bool(self.evaluate(f"!!({script})"))
-        except Navigated:  # a click has led to another page, which comes next
+        except Navigated:  # a click has led to another page, which is being loaded
             return False
 
     def open(self, address: str) -> None:
@@ -97,7 +97,7 @@ class Browser:
 
 @contextlib.contextmanager
 def browser(folder: Path) -> Iterator[Browser]:
-    """Starts Chromium with its files in `folder`; it and its processes end with the block."""
+    """Starts Chromium with its files in `folder`; ends it and its processes with the block."""
     process = subprocess.Popen(
         [CHROMIUM, *_FLAGS, f"--user-data-dir={folder}", "about:blank"],
         stdout=subprocess.DEVNULL,

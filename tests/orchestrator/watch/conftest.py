@@ -1,4 +1,4 @@
-"""One `muxrl watch` and one browser for all tests of a file."""
+"""Fixtures: one `muxrl watch` and one browser for all tests of a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MUXRL = [
 
 @dataclass
 class Site:
-    """A page that is served by the command, of a folder that tests fill."""
+    """A page of `muxrl watch`, and the folder that it shows, which tests fill."""
 
     root: Path
     address: str

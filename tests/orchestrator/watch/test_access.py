@@ -1,4 +1,4 @@
-"""Who may ask for the page, and for what."""
+"""Who may open the page, and which files it shows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_foreign_pages_are_refused(site: Site, path: str, headers: dict[str, str
     assert "plan.json" not in text
 
 
-def test_only_what_lies_in_the_folder_is_shown(site: Site) -> None:
+def test_only_runs_in_the_folder_are_shown(site: Site) -> None:
     run = whole_run(site.root)
     status, text = ask(site, f"/events?of={quote(run.name)}")
     assert status == 200
@@ -54,7 +54,7 @@ def test_only_what_lies_in_the_folder_is_shown(site: Site) -> None:
         assert (status, "shows only what lies in its folder" in text) == (404, True), other
 
 
-def test_a_folder_that_is_not_there_is_refused_by_name() -> None:
+def test_a_missing_folder_is_refused_by_name() -> None:
     done = subprocess.run([*MUXRL, "watch", "nowhere"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "there is no folder 'nowhere'" in done.stderr

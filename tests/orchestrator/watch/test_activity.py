@@ -1,4 +1,4 @@
-"""How joint records become strips."""
+"""Joint records become strips of each server's states."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def watched(*records: JointRow) -> Activities:
     return activities
 
 
-def test_seconds_are_shared_out_among_the_states() -> None:
+def test_seconds_are_divided_among_the_states() -> None:
     activities = watched(
         record(1.0, 0, qmix=own(11, 5, 1), ppo=own(9, 3, 3)),
         record(3.0, 50, qmix=own(13, 6, 1.5), ppo=own(11, 3, 3)),
     )
     ((begin, end, *seconds),) = activities.spans("qmix")
     assert (begin, end) == (1.0, 3.0)
-    # In 2 s it learned for 1 s, for 0.5 s of which the gate was closed.
+    # In 2 s it learned for 1 s, and held the simulations for 0.5 s of it.
     assert seconds == pytest.approx([1.0, 0.5, 0.5, 0.0, 0.0, 0.0])
     ((*_, acting, learning, holding, waiting, silent, lost),) = activities.spans("ppo")
-    # QMIX held for a quarter of the time.
+    # QMIX held the simulations for a quarter of the time.
     assert (learning, holding, silent, lost) == (0, 0, 0, 0)
     assert (acting, waiting) == pytest.approx((1.5, 0.5))
 
 
-def test_where_no_step_was_played_who_does_not_hold_waits() -> None:
+def test_without_steps_servers_that_do_not_hold_wait() -> None:
     activities = watched(
         record(1.0, 70, qmix=own(1, 0, 0), ppo=own(1, 0, 0)),
         record(2.0, 70, qmix=own(2, 1, 1), ppo=own(2, 0, 0)),
@@ -51,7 +51,7 @@ def test_where_no_step_was_played_who_does_not_hold_waits() -> None:
     assert activities.spans("ppo")[0][2:] == pytest.approx((0, 0, 0, 1, 0, 0))
 
 
-def test_a_server_that_is_lost_and_its_next_process() -> None:
+def test_a_lost_server_is_lost_until_its_next_process_reports() -> None:
     activities = watched(
         record(1.0, 10, qmix=own(50, 20, 10, num_refused=3), ppo=own(50, 0, 0)),
         record(2.0, 10, qmix={"is_lost": True}, ppo=own(51, 0, 0)),
@@ -64,7 +64,7 @@ def test_a_server_that_is_lost_and_its_next_process() -> None:
     assert activities.num_refused("qmix") == 5
 
 
-def test_a_server_is_lost_only_as_long_as_it_was() -> None:
+def test_a_server_is_shown_as_lost_for_as_long_as_it_was() -> None:
     activities = watched(
         record(1.0, 10, qmix=own(50, 20, 10) | {"lost_s": 2.0}),
         record(2.0, 10, qmix={"is_lost": True, "lost_s": 2.25}),
@@ -75,7 +75,7 @@ def test_a_server_is_lost_only_as_long_as_it_was() -> None:
     assert rest[2:] == pytest.approx((0, 0, 0, 0, 0, 1))
 
 
-def test_a_run_that_is_resumed_counts_losses_from_0() -> None:
+def test_a_resumed_run_counts_losses_from_0() -> None:
     activities = Activities(["qmix"])
     activities.add(record(1.0, 10, qmix=own(50, 20, 10) | {"lost_s": 2.0}))
     again = record(3.0, 20, qmix=own(1, 0, 0) | {"lost_s": 0.5})
@@ -83,7 +83,7 @@ def test_a_run_that_is_resumed_counts_losses_from_0() -> None:
     assert activities.spans("qmix")[0][2:] == pytest.approx((1.5, 0, 0, 0, 0, 0.5))
 
 
-def test_a_server_that_was_lost_and_listens_again_between_two_rows() -> None:
+def test_a_loss_between_two_rows_is_shown() -> None:
     activities = watched(
         record(1.0, 10, qmix=own(50, 20, 10) | {"lost_s": 2.0}),
         record(3.0, 20, qmix=own(1, 0.5, 0) | {"lost_s": 2.5}),
@@ -96,7 +96,7 @@ def test_a_server_that_was_lost_and_listens_again_between_two_rows() -> None:
     assert since[2:] == pytest.approx((0, 0, 0, 0, 0.5, 0))
 
 
-def test_one_whose_report_is_not_new_is_silent_and_others_wait() -> None:
+def test_a_server_without_a_new_report_is_silent_and_others_wait() -> None:
     activities = watched(
         record(1.0, 10, qmix=own(5, 2, 0), ppo=own(5, 0, 0)),
         record(3.0, 10, qmix=own(5, 2, 0), ppo=own(7, 0, 0)),
@@ -108,8 +108,8 @@ def test_one_whose_report_is_not_new_is_silent_and_others_wait() -> None:
     assert activities.spans("ppo")[0][2:] == pytest.approx((0, 0, 0, 2, 0, 0))
 
 
-def test_a_server_that_has_never_said_anything_has_no_state() -> None:
-    """Runs of versions that did not record states."""
+def test_a_server_that_never_reported_has_no_state() -> None:
+    """Runs of earlier versions did not record states."""
     activities = watched(
         record(1.0, 10, ppo={}), record(2.0, 20, ppo={}), JointRow(time_s=3.0, env_steps=30)
     )

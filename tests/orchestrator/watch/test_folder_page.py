@@ -1,4 +1,4 @@
-"""The page of a folder: all its runs and sweeps, and filters."""
+"""The page of a folder shows all its runs and sweeps, and filters them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a run in a browser: what is drawn is what the files say, and no more is loaded."""
+"""The page of a run in a browser draws what the run's files hold, and loads nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile
 from muxrl.protocol.messages import ServerWarning
 
-# Of each line of a picture its points in pixels, and where which value of the axes is.
+# For each line of a picture: its points in pixels, and which pixels the labels of the axes are at.
 READ_PICTURES = """
 [...document.querySelectorAll('[data-server] figure svg')].map((picture) => ({
   server: picture.closest('[data-server]').dataset.server,
@@ -92,13 +92,13 @@ def show(tab: Browser, site: Site, run: RunDirectory) -> None:
 
 
 def points_of(picture: dict[str, Any], path: str) -> np.ndarray:
-    """Returns ``[num_points, 2]`` in the units of the axes, read off the labels as people do."""
+    """Returns ``[num_points, 2]`` in the units of the axes, read off their labels."""
     pixels = np.array(re.findall(r"[ML](-?[\d.]+),(-?[\d.]+)", path), float)
     scales = [np.polyfit(*np.array(picture[axis])[:, ::-1].T, 1) for axis in ("x", "y")]
     return np.column_stack([np.polyval(scale, pixels[:, i]) for i, scale in enumerate(scales)])
 
 
-def test_what_is_drawn_is_what_the_files_say(tab: Browser, site: Site) -> None:
+def test_the_pictures_show_what_the_files_hold(tab: Browser, site: Site) -> None:
     run = long_run(site.root)
     show(tab, site, run)
     recorded = RecordedRun.read(run.path)
@@ -119,7 +119,7 @@ def test_what_is_drawn_is_what_the_files_say(tab: Browser, site: Site) -> None:
             assert line == pytest.approx(np.array([env_steps, means]).T, abs=0.02, rel=1e-3)
             lows_then_highs = points_of(picture, picture["lines"][name]["band"])[:, 1]
             ends = [e.low for e in estimates] + [e.high for e in estimates][::-1]
-            # The earlier point's interval is drawn with fewer resamples in both.
+            # Both draw the interval of the earlier point with fewer resamples.
             assert lows_then_highs == pytest.approx(np.array(ends), abs=0.05, rel=1e-2)
 
 
@@ -215,7 +215,9 @@ def test_strips_show_for_how_long_a_server_learned_and_held(tab: Browser, site: 
             assert (f"{state} " in words) == (share > 0)
 
 
-def test_a_loss_and_a_resume_stand_where_and_as_long_as_they_were(tab: Browser, site: Site) -> None:
+def test_losses_and_resumes_are_drawn_where_and_as_long_as_they_were(
+    tab: Browser, site: Site
+) -> None:
     run = new_run(site.root)
     with MetricsWriter(run) as metrics:
         for time_s, sheep, more in (
@@ -223,7 +225,7 @@ def test_a_loss_and_a_resume_stand_where_and_as_long_as_they_were(tab: Browser, 
             (2.0, {"is_lost": True, "lost_s": 0.25}, {"restarted": ["sheep"]}),
             (3.0, {"is_lost": True, "lost_s": 1.25}, {}),
             (4.0, own(0.5, 0, 0, lost_s=1.75), {}),
-            (6.0, {}, {"resumed_from": 85}),  # it has not reported yet
+            (6.0, {}, {"resumed_from": 85}),  # the server has not reported yet
             (7.0, own(2, 0, 0), {}),
         ):
             row = joint(time_s, int(20 * time_s), 1.0, wolves=own(time_s, 0, 0), sheep=sheep)
@@ -264,7 +266,7 @@ def test_latencies_and_restarts_stand_at_their_server(tab: Browser, site: Site) 
     status.note_restart("sheep")
     medians = [0.0002 * 1.05**i for i in range(1, 41)]
     with MetricsWriter(run) as metrics:
-        for i, median in enumerate(medians, start=61):  # the records before are of an old version
+        for i, median in enumerate(medians, start=61):  # earlier records are of an old version
             wolves = own(i, 31, 16, exchange_p50_s=median, exchange_p99_s=20 * median)
             metrics.joint(joint(i, 20 * i, 1.0, wolves=wolves, sheep=own(i, 6, 0)))
     show(tab, site, run)

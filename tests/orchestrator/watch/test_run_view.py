@@ -1,4 +1,4 @@
-"""What the page is told of a run: its servers, its returns as in its report, its metrics."""
+"""What the page gets of a run: its servers, its returns as in the report, its metrics."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from muxrl.orchestrator.watch.run_view import RunView
 
 
 def shown(run: RunDirectory) -> list[dict[str, Any]]:
-    """Returns each role of each server."""
+    """Returns the roles of all servers."""
     return [role for server in RunView(run.path).read()["servers"] for role in server["roles"]]
 
 
 def test_conditions_are_gathered_as_in_the_report(tmp_path: Path) -> None:
-    """Cf. `test_recorded_run`: near env steps are one evaluation, and another rule begins anew."""
+    """As in `test_recorded_run`, near env steps are one evaluation; another rule begins anew."""
     run = new_run(tmp_path)
     ones = [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]
     with MetricsWriter(run) as metrics:
@@ -46,7 +46,7 @@ def test_conditions_are_gathered_as_in_the_report(tmp_path: Path) -> None:
     assert sheep["verdict"] == ""
 
 
-def test_an_evaluation_that_was_stopped_is_not_held_against_the_one_before(tmp_path: Path) -> None:
+def test_an_evaluation_that_was_stopped_is_not_mixed_with_the_one_before(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     rows = [(100, who, [1.0, 2.0]) for who in (None, "wolves", "sheep")]
     final = [(100, who, [5.0, 6.0, 7.0]) for who in (None, "wolves", "sheep")]
@@ -66,7 +66,7 @@ def test_an_evaluation_that_was_stopped_is_not_held_against_the_one_before(tmp_p
 
 
 def test_the_last_evaluation_is_judged_as_the_report_does(tmp_path: Path) -> None:
-    """Against untrained policies too, and side by side where a server plays itself."""
+    """It is compared with untrained policies, too, and side by side if a server plays itself."""
     run = whole_run(tmp_path / "chase")
     assert RunView(run.path).read()["metrics"] == []
     add_untrained(run, wolves=[5.0, 6.0], sheep=[0.0, 0.0])
@@ -92,10 +92,10 @@ def test_a_learner_without_an_update_is_not_called_better(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("has_roles", [True, False])
-def test_of_a_server_that_plays_itself_only_a_side_alone_is_judged(
+def test_a_server_that_plays_itself_is_judged_only_by_single_sides(
     tmp_path: Path, has_roles: bool
 ) -> None:
-    """Evaluations before the last have the whole server at random, which says nothing of a side."""
+    """Earlier evaluations replace the whole server, which says nothing of a single side."""
     run = self_play(tmp_path, WHOLE)
     plan = json.loads((run.path / "plan.json").read_text())
     if not has_roles:
@@ -160,7 +160,7 @@ def test_a_server_whose_actions_simulations_choose_is_not_called_one_that_does_n
     assert found == {"wolves": (True, False), "sheep": (False, num_logged > 0)}
 
 
-def test_what_changes_of_what_learners_say_has_a_curve_for_each_policy(tmp_path: Path) -> None:
+def test_changing_numbers_of_learners_have_a_curve_for_each_policy(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     view = RunView(run.path)
     with MetricsWriter(run) as metrics:
@@ -215,13 +215,14 @@ def test_a_resume_is_marked_where_it_happened(tmp_path: Path) -> None:
     ]
 
 
-def test_what_comes_is_added_and_what_is_cut_back_is_forgotten(tmp_path: Path) -> None:
+def test_new_rows_are_added_and_rows_that_are_cut_back_are_dropped(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     view = RunView(run.path)
     with MetricsWriter(run) as metrics:
         for n in range(3):
             metrics.evaluation(played(n, None, [float(n)]))
-            metrics.evaluation(played(n, "wolves", [9.0]))  # others' metrics are not the run's
+            # With a server replaced, metrics are not the run's.
+            metrics.evaluation(played(n, "wolves", [9.0]))
             metrics.joint({"env_steps": n, "episode_return_mean": {}, "metrics": {}})
             view.read()
         lengths = metrics.sync()

@@ -1,4 +1,4 @@
-"""The page of a sweep: its trials, and their curves from their own runs."""
+"""The page of a sweep shows its trials, with curves from their runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TRIALS = [
 
 
 def new_sweep(root: Path, of: str, source: str = "evaluation") -> SweepDirectory:
-    """Trial 0 is done, 1 goes on, 2 waits, 3 has failed."""
+    """Makes a sweep in which trial 0 is done, 1 is running, 2 is waiting and 3 has failed."""
     sweep = SweepDirectory.create(root, "tuned", datetime(2026, 11, 21))
     sweep.config_file.write_text(f"metric: {{of: {of}, source: {source}, mode: max}}\n")
     for i in (0, 1):
@@ -82,14 +82,14 @@ def test_a_trial_whose_process_was_killed_is_interrupted(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("source", ["evaluation", "training"])
-def test_without_evaluations_or_if_it_is_asked_for_training_takes_their_place(
+def test_training_returns_are_shown_without_evaluations_or_if_the_metric_is_of_training(
     tmp_path: Path, source: str
 ) -> None:
     sweep = new_sweep(tmp_path, "wolves", source)
     if source == "evaluation":
         (sweep.runs / TRIALS[1].id / "metrics" / "evaluation.jsonl").unlink()
     assert SweepView(sweep.path).read()["trials"][1]["curve"] == [
-        (100, 1.0),  # of the one wolf that had a return
+        (100, 1.0),  # of the only wolf with a return
         (500, 1.0),
         (990, 2.0),
     ]

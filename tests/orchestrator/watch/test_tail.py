@@ -1,4 +1,4 @@
-"""Records of a file that grows, each once, whatever pieces it is written in."""
+"""A growing file's records are read once each, in whatever pieces they are written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muxrl.orchestrator.watch.tail import Tail
 
 
 class Records(list[Any]):
-    """What a tail has handed on since it last began."""
+    """The rows that a tail has read since it last began."""
 
     add = list.append
 
@@ -27,7 +27,7 @@ def lines(numbers: list[int]) -> bytes:
 
 
 @given(cuts=st.lists(st.integers(0, 200), max_size=8), size=st.integers(0, 20))
-def test_each_record_comes_once_in_whatever_pieces_it_is_written(
+def test_each_record_is_read_once_in_whatever_pieces_it_is_written(
     tmp_path_factory: pytest.TempPathFactory, cuts: list[int], size: int
 ) -> None:
     path = tmp_path_factory.mktemp("tail") / "joint.jsonl"
@@ -49,8 +49,7 @@ def test_each_record_comes_once_in_whatever_pieces_it_is_written(
 def test_all_readers_find_the_same_rows_of_any_length(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], torn: int, size: int
 ) -> None:
-    """Of lines (-1 is an empty one) that may be longer than what is read at a time, the last torn
-    anywhere, also before its end."""
+    """Lines (-1: an empty one) may be longer than one read; the last is torn, even at its end."""
     rows = [{"n": "x" * length} for length in lengths if length >= 0]
     whole = [json.dumps({"n": "x" * length}) if length >= 0 else " " for length in lengths]
     path = tmp_path_factory.mktemp("readers") / "joint.jsonl"
@@ -71,7 +70,7 @@ def test_all_readers_find_the_same_rows_of_any_length(
 @pytest.mark.parametrize("kept", [0, 1, 3])
 @pytest.mark.parametrize("again", [[], [7], list(range(20, 40))])
 def test_a_file_that_was_cut_back_is_read_anew(tmp_path: Path, kept: int, again: list[int]) -> None:
-    """As a resumed run does it; afterwards it may be shorter than before, or longer."""
+    """A resumed run cuts files back; afterwards they may be shorter or longer than before."""
     path = tmp_path / "joint.jsonl"
     path.write_bytes(lines([0, 1, 2, 3, 4]))
     tail = Tail(path, Records)

@@ -1,4 +1,4 @@
-"""At how much training runs are compared, and which of their evaluations count."""
+"""After how much training runs are compared, and which of their evaluations count."""
 
 import io
 import json
@@ -19,7 +19,7 @@ from muxrl.orchestrator.storage.checkpoints import Manifest
 QMIX_PPO = "qmix hunters | ppo prey"
 
 
-def test_unequal_budgets_are_cut_to_what_all_have(tmp_path: Path) -> None:
+def test_unequal_budgets_are_cut_to_the_steps_that_all_runs_have(tmp_path: Path) -> None:
     paths = [
         made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, budget=1_000),
         made_up_run(tmp_path, "PPO", "PPO", 1, 5.0, budget=2_000, num_episodes=8),
@@ -29,7 +29,7 @@ def test_unequal_budgets_are_cut_to_what_all_have(tmp_path: Path) -> None:
     assert any(note.startswith("cut to a common budget") for note in cut.notes)
     reached = rows(cut, "standings", subject="role:hunters", is_baseline=None)
     scores = {one["contestant"]: one["iqm"].mean for one in reached}
-    # The second was halfway up its curve then.
+    # The second run was halfway up its curve then.
     assert scores == pytest.approx({QMIX_PPO: 5.0, "ppo hunters | ppo prey": 2.5})
     with pytest.raises(CannotCompare, match="head to head needs equal budgets"):
         compare_runs(paths, num_episodes=2, should_meet=True)
@@ -37,10 +37,10 @@ def test_unequal_budgets_are_cut_to_what_all_have(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("checkpoint", "is_refused"), [("last", True), ("best", True),
                                                         ("500", False)])  # fmt: skip
-def test_checkpoints_of_unequal_training_do_not_meet(
+def test_checkpoints_after_unequal_training_are_refused_in_a_head_to_head(
     tmp_path: Path, checkpoint: str, is_refused: bool
 ) -> None:
-    """Whatever was evaluated, and wherever the comparison is cut: one ended between two points."""
+    """It does not matter where the comparison is cut; here one run ended between two points."""
     paths = [made_up_run(tmp_path, who, "PPO", 1, 5.0) for who in ("QMIX", "PPO")]
     for path, last in zip(paths, (1_000, 1_200), strict=True):
         for name, env_steps in (("500", 500), ("last", last), ("best", 800)):
@@ -56,7 +56,7 @@ def test_checkpoints_of_unequal_training_do_not_meet(
         compare_runs(paths, num_episodes=2, should_meet=True, checkpoint=checkpoint, budget=500)
 
 
-def test_steps_beyond_the_budget_are_told_once_with_the_runs(tmp_path: Path) -> None:
+def test_steps_beyond_the_budget_are_noted_once_with_their_runs(tmp_path: Path) -> None:
     paths = [
         made_up_run(tmp_path, who, "PPO", seed, 5.0, beyond=beyond)
         for who, seed, beyond in (("QMIX", 1, 50), ("PPO", 1, 600), ("PPO", 2, 7_000))
@@ -69,8 +69,10 @@ def test_steps_beyond_the_budget_are_told_once_with_the_runs(tmp_path: Path) -> 
     )
 
 
-def test_a_budget_between_evaluations_is_named_by_theirs(tmp_path: Path) -> None:
-    """In notes, in the paper's paragraph, and on the terminal."""
+def test_a_budget_between_evaluations_is_named_by_the_env_steps_of_the_evaluation(
+    tmp_path: Path,
+) -> None:
+    """The notes, the paper's paragraph and the terminal name the evaluations' env steps."""
     paths = [
         made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, budget=1_000),
         made_up_run(tmp_path, "PPO", "PPO", 1, 5.0, budget=2_000),
@@ -84,8 +86,8 @@ def test_a_budget_between_evaluations_is_named_by_theirs(tmp_path: Path) -> None
     assert "After 1,000 env steps of training. Baselines: mean" in console.file.getvalue()
 
 
-def test_a_point_that_all_have_goes_before_a_later_one_nearby(tmp_path: Path) -> None:
-    """Else the run that the clock ended late would be scored with more training."""
+def test_a_point_that_all_runs_have_is_preferred_to_a_later_one_nearby(tmp_path: Path) -> None:
+    """Otherwise the run that was ended by the clock would be scored after more training."""
     paths = [
         made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, budget=10_000),
         made_up_run(tmp_path, "QMIX", "PPO", 2, 5.0, budget=10_200, points=(0.0, 50 / 51, 1.0)),
@@ -117,7 +119,7 @@ def test_budgets_without_a_common_point_are_refused_by_name(tmp_path: Path) -> N
 def test_runs_near_one_budget_are_scored_at_their_ends(
     tmp_path: Path, ends: tuple[int, ...], wanted: int | None
 ) -> None:
-    """Evaluated before and after training alone: no run has an earlier point to fall back on."""
+    """The runs were evaluated only before and after training, so no earlier point can be used."""
     paths = [
         made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0, budget=end, points=(0.0, 1.0))
         for seed, end in enumerate(ends)
@@ -130,7 +132,7 @@ def test_runs_near_one_budget_are_scored_at_their_ends(
 
 
 def test_a_run_is_scored_at_the_point_that_made_the_budget(tmp_path: Path) -> None:
-    """A second look, around the shorter run's end, would find the longer one a point earlier."""
+    """A second search, around the shorter run's end, would find the longer run's earlier point."""
     paths = [
         made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, budget=100_000),
         made_up_run(tmp_path, "QMIX", "PPO", 2, 5.0, budget=105_200, points=(0.0, 0.92, 1.0)),
@@ -140,7 +142,7 @@ def test_a_run_is_scored_at_the_point_that_made_the_budget(tmp_path: Path) -> No
     assert [run["return"] for run in runs] == pytest.approx([5.0, 5.0])
 
 
-def test_a_promoted_shadow_is_compared_by_what_it_returned_as_a_shadow(tmp_path: Path) -> None:
+def test_a_promoted_shadow_is_compared_by_its_returns_as_a_shadow(tmp_path: Path) -> None:
     path = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)
     plan = json.loads((path / "plan.json").read_text())
     hunters = plan["servers"]["hunters"]

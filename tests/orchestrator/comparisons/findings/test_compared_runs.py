@@ -1,4 +1,4 @@
-"""Which runs are compared: what is refused, by name, and what a sweep says."""
+"""Which runs can be compared, which are refused and why, and what a sweep adds."""
 
 import json
 import shutil
@@ -30,7 +30,9 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 
 
-def test_a_run_in_which_a_shadow_was_promoted_says_who_acted_till_when(tmp_path: Path) -> None:
+def test_a_run_in_which_a_shadow_was_promoted_says_which_server_acted_until_when(
+    tmp_path: Path,
+) -> None:
     folder = RunDirectory(made_up_run(tmp_path, "DQN", "PPO", 1, 5.0))
     assert read_compared_runs([folder.path]).notes == ()
     plan = json.loads((folder.path / "plan.json").read_text())
@@ -62,7 +64,7 @@ def test_a_run_in_which_a_shadow_was_promoted_says_who_acted_till_when(tmp_path:
         ),
     ],
 )
-def test_what_differs_in_more_than_the_assignment_is_refused_by_name(
+def test_runs_that_differ_in_more_than_the_assignment_are_refused_and_the_difference_named(
     tmp_path: Path, changed: dict[str, Any], named: str
 ) -> None:
     summed = {"simulation": {"metrics": {"hits": "sum"}}}
@@ -75,7 +77,7 @@ def test_what_differs_in_more_than_the_assignment_is_refused_by_name(
     assert named in str(refused.value)
 
 
-def test_what_is_no_run_or_was_never_evaluated_is_refused(tmp_path: Path) -> None:
+def test_folders_that_are_no_runs_and_runs_without_evaluations_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CannotCompare, match="there is no such folder"):
         read_compared_runs([tmp_path / "nothing"])
     run = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)
@@ -84,7 +86,7 @@ def test_what_is_no_run_or_was_never_evaluated_is_refused(tmp_path: Path) -> Non
         read_compared_runs([run])
 
 
-def test_a_run_counts_once(tmp_path: Path) -> None:
+def test_two_runs_of_one_contestant_with_the_same_seed_are_refused(tmp_path: Path) -> None:
     run = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)
     twin = made_up_run(tmp_path / "again", "QMIX", "PPO", 1, 4.0)
     runs = read_compared_runs([run, twin]).runs
@@ -95,10 +97,12 @@ def test_a_run_counts_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("begun_from", "seeds"),
     [
-        ([(1, "a"), (2, "b")], [(1, 2), (1, 2)]),  # a source for each seed, at both rates
+        # Each seed begins with a source of its own, at both rates.
+        ([(1, "a"), (2, "b")], [(1, 2), (1, 2)]),
         ([(1, "a"), (2, "a")], [(1, 2), (1, 2)]),
-        ([(1, "a"), (2, "")], [(1,), (2,), (1,), (2,)]),  # one begins with new weights
-        ([(1, "a"), (2, "b"), (1, ""), (2, "")], [(1, 2)] * 4),  # from scratch against fine-tuned
+        ([(1, "a"), (2, "")], [(1,), (2,), (1,), (2,)]),  # one run begins with new weights
+        # Runs from scratch are compared with fine-tuned ones.
+        ([(1, "a"), (2, "b"), (1, ""), (2, "")], [(1, 2)] * 4),
         ([(1, "a"), (1, "b"), (2, "a"), (2, "b")], [(1, 2)] * 4),  # two sources are compared
     ],
 )
@@ -146,7 +150,7 @@ _QMIX = "qmix hunters | ppo prey"
             ],
             {f"qmix [lr={lr}] hunters | ppo prey": (1, 2) for lr in (0.1, 0.2)},
         ),
-        # Values are shortened to be shown; what is grouped is the whole of them.
+        # Values are shortened when shown, but runs are grouped by the whole values.
         (
             _by_epsilon((0.1, (1, 2)), (0.02, (2, 3)), (0.05, (1,))),
             {
@@ -169,7 +173,7 @@ _QMIX = "qmix hunters | ppo prey"
     ],
     ids=["settings", "late in their text", "how it was played"],
 )  # fmt: skip
-def test_contestants_are_named_by_what_tells_them_apart(
+def test_contestants_are_named_by_their_different_values(
     tmp_path: Path, made: list[tuple[int, dict[str, Any]]], told: dict[str, tuple[int, ...]]
 ) -> None:
     paths = [made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0, **how) for seed, how in made]
@@ -194,7 +198,10 @@ def test_roles_may_be_named_and_are_checked(tmp_path: Path) -> None:
 
 
 def sweep(root: Path, *changed: Mapping[str, Any]) -> Path:
-    """Two finished trials, one that failed, one that waits; the prey of one is scripted."""
+    """Writes a sweep with two finished trials, one that failed and one that waits.
+
+    The prey of the failed trial is scripted. `changed` replaces all four trials.
+    """
     runs = [made_up_run(root / "runs", hunters, "PPO", 1, 5.0) for hunters in ("QMIX", "PPO")]
     trials = [
         {"status": "done", "run_dir": f"runs/{runs[0].name}"},
@@ -235,7 +242,7 @@ def test_a_sweep_gives_its_finished_runs_its_roles_and_its_scripts(tmp_path: Pat
     ]
 
 
-def test_what_two_sweeps_have_both_counts_once(tmp_path: Path) -> None:
+def test_a_run_that_two_sweeps_share_counts_once(tmp_path: Path) -> None:
     first, second = (sweep(tmp_path / name) for name in "ab")
     extra = made_up_run(second / "runs", "QMIX", "PPO", 2, 5.0)
     done = {"id": "9", "assignment": "", "roles": {}, "parameters": {}, "status": "done"}
@@ -248,7 +255,7 @@ def test_what_two_sweeps_have_both_counts_once(tmp_path: Path) -> None:
     assert "'b': 2 of 5 trials, since an earlier one has the same settings" in sources.notes[-1]
 
 
-def test_what_a_sweep_draws_twice_counts_once(tmp_path: Path) -> None:
+def test_a_trial_that_a_sweep_draws_twice_counts_once(tmp_path: Path) -> None:
     folder = sweep(tmp_path)
     trials = SweepDirectory(folder).trials()
     done = next(trial for trial in trials if trial.status == "done")
@@ -273,7 +280,7 @@ def test_a_sweep_without_a_finished_run_is_refused(tmp_path: Path) -> None:
         read_compared_runs([tmp_path])
 
 
-def test_the_command_says_why_and_ends_with_code_2(tmp_path: Path, muxrl: Muxrl) -> None:
+def test_the_command_gives_the_reason_and_ends_with_code_2(tmp_path: Path, muxrl: Muxrl) -> None:
     told = muxrl("compare", tmp_path / "nothing", code=2).err
     assert "nothing is not the directory of a run: there is no such folder" in told
     for wrong in (["--threshold", "prey"], ["--role", "prey"]):

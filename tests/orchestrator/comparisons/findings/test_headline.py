@@ -1,4 +1,4 @@
-"""What a comparison says first: differences whose interval leaves out 0, and who has learned."""
+"""A comparison's headline: differences whose interval leaves out 0, and learners that learned."""
 
 from __future__ import annotations
 
@@ -24,7 +24,14 @@ def told(
     learners: Sequence[Row] = (),
     played: HeadToHead | None = None,
 ) -> list[str]:
-    """The sentences on predators: by label a score, by two labels the difference, "ppo_qmix"."""
+    """Returns the headline's sentences on the role predators.
+
+    Args:
+        scores: by label.
+        differences: by two labels, such as "ppo_qmix".
+        learners: rows of that table.
+        played: the head to head.
+    """
     rows = [
         {"role": "predators", "label": label, "iqm": Estimate(x, x, x), "among": ("ppo prey",)}
         for label, x in (scores or {}).items()
@@ -68,7 +75,7 @@ def test_a_difference_is_claimed_where_its_interval_leaves_out_0() -> None:
     ]
 
 
-def test_of_many_labels_each_is_told_against_the_best() -> None:
+def test_with_many_labels_each_is_compared_with_the_best() -> None:
     labels = {"e": 1.0, "d": 2.0, "c": 3.0, "b": 4.0, "a": 5.0}
     differences = {
         f"{first}_{second}": Estimate(labels[first] - labels[second], 0.5, 9.0)
@@ -81,7 +88,7 @@ def test_of_many_labels_each_is_told_against_the_best() -> None:
     assert sentence.count("a over ") == 4
 
 
-def test_without_a_common_seed_nothing_is_said_of_a_pair() -> None:
+def test_two_labels_without_a_common_seed_are_not_compared() -> None:
     (sentence,) = told({"qmix": 1.0, "ppo": 2.0}, {"qmix_ppo": None})
     assert sentence.endswith("ppo and qmix have no seed in common.")
 
@@ -129,7 +136,9 @@ def test_without_a_common_seed_nothing_is_said_of_a_pair() -> None:
         ),
     ],
 )
-def test_who_has_learned(learners: list[Row], sentences: list[str]) -> None:
+def test_the_headline_says_which_learners_have_learned(
+    learners: list[Row], sentences: list[str]
+) -> None:
     assert told(learners=learners) == sentences
 
 

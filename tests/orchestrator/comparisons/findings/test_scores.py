@@ -1,4 +1,4 @@
-"""Areas, first reachings and bands of learning curves, by hand."""
+"""Areas, thresholds and bands of learning curves are as computed by hand."""
 
 import math
 
@@ -20,7 +20,7 @@ def played(learned: float = 0.0, first_seed: int = 1) -> Measured:
 
 
 def test_the_area_is_the_mean_height() -> None:
-    """Up from 0 to 4 in 10 steps, flat for 10 more: (2 * 10 + 4 * 10) / 20."""
+    """The curve rises from 0 to 4 in 10 steps and is flat for 10 more: (2 * 10 + 4 * 10) / 20."""
     assert curve((0, 0), (10, 4), (20, 4)).area(0, 20) == pytest.approx(3.0)
 
 
@@ -34,15 +34,16 @@ def test_a_curve_that_does_not_reach_has_no_area() -> None:
     assert math.isnan(curve((10, 4)).area(10, 10))
 
 
-def test_a_threshold_is_reached_where_an_evaluation_saw_it() -> None:
+def test_a_threshold_is_reached_at_an_evaluation_and_not_between_two() -> None:
     found = curve((0, 0), (10, 4), (20, 2), (30, 5))
-    assert found.first_at(3.0) == 1  # not at 7.5 env steps, where the line crosses
+    # Not at 7.5 env steps, where the line between the evaluations crosses.
+    assert found.first_at(3.0) == 1
     assert found.first_at(4.0) == 1
     assert found.first_at(4.5) == 3
     assert found.first_at(6.0) is None
 
 
-def test_a_band_is_where_all_runs_have_been() -> None:
+def test_a_band_covers_only_the_steps_that_all_runs_have() -> None:
     curves = [curve((0, 0), (10, 10), (20, 20)), curve((4, 4), (10, 12), (18, 20))]
     drawn = band(curves, "env_steps", NO_VARIANCE)
     assert [place for place, _ in drawn] == [4.0, 10.0, 18.0]
@@ -57,9 +58,10 @@ def test_there_is_no_band_of_one_evaluation_or_of_unknown_times() -> None:
     assert band([unknown], "env_steps", NO_VARIANCE)
 
 
-def test_the_luck_of_episodes_counts_where_runs_share_them() -> None:
+def test_the_variance_of_episodes_counts_if_runs_share_them() -> None:
     alike = [played(), played(1.0)]
-    assert common_variance(alike).value == pytest.approx(0.25)  # of 0.5 and 1.5, over two episodes
+    # The variance of 0.5 and 1.5, the means of two episodes.
+    assert common_variance(alike).value == pytest.approx(0.25)
     assert common_variance([played(), played(first_seed=2)]) == NO_VARIANCE
     assert common_variance(alike, alike).value == 0.0, (
         "pairs have it in common, and their difference none"

@@ -1,4 +1,4 @@
-"""The page, the CSV files, the JSON files and the frames of one comparison."""
+"""The page, the CSV files, the JSON files and the frames of a comparison."""
 
 import base64
 import csv
@@ -23,7 +23,7 @@ QMIX_PPO = "qmix hunters | ppo prey"
 
 
 class Page(HTMLParser):
-    """Collects what a page refers to, and whether its tags close."""
+    """Collects the links of a page, and checks that its tags are closed."""
 
     VOID = ("meta", "img", "br", "link")
 
@@ -82,10 +82,10 @@ def test_figures_name_contestants_with_their_bars(written: Path) -> None:
     assert any("qmix hunters |" in figure and "ppo prey" in figure for figure in figures)
 
 
-def test_how_runs_were_measured_is_said_once_and_all_settings_are_there(written: Path) -> None:
+def test_the_measurement_is_described_once_and_all_settings_are_listed(written: Path) -> None:
     text = (written / "report.html").read_text()
     assert text.count("evaluated after 1,000 env steps") == 1
-    assert text.count("num_steps: 5") == 4  # once for each contestant, folded
+    assert text.count("num_steps: 5") == 4  # once for each contestant, in a part that is folded
     assert "Baselines: mean and interval over 3 episodes" in text
     assert text.index("qmix over ppo by 2.00") < text.index('id="settings"')
 
@@ -106,15 +106,15 @@ def test_a_paper_s_paragraph_names_roles_seeds_budget_and_its_references(written
 
 
 def table_of(text: str, title: str) -> list[list[str]]:
-    """The cells of the table under a heading."""
+    """Returns the cells of the table under a heading."""
     part = text.partition(f"### {title}\n")[2].partition("\n#")[0]
     rows = [line for line in part.splitlines() if line.startswith("|") and "---" not in line]
     split = (re.split(r"(?<!\\)\|", row.strip("|")) for row in rows)
     return [[re.sub(r"\\(.)", r"\1", cell).strip() for cell in row] for row in split]
 
 
-def test_all_settings_are_there_and_shared_ones_once(tmp_path: Path) -> None:
-    """Given or not: by the defaults that a run has recorded."""
+def test_all_settings_are_listed_and_shared_ones_only_once(tmp_path: Path) -> None:
+    """Settings are listed whether they were given or not, by the defaults that a run recorded."""
     defaults = {"lr": 0.1, "gamma": 0.9, "clip": None, "replay": {"kind": "steps", "size": 5}}
     paths = [
         made_up_run(
@@ -158,7 +158,7 @@ def test_all_settings_are_there_and_shared_ones_once(tmp_path: Path) -> None:
     assert "did not record" not in text
 
 
-def test_defaults_that_were_not_recorded_are_said(written: Path) -> None:
+def test_defaults_that_were_not_recorded_are_noted(written: Path) -> None:
     text = (written / "methods.md").read_text()
     assert "Runs of qmix, ppo, a2c did not record their algorithms' defaults" in text
 
@@ -175,13 +175,13 @@ def test_a_paper_s_paragraph_names_software_and_hardware(tmp_path: Path) -> None
     )
 
 
-def test_every_algorithm_has_a_source() -> None:
+def test_every_algorithm_has_a_reference() -> None:
     for entry in own_algorithms():
         source = "MADDPG" if entry.name == "MASAC" else entry.name
         assert f" [{source}]" in _algorithm("x", entry.name, ())
 
 
-def test_names_are_text_and_not_html(tmp_path: Path) -> None:
+def test_names_are_escaped_in_the_page(tmp_path: Path) -> None:
     paths = [
         made_up_run(tmp_path, "QMIX", "PPO", s, 5.0, settings={"note": f"<script>{s}</script>"})
         for s in (1, 2)
@@ -198,7 +198,7 @@ def test_the_same_comparison_writes_the_same_files(comparison: Comparison, writt
         assert path.read_bytes() == (again / path.name).read_bytes(), path.name
 
 
-def test_files_hold_what_the_frames_hold(comparison: Comparison, written: Path) -> None:
+def test_the_files_have_the_values_of_the_frames(comparison: Comparison, written: Path) -> None:
     with (written / "runs.csv").open() as file:
         rows = list(csv.DictReader(file))
     frame = comparison.frame()
@@ -208,7 +208,7 @@ def test_files_hold_what_the_frames_hold(comparison: Comparison, written: Path) 
     assert set(frame["seed"]) == {1, 2, 3}
     about = json.loads((written / "comparison.json").read_text())["contestants"][QMIX_PPO]
     assert about["assignment"] == frame["assignment"][0] == "qmix:agent_0,agent_1|ppo:agent_2"
-    # Files name a run by where it lies from them: a report says nothing of the machine.
+    # Files name a run by its path relative to theirs: a report names no folder of the machine.
     assert not any(Path(row["run"]).is_absolute() for row in rows)
     assert [(written / row["run"]).resolve() for row in rows] == [Path(p) for p in frame["run"]]
     curves = comparison.frame("curves")
@@ -245,12 +245,12 @@ SCHEMAS = {
     "payoffs": "role player others return* num_pairs",
     "ratings": "role player label env_steps rating* merit*",
 }
-"""By table its columns; with a star those of an estimate, behind which its ends follow."""
+"""By table: its columns. A star marks an estimate, whose interval's ends follow as two columns."""
 
 
 @pytest.mark.parametrize("table", get_args(TableName))
 def test_each_table_has_one_schema(comparison: Comparison, table: TableName) -> None:
-    """People read files and frames by these names."""
+    """Users read files and frames by these names."""
     expected = [
         name.replace("*", end)
         for name in SCHEMAS[table].split()
