@@ -200,7 +200,8 @@ def _check_numbers(array: NDArray[Any], where: str, most: float) -> None:
         if bad.any():
             at = np.unravel_index(int(bad.argmax()), array.shape)
             got = name or f"{array[at]:g}"
-            hint = "" if name else "limits.max_abs_observation; is it a mistake, or to scale down?"
+            cause = "is it a mistake, or should observations be scaled down?"
+            hint = "" if name else f"limits.max_abs_observation; {cause}"
             raise Unsound(expected, f"{got} at index {list(map(int, at))}", where, hint)
 
 

@@ -195,7 +195,7 @@ class TrainerPolicies:
         if plan.resume_from:
             with raised_by(plan, "resume from", plan.resume_from):
                 self._restore(Checkpoint.open(Path(plan.resume_from)))
-            logger.info("server %r goes on from %s", plan.server_id, plan.resume_from)
+            logger.info("server %r resumes from %s", plan.server_id, plan.resume_from)
 
     @property
     def iteration(self) -> int:
@@ -328,7 +328,9 @@ class TrainerPolicies:
     def _restore(self, checkpoint: Checkpoint) -> None:
         state, acting = checkpoint.read_state(), self.acting
         for change in checkpoint.find_changed_settings(self._plan).values():
-            logger.info("server %r goes on with another setting: %s", self._plan.server_id, change)
+            logger.info(
+                "server %r continues with another setting: %s", self._plan.server_id, change
+            )
         _check_shapes(state["networks"], acting.get("networks"))
         acting.put("state", state["trainers"])
         self._learning.begun_at = state["begun_at"]
@@ -362,7 +364,7 @@ class TrainerPolicies:
         why = checkpoint.about.get("replay", {}).get("left_out", "it was not written")
         self.store.warnings.add(
             "resumed without replay",
-            f"server {self._plan.server_id!r} goes on with an empty replay, since the checkpoint "
+            f"server {self._plan.server_id!r} continues with an empty replay, since the checkpoint "
             f"has none that can be read ({why}); learning goes on when enough is in it again",
         )
 

@@ -258,6 +258,6 @@ def test_a_machine_that_shares_no_disk_dies_and_its_server_goes_on_elsewhere(
         assert run.returncode == 0, output
     after = json.loads((runs / "two" / "servers.json").read_text())
     assert {a.partition(":")[0] for a in after.values()} == {machines.head}
-    assert f"server {moved!r} goes on from" in (runs / "two" / "logs" / f"{moved}.log").read_text()
+    assert f"server {moved!r} resumes from" in (runs / "two" / "logs" / f"{moved}.log").read_text()
     place = checkpoints / "last"
     assert not list(find_damage(place, Manifest.read(place)))

@@ -100,7 +100,7 @@ def test_a_replay_that_is_too_large_is_left_out_with_a_warning_and_filled_again(
 
     caplog.clear()
     second = Served(dataclasses.replace(plan, resume_from=str(tmp_path / "saved")))
-    assert "goes on with an empty replay" in caplog.text
+    assert "continues with an empty replay" in caplog.text
     version = second.policies.acting.weights_seq_no
     second.play(9, 10)
     second.policies.save(tmp_path / "lost again")
