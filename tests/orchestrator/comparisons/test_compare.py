@@ -124,8 +124,8 @@ def test_what_a_resume_changed_is_told_and_in_the_paper_s_paragraph(tmp_path: Pa
     found = compare_runs(paths, num_episodes=2)
     told = "servers.hunters.settings.lr was 0.001 until 500 env steps, then 0.0003"
     assert f"run {run.name}: {told}" in found.notes
-    (note,) = [note for note in found.notes if "pooled" in note]
-    assert note.startswith(f"{QMIX_PPO}: runs that are pooled")
+    (note,) = [note for note in found.notes if "count as seeds" in note]
+    assert note.startswith(f"{QMIX_PPO}: runs that count as seeds")
     assert f"In {run.name}, {told}." in methods(found)
     assert "| 0.001 until 500 env steps, then 0.0003 or 0.0003 |" in all_settings(found)
 

@@ -52,7 +52,7 @@ def test_open_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(NotARunDirectory, match="'muxrl serve' keeps the checkpoints of one server"):
         RunDirectory.open(tmp_path)
     (tmp_path / "trials.jsonl").touch()
-    with pytest.raises(NotARunDirectory, match="a sweep's, which 'muxrl compare' shows"):
+    with pytest.raises(NotARunDirectory, match="the directory of a sweep: 'muxrl compare' shows"):
         RunDirectory.open(tmp_path)
 
 

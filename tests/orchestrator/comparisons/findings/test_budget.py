@@ -64,8 +64,8 @@ def test_steps_beyond_the_budget_are_told_once_with_the_runs(tmp_path: Path) -> 
     found = compare_runs(paths, num_episodes=2)
     (note,) = [note for note in found.notes if "trained on" in note]
     assert note.startswith(
-        f"2 of 3 runs ({paths[1].name}, {paths[2].name}): what was evaluated after 1,000 env steps "
-        "had been trained on 1,600 to 8,000, since"
+        f"2 of 3 runs ({paths[1].name}, {paths[2].name}): the policies that were evaluated after "
+        "1,000 env steps had been trained on 1,600 to 8,000, since"
     )
 
 
