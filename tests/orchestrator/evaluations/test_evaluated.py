@@ -73,7 +73,7 @@ def test_of_a_script_it_is_said_that_its_module_has_forgotten(server_id, capsys,
     server = dataclasses.replace(evaluation_result.servers[server_id], algorithm="SCRIPTED")
     servers = {**evaluation_result.servers, server_id: server}
     print_evaluation(dataclasses.replace(evaluation_result, servers=servers))
-    said = f"{server_id}: modules begin without what they remembered in the run."
+    said = f"The modules of {server_id} begin without what they remembered in the run."
     assert (said in " ".join(capsys.readouterr().out.split())) is (server_id == "wolves")
 
 

@@ -76,7 +76,7 @@ def test_a_budget_between_evaluations_is_named_by_theirs(tmp_path: Path) -> None
         made_up_run(tmp_path, "PPO", "PPO", 1, 5.0, budget=2_000),
     ]
     found = compare_runs(paths, num_episodes=2, budget=1_020)
-    assert any("and are compared after 1,000; what" in note for note in found.notes)
+    assert any("and are compared after 1,000; later" in note for note in found.notes)
     assert "for 1,000 env steps" in methods(found)
     console = Console(file=io.StringIO(), width=200)
     print_comparison(found, console)
