@@ -193,7 +193,7 @@ def timing(train_s, num_trials):
 def test_the_estimate_adds_trials_up_and_says_what_it_cannot_know():
     timings = [timing(45.0, 2), timing(105.0, 4)]  # 2 * 60 s + 4 * 120 s
     assert estimate_text(timings, 1) == "in all: about 10 min, one trial after another"
-    assert "about 10 min if trials, 2 at a time" in estimate_text(timings, 2)
+    assert "about 10 min if 2 trials at a time" in estimate_text(timings, 2)
     assert "5 min if the machine has room" in estimate_text(timings, 2)
     assert estimate_text([*timings, timing(None, 3)], 1) == (
         "6 of 9 trials: about 10 min, one trial after another; how long the other 3 take is not "
@@ -205,9 +205,17 @@ def test_the_estimate_adds_trials_up_and_says_what_it_cannot_know():
 @pytest.mark.parametrize(
     ("stop", "env_steps", "reason"),
     [
-        ({"env_steps": 900}, 0, "no env step in 70 s, so nothing can be reckoned; if the simul"),
-        ({"iterations": 9}, 500, "500 env steps in 70 s, and nothing that stop names came nearer"),
-        ({"episode_return": {"a": 1.0}}, 500, "cannot be told, since only a return ends it"),
+        ({"env_steps": 900}, 0, "no env step in 70 s, so nothing can be estimated; if the simul"),
+        (
+            {"iterations": 9},
+            500,
+            "500 env steps in 70 s, but none of the limits under stop came nearer",
+        ),
+        (
+            {"episode_return": {"a": 1.0}},
+            500,
+            "cannot be estimated, since only a return or a metric ends it",
+        ),
     ],
 )
 def test_it_says_why_it_cannot_know(stop, env_steps, reason):
@@ -320,8 +328,8 @@ def test_it_says_whose_learning_it_does_not_hold():
     held = Timing("a:x", 2, 10.0, 100.0, 45.0, 5.0)
     assert _timing_text(held) == "100 env steps/s, 10 s to start, 60 s a trial, 2 of them"
     assert _timing_text(replace(held, without=("qmix",))) == (
-        "100 env steps/s, 10 s to start, 60 s a trial (without the learning of qmix, which made no "
-        "update), 2 of them"
+        "100 env steps/s, 10 s to start, 60 s a trial (not counting the learning of qmix, which "
+        "made no update), 2 of them"
     )
 
 
