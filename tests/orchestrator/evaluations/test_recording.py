@@ -103,7 +103,7 @@ def test_a_recorded_episode_is_shown_and_filmed(tmp_path: Path, muxrl: Muxrl) ->
     recorded(run, TAG, 3)
     recorded(run, TAG, 4)
     first, *rows = muxrl("replay", run).out.splitlines()
-    assert first == "seed 4, of 2 recorded episodes"
+    assert first == "seed 4, one of 2 recorded episodes"
     assert rows[0].startswith("t=0 adversary_0 sees [")
     assert rows[-1].startswith("t=4 agent_0 sees [")
     assert rows[-1].endswith(" truncated")
