@@ -242,7 +242,7 @@ def main(table: CaseTable, description: str | None) -> None:
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("--cases", nargs="+", default=["*"], metavar="NAME", help="or patterns")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(table.seeds))
-    parser.add_argument("--env-steps", type=int, help="another budget than the cases' own")
+    parser.add_argument("--env-steps", type=int, help="instead of each case's own budget")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     args = parser.parse_args()
     unknown = [p for p in args.cases if not any(fnmatchcase(name, p) for name in table.cases)]
@@ -256,7 +256,7 @@ def main(table: CaseTable, description: str | None) -> None:
             if not any(fnmatchcase(name, pattern) for pattern in args.cases):
                 continue
             if (name, seed) in there:
-                print(f"{name}, seed {seed}: is there already")
+                print(f"{name}, seed {seed}: has an outcome already")
                 continue
             print(f"{name}, seed {seed}: training", file=sys.stderr, flush=True)
             outcome = table.run(name, seed, args.env_steps)

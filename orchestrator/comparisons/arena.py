@@ -119,7 +119,7 @@ class Arena:
         if config.simulation.env == "external":
             raise CannotCompare(
                 "the simulation of these runs is external, so muxrl cannot start it and nothing "
-                "can be played; what the runs have recorded can be compared"
+                "can be played; compare what the runs have recorded"
             )
         self._roles = dict(roles)
         self._seed = evaluation_seed(config)
@@ -192,7 +192,8 @@ class Arena:
         for role in roles:
             if role not in self._roles:
                 raise CannotCompare(
-                    f"there is no role {role!r} to rotate; the roles are {', '.join(self._roles)}"
+                    f"roles that are interchangeable: there is no role {role!r}; the roles are "
+                    f"{', '.join(self._roles)}"
                 )
         spaces = [[self.facts.agents[agent] for agent in self._roles[role]] for role in roles]
         for role, theirs in zip(roles, spaces, strict=True):

@@ -93,7 +93,9 @@ class Comparison(Findings):
             ValueError: there is no such table.
         """
         if table not in TABLE_NAMES:
-            raise ValueError(f"there is no table {table!r}; there are {', '.join(TABLE_NAMES)}")
+            raise ValueError(
+                f"there is no table {table!r}; the tables are {', '.join(TABLE_NAMES)}"
+            )
         found = plain(table, self.frames[table])
         return frame_of(list(found), found.itertuples(index=False, name=None))
 
@@ -185,7 +187,9 @@ def compare_runs(
     if should_meet and not snapshots:
         check_equal_training(runs, checkpoint)
         if at.is_cut:
-            notes.append("head to head, checkpoints play, which were trained beyond that budget")
+            notes.append(
+                "in the head to head, checkpoints play that were trained beyond that budget"
+            )
     first_seed = evaluation_seed(runs[0].config)
     scripts = find_scripts(contestants, role_agents, found.scripts)
     baselines: list[dict[str, Any]] = []

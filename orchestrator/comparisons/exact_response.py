@@ -109,5 +109,5 @@ def _players(
         plan = plan_of(Checkpoint.open(path).about)
         policy = load_policies(plan, **{"policies": {}, **member})[agent]
         if policy.remembers:
-            raise AlgorithmProblem(f"what agent {agent!r} does depends on what it did before")
+            raise AlgorithmProblem(f"the policy of agent {agent!r} remembers earlier steps")
         yield policy, weight, not member.get("should_explore", False)

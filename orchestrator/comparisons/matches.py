@@ -121,7 +121,7 @@ def play_head_to_head(
     if len(roles) < 2:
         raise CannotCompare(
             "head to head needs at least two roles, and every run gives all agents to one server; "
-            "compare side by side, or name roles"
+            "compare without head to head, or name roles"
         )
     arena.check_interchangeable(interchangeable or [next(iter(roles))])
     pairs, notes = _pairs(contestants)
@@ -160,7 +160,7 @@ def play_head_to_head(
     by_label, by_contestant = tables_of(played, list(roles))
     notes += cycle_notes(by_label)
     if checkpoint != LAST:
-        notes.append(f"head to head, all policies are those of their checkpoint {checkpoint!r}")
+        notes.append(f"in the head to head, all policies are from the checkpoint {checkpoint!r}")
     return (
         HeadToHead(
             by_label=by_label,
@@ -195,7 +195,7 @@ def cycle_notes(tables: Sequence[CrossPlay]) -> Iterator[str]:
             cycle = " over ".join((*table.cycles[0], table.cycles[0][0]))
             yield (
                 f"as {table.role}, {len(table.cycles)} of {table.num_triples} triples of players "
-                f"are a cycle ({cycle}); one rating misleads there, so read the table of payoffs"
+                f"form a cycle ({cycle}); ratings mislead about them, so read the table of payoffs"
             )
 
 
@@ -223,7 +223,7 @@ def check_equal_training(runs: Sequence[RecordedRun], checkpoint: str) -> None:
             f"head to head needs equal budgets: the policies of run {short.name!r} were trained "
             f"for {trained[short]:,} env steps, those of {long.name!r} for {trained[long]:,}; "
             "choose a checkpoint that all have (--checkpoint), leave out the others, or compare "
-            "side by side"
+            "without head to head"
         )
 
 
@@ -249,9 +249,9 @@ def find_snapshots(runs: Sequence[RecordedRun]) -> Snapshots:
             f"{run.name!r} has {listed(names.values())}" for run, names in saved.items()
         )
         raise CannotCompare(
-            "snapshots are compared where all runs that learn have at least two at the same env "
-            f"steps, and they have {len(common)} in common: {stages_text or 'no run learns'}; set "
-            "checkpoint.keep_every_env_steps"
+            "to compare snapshots, all runs that learn must have kept them at the same env steps, "
+            f"at least twice, and they have {len(common)} in common: "
+            f"{stages_text or 'no run learns'}; set checkpoint.keep_every_env_steps"
         )
     return {n: {run: names[n] for run, names in saved.items()} for n in common}
 
@@ -262,7 +262,9 @@ def _pairs(contestants: Sequence[Contestant]) -> tuple[list[Pair], list[str]]:
     common = set.intersection(*map(set, by_seed.values()))
     if not common:
         met = zip(*(contestant.runs for contestant in contestants), strict=False)
-        note = "no seed is common to all contestants, so that their runs meet in the order of seeds"
+        note = (
+            "no seed is common to all contestants, so their runs are paired in the order of seeds"
+        )
         return [dict(zip(by_seed, runs, strict=True)) for runs in met], [note]
     notes = []
     if unpaired := sorted(set().union(*by_seed.values()) - common):
@@ -399,7 +401,9 @@ def play_baselines(
         try:
             played.append((name, arena.play(seating, seeds)))
         except (CannotCompare, RunFailed, ServerProblem, SimulationFailed) as error:
-            notes.append(f"the scripted policy {label!r} is no baseline: {error}")
+            notes.append(
+                f"the scripted policy {label!r} could not be played as a baseline: {error}"
+            )
     rows = []
     # Games have returns, but no metrics.
     for (name, by_agent), subject in product(played, (s for s in subjects if s.kind != "metric")):

@@ -228,18 +228,20 @@ def _caption(result: EvaluationResult) -> str:
     first, last = result.seeds[0], result.seeds[-1]
     at_each = zip(*result.episode_returns.values(), strict=True)
     num_dropped = sum(set(returns) == {None} for returns in at_each)
-    dropped = f" {num_dropped} ended at a bad value, and do not count." if num_dropped else ""
+    dropped = (
+        f" {num_dropped} of them ended at a bad value, and do not count." if num_dropped else ""
+    )
     if num := result.num_truncated:
         dropped += f" {num:,} {truncated_text(max(result.num_steps))}."
     replaced = "".join(f" In the place of {s}: {what}." for s, what in result.replaced.items())
     of_run = [s for s in result.servers if s not in result.replaced]
     scripted = [s for s in of_run if result.servers[s].algorithm == "SCRIPTED"]
-    forgot = f" {', '.join(scripted)}: modules begin without what they remembered in the run."
+    forgot = f" The modules of {', '.join(scripted)} begin without what they remembered in the run."
     return (
         f"{len(result.seeds)} episodes, seeds {first} to {last}.{replaced}"
         f"{forgot if scripted else ''}{dropped} "
-        "Return: sum of an agent's raw rewards in an episode; of several agents, the mean over "
-        "them, and beside it their sum. Intervals: 95 % over episodes: they speak of "
-        "these policies. IQM: mean of the middle half of the episodes. Metrics: what the "
-        "simulation says of an episode, or the mean over the server's agents."
+        "Return: the sum of an agent's raw rewards in an episode; for several agents, the mean "
+        "over them, and their sum as team total. Intervals: 95 % over episodes: what to expect of "
+        "these policies in other episodes. IQM: mean of the middle half of the episodes. Metrics: "
+        "the simulation's numbers of an episode, or the mean over the server's agents."
     )

@@ -102,7 +102,8 @@ def recorded_files(run: Path) -> list[Path]:
     files = list(RunDirectory.open(run).episodes.rglob("*.parquet"))
     if not files:
         raise CannotEvaluate(
-            f"{run} has recorded no episodes; simulation.record: 0.01 keeps one of a hundred"
+            f"{run} has recorded no episodes; with simulation.record: 0.01 a run records one of a "
+            "hundred training episodes"
         )
     return sorted(files, key=lambda path: path.stat().st_mtime)
 

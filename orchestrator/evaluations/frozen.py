@@ -79,13 +79,13 @@ def prepared(frozen: ExperimentConfig, folder: RunDirectory) -> Experiment:
         launched = (
             f"the run was launched in {listed(folders)}"
             if folders
-            else ("where the run was launched was not written down")
+            else "the run has no record of the folder in which it was launched"
         )
         raise ConfigError(
             [
                 *error.problems,
-                f"{launched}{' (not there any more)' if gone else ''}; go to the folder that has "
-                "the module",
+                f"{launched}{' (not there any more)' if gone else ''}; start muxrl in the folder "
+                "that has the module",
             ],
             str(folder.path),
         ) from error
@@ -214,7 +214,7 @@ class FrozenRun:
         path = checkpoints.of_server(server_id, name)
         if path is None:
             raise CannotEvaluate(
-                f"run {self.folder.name!r} has no checkpoint {name!r} of it; "
+                f"run {self.folder.name!r} has no checkpoint {name!r} of this server; "
                 f"{checkpoints.saved_text(server_id)}"
             )
         return path

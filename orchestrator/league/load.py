@@ -47,12 +47,12 @@ def load_resumed_league(file: Path, overrides: Overrides = ()) -> LeagueConfig:
     if changed := sorted(changes(before, config, _RESUMABLE)):
         raise ConfigError(
             [
-                f"{', '.join(changed)}: cannot change, since rounds were played as it was; "
-                f"a league goes on with other {', '.join(_RESUMABLE)}"
+                f"{', '.join(changed)}: cannot change, since rounds were played with the former "
+                f"value; what can change: {', '.join(_RESUMABLE)}"
             ],
             str(file),
         )
     if config.rounds < before.rounds:
-        fewer = f"rounds: is {config.rounds}, and the league had {before.rounds}"
-        raise ConfigError([f"{fewer}; it goes on with more, not with less"], str(file))
+        fewer = f"rounds: is {config.rounds}, but the league had {before.rounds}"
+        raise ConfigError([f"{fewer}; it can only be resumed with more, not with less"], str(file))
     return config

@@ -129,8 +129,9 @@ def make_league(config: LeagueConfig) -> League:
         rest = [agent for agent in match(server.agents, names)[0] if agent not in in_roles]
         if rest and not is_fixed(server.algorithm):
             problems.append(
-                f"experiment.servers.{server_id}: learns, and would begin again in each round; "
-                f"make a role of {listed(rest)}, with a member, or take a fixed policy"
+                f"experiment.servers.{server_id}: learns, and would begin with new weights in each "
+                f"round; make {listed(rest)} a role with a member, or use an algorithm that does "
+                "not learn"
             )
     if problems:
         raise ConfigError(problems)
@@ -148,7 +149,9 @@ def _template(config: LeagueConfig, name: str, number: int) -> tuple[AlgorithmTe
     template, problems = set_values(template, member.server)
     found = [f"members.{name}.server.{problem}" for problem in problems]
     if is_fixed(template.algorithm):
-        found.append(f"members.{name}.server: {template.algorithm} does not learn; it is no member")
+        found.append(
+            f"members.{name}.server: {template.algorithm} does not learn, and members must learn"
+        )
     if config.exploit.role == member.role and not list(_parameter_problems(config)):
         stated = flat(member.server)
         for key, parameter in config.exploit.parameters.items():
@@ -165,17 +168,20 @@ def _problems(league: League) -> Iterator[str]:
     if not is_file_name(config.name):
         yield f"name: {config.name!r} cannot name a directory; use letters, digits, '_', '-', '.'"
     if len(roles) < 2:
-        yield f"roles: there is only {listed(roles)}, and opponents need another"
+        yield f"roles: there is only {listed(roles)}; a league needs another role for opponents"
     if not members:
         yield "members: there are none; such as {main: {role: " + roles[0] + "}}"
     if not config.experiment.checkpoint.at_end:
-        yield "experiment.checkpoint.at_end: is false, but a round begins with the last one's end"
+        yield (
+            "experiment.checkpoint.at_end: is false, but each round begins with the checkpoints "
+            "that the round before wrote at its end"
+        )
     for name, member in config.members.items():
         at = f"members.{name}"
         if not is_label(name) or len(name) > 40 or name == RANDOM or name.startswith(POOL_PREFIX):
             yield (
-                f"{at}: expected up to 40 letters, digits, '_' and '-', not {RANDOM!r}, nor what "
-                f"begins with {POOL_PREFIX!r}"
+                f"{at}: expected a name of up to 40 letters, digits, '_' and '-' other than "
+                f"{RANDOM!r}, which does not begin with {POOL_PREFIX!r}"
             )
         if member.role not in roles:
             hint = similar_or_known(member.role, roles, "the roles are")
@@ -189,16 +195,18 @@ def _problems(league: League) -> Iterator[str]:
                 algorithm = find(template.algorithm)
                 if algorithm.name != OWN_PROCESS and not algorithm.has_weights:
                     yield (
-                        f"members.{name}: {algorithm.name} has no weights() and set_weights(), "
-                        "with which it would go on in its next round; or set is_fresh"
+                        f"members.{name}: {algorithm.name} needs weights() and set_weights() to "
+                        "continue in the next round, and has none; or set is_fresh"
                     )
     for number in range(1, config.rounds + 1 if members else 1):
         if not league.training(number):
-            yield f"rounds: nobody trains in round {number}; see first_round, every_rounds"
+            yield (
+                f"rounds: no member trains in round {number}; change first_round or every_rounds"
+            )
             break
     kind = config.opponents.draw
     if kind in (NASH, ALPHA_RANK) and len(roles) > 2:
-        yield f"opponents.draw: {kind} is of games of two roles, not of {listed(roles)}"
+        yield f"opponents.draw: {kind} needs a league of two roles, got {listed(roles)}"
     if kind == ALPHA_RANK and (problem := alpha_rank_problem()):
         yield f"opponents.draw: {kind}: {problem}"
     yield from _interchange_problems(league)
@@ -231,13 +239,13 @@ def _exploit_problems(league: League) -> Iterator[str]:
     yield from _parameter_problems(league.config)
     if not exploit.role:
         if exploit.parameters:
-            yield "exploit.role: is missing; whose parameters change?"
+            yield "exploit.role: is missing; name the role whose members change their parameters"
         return
     ranked = [n for n, member in league.config.members.items() if member.role == exploit.role]
     if len(ranked) < 2:
         yield (
-            f"exploit.role: role {exploit.role!r} has {len(ranked)} members, and one takes over "
-            "from another"
+            f"exploit.role: role {exploit.role!r} has {len(ranked)} members, and needs at least "
+            "two, of which one can take over the weights of the other"
         )
     free: dict[str, Any] = {"initialize_from": "", "initialize_policies": {}, "token": ""}
     alike = {name: replace(league.templates[name], **free) for name in ranked}
@@ -246,6 +254,6 @@ def _exploit_problems(league: League) -> Iterator[str]:
         if differing := [key for key in found if key not in exploit.parameters]:
             yield (
                 f"exploit: members {ranked[0]!r} and {name!r} of role {exploit.role!r} differ in "
-                f"{listed(differing)}, which are no parameters of it, so that one cannot take over "
-                "the other's weights"
+                f"{listed(differing)}, which exploit.parameters does not name, so one cannot take "
+                "over the other's weights"
             )

@@ -30,7 +30,8 @@ from muxrl.orchestrator.sweeps.schema import SweepConfig
 from muxrl.servers.fixed_policies.meta_game import ALPHA_RANK, NASH
 
 _CAPTION = (
-    "Rating: Elo points above random actions, of games of all rounds; 400 are odds of 10 to 1"
+    "Rating: Elo points above random actions, from the games of all rounds; 400 points are odds "
+    "of 10 to 1"
 )
 
 

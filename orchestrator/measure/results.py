@@ -21,15 +21,18 @@ from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.protocol.suggestions import listed
 
 _RANDOM_RULE = (
-    "Random in its place: this server's agents act uniformly at random, the others as learned. "
+    "Random in its place: this server's agents act uniformly at random, all others as learned. "
 )
-_UNTRAINED_RULE = "Untrained: they act, by the same rule, as the server began. "
+_UNTRAINED_RULE = (
+    "Untrained: this server's agents act with the weights that the server began with, all others "
+    "as learned. "
+)
 
 _MAX_CONFLICTS = 3
 """Most differences between two runs that an error names."""
 _MEANING = {
-    Unit.SEEDS: "they speak of training again, with other seeds",
-    Unit.EPISODES: "they speak of these policies, in other episodes",
+    Unit.SEEDS: "what to expect of training again with other seeds",
+    Unit.EPISODES: "what to expect of these policies in other episodes",
 }
 _RULES = {None: None, True: "sampled", False: "greedy"}
 _WRITTEN = (
@@ -106,30 +109,33 @@ class Report:
         """A text on how the numbers were measured."""
         finals = [server.final for server in self.servers if server.final is not None]
         if not finals:
-            return "Nothing was evaluated: training returns only, exploration included."
+            return (
+                "Nothing was evaluated: there are only training returns, which include exploration."
+            )
         num_seeds = len(self.seeds)
         env_steps = _spread([final.env_steps for final in finals])
         episodes = _spread([final.num_episodes for final in finals])
         random_episodes = _spread(
             [final.num_random_episodes for final in finals if final.num_random_episodes]
         )
-        counted = "episodes" if num_seeds == 1 else f"episodes in all, of {num_seeds} seeds"
+        counted = "episodes" if num_seeds == 1 else f"episodes in all, from {num_seeds} seeds"
         counts = f"{episodes} {counted}"
         earlier = _spread([c.num_episodes for s in self.servers for c in s.curve[:-1]])
         if earlier and earlier != episodes:
-            counts += f" ({earlier} at each earlier point)"
+            counts += f" ({earlier} in each earlier evaluation)"
         if random_episodes and random_episodes != episodes:
-            counts += f", {random_episodes} with random in place"
-        actions = "sampled (of value-based learners greedy)" if self.should_explore else "greedy"
+            counts += f", {random_episodes} with random agents in its place"
+        actions = "sampled (greedy for value-based learners)" if self.should_explore else "greedy"
         seeds = ", ".join(map(str, self.seeds))
         return (
             f"Evaluated after {env_steps} env steps: {counts}, {actions} actions, "
             f"seed{'s' if num_seeds > 1 else ''} {seeds}. "
-            "Return: sum of an agent's rewards in an episode, mean over the server's agents. "
+            "Return: the sum of an agent's rewards in an episode, averaged over the server's "
+            "agents. "
             + (_RANDOM_RULE if any(server.learns for server in self.servers) else "")
             + (_UNTRAINED_RULE if self.has_untrained else "")
             + f"Intervals: 95 % over {self.interval_unit}: {_MEANING[self.unit]}. "
-            + "Train return: exploration included, recent episodes."
+            + "Train return: the mean over recent training episodes, exploration included."
         )
 
     def to_dict(self) -> dict[str, Any]:

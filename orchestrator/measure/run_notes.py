@@ -63,7 +63,10 @@ def headline(servers: Sequence[ServerResult], num_seeds: int, over: str) -> Iter
         if not server.has_updates:
             yield f"{who} made no update, so there is nothing to judge."
         elif server.final is not None and server.plays_itself and not server.sides:
-            yield f"{who} plays itself, and was not judged side by side."
+            yield (
+                f"{who} plays against itself, and none of its sides was compared with random "
+                "agents in its place."
+            )
         else:
             for name, part in server.parts.items():
                 yield _sentence(f"{name} ({server.algorithm})", part.final, num_seeds, over)
@@ -74,8 +77,8 @@ def _sentence(who: str, final: AgainstRandom | None, num_seeds: int, over: str) 
         return f"{who} was never evaluated."
     if final.advantage is None or final.verdict is None:
         learned = interval(final.learned, over)
-        return f"{who} returns {learned}; random in its place was not measured."
-    above = f", {final.num_seeds_above} of {num_seeds} above" if num_seeds > 1 else ""
+        return f"{who} returns {learned}; random agents in its place were not measured."
+    above = f", above 0 in {final.num_seeds_above} of {num_seeds} seeds" if num_seeds > 1 else ""
     advantage = interval(final.advantage, over, "+")
     return f"{who} is {_CLAIMS[final.verdict]}: {advantage}{above}."
 
@@ -119,8 +122,8 @@ def extra_steps_notes(
     for run, point in at.items():
         if run.learns and point.env_steps_played > point.env_steps * (1 + TOLERANCE):
             text = (
-                f"what was evaluated after {point.env_steps:,} env steps had been trained on {{}}, "
-                "since episodes that were open then were played to their end"
+                f"the policies that were evaluated after {point.env_steps:,} env steps had been "
+                "trained on {}, since episodes that were open then were first played to their end"
             )
             notes[run].append(_Note(text, ([point.env_steps_played],)))
     yield from _grouped(runs, notes)
@@ -131,7 +134,10 @@ def pooled_note(runs: Sequence[RecordedRun]) -> str:
     changed = [run.changed_settings for run in runs]
     keys = dict.fromkeys(key for one in changed for key in one)
     if apart := [key for key in keys if len({one.get(key) for one in changed}) > 1]:
-        return f"runs that are pooled as seeds did not have the same {listed(apart)} throughout"
+        return (
+            "runs that count as seeds of one experiment did not all have the same "
+            f"{listed(apart)} throughout"
+        )
     return ""
 
 
@@ -174,34 +180,36 @@ def _notes(run: RecordedRun) -> Iterator[_Note]:
     if run.num_lost_episodes:
         yield _Note(
             "{} training episodes were cut short since a process was lost; servers that were not "
-            "lost keep their steps, as truncated",
+            "lost keep the steps of these episodes, and treat them as truncated",
             ([run.num_lost_episodes],),
         )
     if run.num_bad_episodes:
         yield _Note(
             "{} training episodes ended at a value that a server refused "
-            "(simulation.on_bad_value); the simulations' logs name each",
+            "(simulation.on_bad_value); the simulations' logs name each of these values",
             ([run.num_bad_episodes],),
         )
     for name, num in run.num_random_episodes.items():
         yield _Note(
-            f"agents of {name} acted at random in {{}} training episodes, while it was lost; their "
-            "returns are in no training curve of the run, and the other servers learned from them",
+            f"agents of {name} acted at random in {{}} training episodes, while {name} was lost; "
+            "the other servers learned from these episodes, but no training curve shows their "
+            "returns",
             ([num],),
         )
     for name, num in run.num_logged_actions.items():
-        returns = "train return is that" if run.servers[name].learns else "returns are those"
+        measured = "train return measures" if run.servers[name].learns else "returns measure"
         yield _Note(
-            f"simulations chose {{}} actions of {name} themselves (logged_actions): its {returns} "
-            "of whatever chose them, which may learn, and not of its algorithm alone",
+            f"simulations chose {{}} actions for the agents of {name} themselves (logged_actions): "
+            f"its {measured} whatever chose these actions, which may learn, and not the server's "
+            "algorithm alone",
             ([num],),
         )
     for name, planned in run.servers.items():
         if planned.learns and run.is_played_by_others(name):
             yield _Note(
-                f"simulations chose actions of {name} in its last evaluation, too: it measures "
-                "neither what was learned nor random actions; take the servers' actions in "
-                "episodes whose start says is_evaluation"
+                f"simulations chose actions for the agents of {name} in the last evaluation, too, "
+                "so it measures neither learned nor random actions; in episodes for which the "
+                "client's is_evaluation is true, play the actions that the servers answer"
             )
     for name, planned in run.servers.items():
         if planned.learns and run.weights_seq_no.get(name) == 0:
@@ -210,7 +218,7 @@ def _notes(run: RecordedRun) -> Iterator[_Note]:
             if was_played and run.env_steps[name] == 0:
                 why = "none of its agents acted in a training episode"
                 if name in run.restarted_at:
-                    why = "it was lost and began again"
+                    why = "it was lost and started again without one"
             yield _Note(
                 f"{name} made no update: its policies are those that it began with, since {why}"
             )
@@ -234,7 +242,7 @@ def notes_of(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> It
             whose = f"the log of {name} warns of " if name else ""
             for one in found:
                 if not one.text:  # a warning of the run itself
-                    yield f"run {run.name} was warned: {one.what}"
+                    yield f"a warning of run {run.name}: {one.what}"
                     continue
                 yield (
                     f"in run {run.name}, {whose}{one.what} {one.num:,}×, first at "
@@ -244,26 +252,29 @@ def notes_of(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> It
         has_ended = run.points or any(len(curve.returns) for curve in run.training.values())
         if is_done and not has_ended:
             yield (
-                f"run {run.name}: no episode ended, so that there are no returns and no metrics; "
-                "its episodes are longer than the run, or the simulation ends none"
+                f"run {run.name}: no episode ended, so there are no returns and no metrics; "
+                "either an episode is longer than the run, or the simulation never ends one"
             )
         elif absent := [m for m in run.metrics if m not in run.metric_names]:
             yield (
-                f"run {run.name}: no episode had {', '.join(map(repr, absent))}, which "
-                "simulation.metrics asks for; do the simulation's infos have them?"
+                f"run {run.name}: no episode had a metric {', '.join(map(repr, absent))}, which "
+                "simulation.metrics names; is this key in the simulation's infos?"
             )
     finals = [server.final for server in servers if server.final is not None]
     if not finals:
         unevaluated = [run.name for run in runs if not run.points]
         if any(run.points for run in runs):
-            yield f"never evaluated: {', '.join(unevaluated)}; so there is no return of all seeds"
+            yield (
+                f"runs without an evaluation: {', '.join(unevaluated)}; so there are no returns "
+                "over all seeds"
+            )
         else:
             yield "no evaluation was recorded; training returns include exploration"
     without = [
         s.server_id for s in servers if s.learns and s.final is not None and s.final.random is None
     ]
     if without:
-        yield f"never measured with random in its place: {', '.join(without)}"
+        yield f"servers never compared with random agents in their place: {', '.join(without)}"
     for server in servers:
         yield from _judging_notes(server)
     if any(final.env_steps == 0 for final in finals) and any(s.learns for s in servers):
@@ -271,18 +282,18 @@ def notes_of(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> It
     for server in servers:
         if server.learns and (fall := find_fall(server.curve, server.final, server.training)):
             yield (
-                f"{server.server_id} returns less than at its own beginning: {fall}; others "
-                "may have learned against it, or a schedule of its settings does not fit the run"
+                f"{server.server_id} returns less than when it began: {fall}; other servers may "
+                "have learned to beat it, or a schedule of its settings does not fit the run"
             )
     last = [run.points[-1].env_steps for run in runs if run.points]
     if len(runs) > 1 and last and min(last) < max(last):
         yield (
-            f"the runs' last evaluations lie between {min(last):,} and {max(last):,} env steps; "
-            "the final numbers mix them"
+            f"the runs were last evaluated after different numbers of env steps, {min(last):,} to "
+            f"{max(last):,}; the final numbers mix these evaluations"
         )
     yield from version_notes([run.versions for run in runs])
     if len(runs) > len({run.seed for run in runs}):
-        yield "two of the runs have the same seed; they are not independent"
+        yield "two of the runs have the same seed, so they are not independent"
 
 
 def _judging_notes(server: ServerResult) -> Iterator[str]:
@@ -290,20 +301,20 @@ def _judging_notes(server: ServerResult) -> Iterator[str]:
         return
     who = server.server_id
     if server.plays_itself:
-        reason = f"{who} plays against itself, so that the mean over its agents says nothing"
+        reason = f"{who} plays against itself, so the mean over its agents says nothing"
         if server.sides:
-            yield f"{reason}: each side was replaced alone, the others as learned"
+            yield f"{reason}: each side was replaced alone, with all other agents as learned"
         else:
             yield (
-                f"{reason}, and its sides were not replaced one at a time: that is done by the "
-                f"final evaluation, of up to {MAX_SIDES} sides"
+                f"{reason}, and its sides were not replaced one at a time: only the final "
+                f"evaluation does this, and only for up to {MAX_SIDES} sides"
             )
     for name, one in server.parts.items():
         is_judged = one is not server or not server.plays_itself
         if is_judged and one.verdict is Verdict.NOT_THAN_UNTRAINED:
             yield (
-                f"{name} is better than random, but not than untrained: it may owe that to how it "
-                "acts (greedily, or by one rule all the time), not to what it learned"
+                f"{name} is better than random, but not than untrained: the reason may be how it "
+                "acts (greedily, or by one rule all the time), not what it learned"
             )
 
 
@@ -326,7 +337,7 @@ def find_fall(
             return ""
         return (
             f"evaluated at {interval(last.learned, last.unit)} after {last.env_steps:,.0f} env "
-            f"steps, at {interval(first.learned, first.unit)} after {first.env_steps:,.0f}"
+            f"steps, but at {interval(first.learned, first.unit)} after {first.env_steps:,.0f}"
         )
     ends = [_fall(one) for one in training]
     fallen = [both for both in ends if both is not None]

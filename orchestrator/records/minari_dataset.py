@@ -40,7 +40,9 @@ def write_dataset(files: Sequence[Path], dataset_id: str, agent: str | None, abo
     agent = agent or (next(iter(spaces)) if len(spaces) == 1 else "")
     if agent not in spaces:
         hint = similar_or_known(agent, spaces, "agents are")
-        raise ValueError(f"a dataset is of one agent, and there is no agent {agent!r}{hint}")
+        raise ValueError(
+            f"a dataset holds what one agent did, and no agent is named {agent!r}{hint}"
+        )
     observation_space, action_space = spaces[agent]
     buffers: list[Any] = []
     for file in files:

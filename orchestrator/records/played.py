@@ -231,7 +231,7 @@ def keep_share(simulation: Any, folder: Path, share: float, *, is_vector: bool =
             with contextlib.closing(ParquetFile(folder / f"{rows[0]['seed']}.parquet")) as file:
                 file.write(simulation, rows, parameters)
         except OSError as error:
-            logger.warning("an episode is not recorded: %s", error)
+            logger.warning("an episode could not be recorded: %s", error)
 
     around = RecordedVector if is_vector else Recorded
     return around(simulation, write, lambda seed: share_of(seed, share))
@@ -267,7 +267,7 @@ def spaces_of(path: Path) -> dict[str, tuple[Space, Space]]:
 
     metadata = parquet.read_schema(path).metadata or {}
     if _SPACES not in metadata:
-        raise ValueError(f"{path} holds no episodes of muxrl's")
+        raise ValueError(f"{path} holds no episodes that muxrl recorded")
     return msgspec.json.decode(metadata[_SPACES], type=dict[str, tuple[Space, Space]])
 
 

@@ -76,11 +76,14 @@ class RunDirectory(Folder):
         if not (path / "metrics").is_dir():
             hint = "is it the parent of runs?"
             if (path / "trials.jsonl").is_file():
-                hint = "it is a sweep's, which 'muxrl compare' shows; its runs are in 'runs'"
+                hint = (
+                    "it is the directory of a sweep: 'muxrl compare' shows what the sweep found, "
+                    "and its runs are in the folder 'runs'"
+                )
             elif (path / "checkpoints").is_dir():
                 hint = (
-                    "'muxrl serve' keeps the checkpoints of one server there, and FROZEN plays "
-                    "them; runs are made by 'muxrl launch'"
+                    "'muxrl serve' keeps the checkpoints of one server there, which the algorithm "
+                    "FROZEN can play; directories of runs come from 'muxrl launch'"
                 )
             raise NotARunDirectory(path, f"it has no folder 'metrics'; {hint}")
         with contextlib.suppress(OSError, ValueError):  # `read_plan` reports a broken plan
@@ -216,7 +219,7 @@ class RunDirectory(Folder):
         except msgspec.ValidationError as error:
             raise NotARunDirectory(
                 self.path,
-                f"its plan.json has no servers, or one that has no algorithm or agents ({error})",
+                f"its plan.json has no servers, or a server has no algorithm or agents ({error})",
             ) from error
         except ValueError as error:
             raise NotARunDirectory(self.path, f"its plan.json is not JSON: {error}") from error

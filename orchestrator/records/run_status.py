@@ -43,7 +43,7 @@ from muxrl.protocol.messages import ServerWarning
 
 logger = logging.getLogger(__name__)
 
-NOT_ENDED = "had not ended when this was written: it goes on or was killed"
+NOT_ENDED = "had not ended when these results were read: it still runs or was killed"
 """The sentence in reports on a run whose status is not one of an end."""
 _FILE = "status.json"
 _COUNTS_S = 10.0

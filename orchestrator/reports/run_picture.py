@@ -21,7 +21,7 @@ from muxrl.orchestrator.measure.results import Report
 from muxrl.orchestrator.records.recorded_run import TrainingCurve
 from muxrl.orchestrator.reports.plots import DOTS, RANDOM, Panel, panels_figure, png, styles_of
 
-_METRICS_KEY = "Metrics: dots are evaluated, lines without are training."
+_METRICS_KEY = "Metrics: lines with dots are evaluations, lines without dots are training."
 _SQUARES = {**RANDOM, "marker": "s", "markersize": 2.6}
 _MOST_METRICS = 6  # the table has the others, too
 _NUM_SAMPLES = 200  # points of a mean training curve; more than a panel's pixels can show
@@ -109,10 +109,10 @@ def _subtitle(server: ServerResult, part: Judged, num_seeds: int) -> str:
     if part is server and not server.learns:
         return str(server.judgement)
     if part is server and server.plays_itself:
-        return "plays itself: a mean over its sides"
+        return "plays itself: the mean over its sides"
     final = part.final
     if final is None or final.advantage is None:
-        return "never measured with random in its place"
+        return "never compared with random in its place"
     seeds = f"\n{final.num_seeds_above} of {num_seeds} seeds above" * (num_seeds > 1)
     return f"advantage {interval(final.advantage, final.unit, '+')}\n{final.verdict}{seeds}"
 

@@ -18,8 +18,8 @@ from muxrl.orchestrator.reports.plain_table import broken
 from muxrl.orchestrator.reports.table import Column, Columns, Grid, Row, grid, stacked
 
 METRIC_CAPTION = (
-    "Of an episode, or the mean over the server's agents. Random in place: evaluated with that "
-    "server's agents random."
+    "A metric is a number of the whole episode, or for a server the mean over its agents. Random "
+    "in place: evaluated with that server's agents acting at random."
 )
 _VERDICT_STYLES: Mapping[str, str] = {
     Verdict.BETTER: "green",

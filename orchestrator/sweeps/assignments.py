@@ -81,7 +81,9 @@ class _Known:
     def labels(self, where: str, patterns: Any) -> list[str]:
         wanted = [patterns] if isinstance(patterns, str) else patterns
         if not isinstance(wanted, list) or not all(isinstance(p, str) for p in wanted):
-            self.problems.append(f"{where}: must be a template's name or a list, got {patterns!r}")
+            self.problems.append(
+                f"{where}: must be the name of an algorithm, or a list of names, got {patterns!r}"
+            )
             return []
         matched, idle = match(wanted, self.templates)
         for pattern in idle:
@@ -97,7 +99,9 @@ def _conditions(
         at = f"{where}.{i}"
         known.check_roles(at, item)
         if not item:
-            known.problems.append(f"{at}: says nothing, and so would be true of all; leave it out")
+            known.problems.append(
+                f"{at}: is empty, so it would match every assignment; leave it out"
+            )
         yield {str(role): known.labels(f"{at}.{role}", labels) for role, labels in item.items()}
 
 
@@ -112,20 +116,24 @@ def _listed_roles(
         return _parsed_roles(where, item, roles, known)
     if not isinstance(item, Mapping):
         known.problems.append(
-            f"{where}: must be a mapping of role to template, or a string such as "
+            f"{where}: must be a mapping of roles to algorithms, or a string such as "
             f"'qmix:agent_0,agent_1|ppo:agent_2'; got {item!r}"
         )
         return None
     known.check_roles(where, item)
     missing = [role for role in roles if role not in item]
     if missing:
-        known.problems.append(f"{where}: says nothing of the role {listed(map(repr, missing))}")
+        known.problems.append(
+            f"{where}: gives no algorithm to the role {listed(map(repr, missing))}"
+        )
         return None
     chosen: RoleAssignment = {}
     for role in roles:
         labels = known.labels(f"{where}.{role}", item[role])
         if len(labels) > 1:
-            known.problems.append(f"{where}.{role}: names {listed(labels)}; one can serve it")
+            known.problems.append(
+                f"{where}.{role}: names {listed(labels)}; only one can serve a role"
+            )
         if labels:
             chosen[role] = labels[0]
     return chosen if len(chosen) == len(roles) else None
@@ -157,6 +165,8 @@ def _parsed_roles(
         chosen[role] = templates[0]
     meant = assignment_of(chosen, roles)
     if parse(meant) != written:
-        known.problems.append(f"{where}: {text!r} is not an assignment of the roles; {meant!r} is")
+        known.problems.append(
+            f"{where}: {text!r} assigns other agents than the roles have; expected {meant!r}"
+        )
         return None
     return chosen

@@ -19,15 +19,15 @@ CALLBACK_EXAMPLE = "ray.air.integrations.mlflow:MLflowLoggerCallback"
 _SCHEDULERS = ("none", "asha", "median")
 _SEARCHERS = ("random", "optuna")
 _PBT = (
-    "scheduler.kind: pbt is refused: a sweep compares settings at equal budgets, and with it a "
-    "trial would go on with another's weights; use asha or median, or a league, whose 'exploit' "
-    "is population-based training (muxrl league)"
+    "scheduler.kind: pbt is refused: a sweep compares settings at equal budgets, but with pbt a "
+    "trial would continue with the weights of another trial; use asha or median, or a league, "
+    "whose 'exploit' is population-based training (muxrl league)"
 )
 # Keys of a template that are set by the role, the sweep, or the trial's machine.
 _GIVEN = {
-    "agents": "they are the role's",
-    "label": "it is the template's name",
-    "port": "trials run side by side, each on free ports",
+    "agents": "the role names the agents",
+    "label": "the algorithm's name in the sweep is its label",
+    "port": "trials run at the same time, each on free ports",
 }
 
 
@@ -44,18 +44,18 @@ def find_problems(config: SweepConfig) -> Iterator[str]:
     is_drawn = any(parameter.grid is None for parameter in config.parameters.values())
     if config.num_samples > 1 and not is_drawn and config.searcher == "random":
         yield (
-            f"num_samples: is {config.num_samples}, but nothing is drawn, so that all samples "
+            f"num_samples: is {config.num_samples}, but no parameter is drawn, so all samples "
             "would be the same; leave it out, or list more seeds"
         )
     yield from _tune_problems(config)
     if bool(config.roles) != bool(config.algorithms):
         given, missing = ("roles", "algorithms") if config.roles else ("algorithms", "roles")
-        yield f"{missing}: is missing, though there are {given}; an assignment needs both"
+        yield f"{missing}: is missing, but {given} are given; an assignment needs both"
     says_assignments = config.assignments != type(config.assignments)()
     if says_assignments and not config.roles:
         yield "assignments: is given, but no roles; name the roles and their agents under `roles`"
     if len(set(config.seeds)) < len(config.seeds):
-        yield f"seeds: names one twice, {config.seeds}; the second would be the same run again"
+        yield f"seeds: has a seed twice, {config.seeds}; the second would repeat the same run"
 
 
 def find_comparison_problems(config: SweepConfig) -> Iterator[str]:
@@ -65,9 +65,9 @@ def find_comparison_problems(config: SweepConfig) -> Iterator[str]:
         is_other = key.startswith(("simulation.env", "simulation.kwargs"))
         if is_other and any(value != values[0] for value in values):
             yield (
-                f"parameters.{key}: trials that differ in it have different simulations, which "
-                "muxrl compare refuses; it takes those that differ in simulation.parameters, what "
-                "reset() gets in each episode"
+                f"parameters.{key}: trials that differ in this key have different simulations, "
+                "which muxrl compare refuses; it can compare trials that differ in "
+                "simulation.parameters, which reset() gets in each episode"
             )
 
 
@@ -81,7 +81,7 @@ def _key_problems(key: str, config: SweepConfig) -> Iterator[str]:
             yield f"{at}: there is no algorithm {name!r}{hint}"
     elif first == "base" or first not in {f.name for f in fields(ExperimentConfig)}:
         hint = did_you_mean(first, [f.name for f in fields(ExperimentConfig)])
-        yield f"{at}: unknown key {first!r}{hint or '; begin with a key of an experiment'}"
+        yield f"{at}: unknown key {first!r}{hint or '; it must begin with a key of an experiment'}"
     elif first == "servers":
         name = rest.partition(".")[0]
         known_servers = [*config.roles, *config.experiment.servers]
@@ -96,13 +96,16 @@ def _template_problems(config: SweepConfig) -> Iterator[str]:
     for name, template in config.algorithms.items():
         if not is_label(name):
             yield (
-                f"algorithms: the name {name!r} names assignments; use letters, digits, '_', '-' "
-                "and '.'"
+                f"algorithms: {name!r} cannot be part of an assignment's name; use letters, "
+                "digits, '_', '-' and '.'"
             )
         # Labels of assignments are in lower case.
         if name.lower() in seen:
             other = seen[name.lower()]
-            yield f"algorithms: {other!r} and {name!r} differ in case alone; rename one"
+            yield (
+                f"algorithms: {other!r} and {name!r} differ only in upper and lower case; rename "
+                "one"
+            )
         seen[name.lower()] = name
         for key, reason in _GIVEN.items():
             if getattr(template, key) != getattr(plain, key):
@@ -128,13 +131,13 @@ def _tune_problems(config: SweepConfig) -> Iterator[str]:
     elif scheduler.kind != "none":
         if budget is None:
             yield (
-                f"scheduler.kind: {scheduler.kind} compares trials at equal env steps and needs to "
-                "know the budget; set experiment.stop.env_steps"
+                f"scheduler.kind: {scheduler.kind} compares trials at equal env steps, so it needs "
+                "to know the budget; set experiment.stop.env_steps"
             )
         elif scheduler.grace_env_steps is not None and scheduler.grace_env_steps > budget:
             yield (
                 f"scheduler.grace_env_steps: is {scheduler.grace_env_steps}, but trials stop at "
-                f"{budget} env steps; none would ever be ended"
+                f"{budget} env steps, so none would ever be ended early"
             )
     yield from _callback_problems(config)
     if config.searcher not in _SEARCHERS:
@@ -148,8 +151,8 @@ def _tune_problems(config: SweepConfig) -> Iterator[str]:
         grids = [key for key, parameter in config.parameters.items() if parameter.grid is not None]
         if grids:
             yield (
-                f"parameters.{grids[0]}.grid: every value of a grid is tried, and optuna chooses; "
-                "use choice, or searcher: random"
+                f"parameters.{grids[0]}.grid: a grid tries every value, but optuna chooses values "
+                "itself; use choice, or searcher: random"
             )
         if not config.parameters:
             yield "searcher: optuna has nothing to choose; give parameters, or use random"

@@ -81,8 +81,8 @@ def print_plan(plan: SweepPlan, console: Console) -> None:
         seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
         console.print(
             f"{plan.num_trials} trials: {sweep.num_samples} settings that "
-            f"{sweep.searcher} will choose, {seeds} each; how long they take is not "
-            "reckoned, since it depends on the choice"
+            f"{sweep.searcher} will choose, {seeds} each; how long they take cannot be "
+            "estimated, since it depends on the settings that are chosen"
         )
         return
     print_trials(plan.trials, console)
@@ -94,7 +94,7 @@ def _timing_text(timing: Timing) -> str:
     each = f"{timing.env_steps_per_s:,.0f} env steps/s, {timing.start_s:.0f} s to start"
     if timing.trial_s is None:
         return f"{timing.unknown}; {timing.start_s:.0f} s to start"
-    without = f" (without the learning of {listed(timing.without)}, which made no update)"
+    without = f" (not counting the learning of {listed(timing.without)}, which made no update)"
     return (
         f"{each}, {duration(timing.trial_s)} a trial{without if timing.without else ''}, "
         f"{timing.num_trials} of them"
@@ -112,8 +112,8 @@ def estimate_text(timings: Sequence[Timing], num_concurrent: int) -> str:
         text = f"about {duration(total)}, one trial after another"
     else:
         text = (
-            f"about {duration(total)} if trials, {num_concurrent} at a time, have to share what "
-            f"one had, {duration(total / num_concurrent)} if the machine has room for all of them"
+            f"about {duration(total)} if {num_concurrent} trials at a time share what one trial "
+            f"had, {duration(total / num_concurrent)} if the machine has room for all of them"
         )
     if not num_unknown:
         return f"in all: {text}"
@@ -306,15 +306,15 @@ def why_unknown(stop: StopConfig, tally: Tally) -> str:
     """Returns why it is unknown when a run would stop, although it was played for a while."""
     played = f"{tally.env_steps:,} env steps in {duration(tally.time_s)}"
     if not _gets_nearer(stop):
-        return f"{played}; when it would stop cannot be told, since only a return ends it"
+        return f"{played}; its end cannot be estimated, since only a return or a metric ends it"
     if not tally.env_steps:
         return (
-            f"no env step in {duration(tally.time_s)}, so nothing can be reckoned; if the "
+            f"no env step in {duration(tally.time_s)}, so nothing can be estimated; if the "
             "simulation is that slow, raise calibration_s"
         )
     return (
-        f"{played}, and nothing that stop names came nearer, so nothing can be reckoned; raise "
-        "calibration_s"
+        f"{played}, but none of the limits under stop came nearer, so nothing can be estimated; "
+        "raise calibration_s"
     )
 
 

@@ -44,7 +44,10 @@ def load_sweep(
     if isinstance(source, SweepConfig) and source.base:
         if source.experiment != ExperimentConfig():
             raise ConfigError(
-                ["base: is for a mapping; a SweepConfig's experiment says all or nothing"]
+                [
+                    "base: cannot be combined with an experiment in a SweepConfig; give one of the "
+                    "two, or a mapping"
+                ]
             )
         source = {k: v for k, v in plain(source).items() if k != "experiment"}
     return load_on_base(source, "sweep", SweepConfig, overrides)
@@ -74,7 +77,13 @@ def load_on_base(source: Any, kind: str, schema: Callable[..., C], overrides: Ov
         defaults.experiment = load_base(folder, base)
     config = load_structured(file, defaults, overrides, label)
     if config.experiment.base:
-        raise ConfigError([f"experiment.base: a {kind} names it at its top, as base"], label)
+        raise ConfigError(
+            [
+                f"experiment.base: is not read here; a {kind} names it as base, at the top of its "
+                "file"
+            ],
+            label,
+        )
     config.experiment.name = config.experiment.name or name
     return config
 
@@ -97,22 +106,24 @@ def load_resumed(file: Path, overrides: Overrides = ()) -> SweepConfig:
     problems: list[str] = []
     if fixed:
         problems.append(
-            f"{', '.join(fixed)}: cannot change, since the sweep has trials that were played as it "
-            f"was. Make a second sweep, 'muxrl sweep {file} {fixed[0]}=...', and compare both, "
-            f"'muxrl compare {file.parent} SECOND'. A sweep goes on with more seeds, a larger "
+            f"{', '.join(fixed)}: cannot change, since the sweep has trials with the former value. "
+            f"Make a second sweep, 'muxrl sweep {file} {fixed[0]}=...', and compare both, "
+            f"'muxrl compare {file.parent} SECOND'. What can change: more seeds, a larger "
             f"num_samples or {', '.join(_BUDGET)}, and any {', '.join(_RESUMABLE)}"
         )
     if "seeds" in changed:
         had = [seed for seed in before.all_seeds if seed not in config.all_seeds]
         if had:
-            problems.append(f"seeds: the sweep has trials of {had}, too; list old and new ones")
+            problems.append(
+                f"seeds: the sweep already has trials with {had}; list old and new seeds"
+            )
     for key in changed:
         if key in (*_BUDGET, "num_samples"):
             was, now = map(operator.attrgetter(key), (before, config))
             if now is not None and (was is None or now < was):
                 problems.append(
-                    f"{key}: is {now}, and the sweep had {'no such end' if was is None else was}; "
-                    "it goes on with more, not with less"
+                    f"{key}: is {now}, but the sweep had {'no such limit' if was is None else was}"
+                    "; a sweep can only be resumed with more, not with less"
                 )
     if problems:
         raise ConfigError(problems, str(file))

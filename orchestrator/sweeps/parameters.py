@@ -20,10 +20,10 @@ _ROUNDING = 1e-9
 
 # Keys that a sweep sets itself.
 _TAKEN = {
-    "seed": "the sweep's `seeds` is for that",
-    "name": "trials have names of their own",
-    "runs_dir": "trials lie in the sweep's directory",
-    "address": "the sweep's `address` is for that",
+    "seed": "use the sweep's `seeds`",
+    "name": "each trial gets a name of its own",
+    "runs_dir": "trials are written into the sweep's directory",
+    "address": "use the sweep's `address`",
 }
 
 
@@ -39,14 +39,14 @@ def find_problems(key: str, parameter: ParameterConfig) -> Iterator[str]:
         yield f"{at}: cannot be a parameter; {_TAKEN[key]}"
     found = given(parameter)
     if len(found) != 1:
-        many = f"{at}: says {' and '.join(found)}; only one can be"
-        none = f"{at}: says none of {', '.join(vars(parameter))}; such as {{grid: [0.001, 0.0003]}}"
+        many = f"{at}: has {' and '.join(found)}; it can have only one of them"
+        none = f"{at}: needs one of {', '.join(vars(parameter))}, such as {{grid: [0.001, 0.0003]}}"
         yield many if found else none
         return
     ((kind, values),) = found.items()
     if kind in ("grid", "choice"):
         if not values:
-            yield f"{at}.{kind}: holds no value"
+            yield f"{at}.{kind}: has no values"
         return
     num = 3 if kind == "quniform" else 2
     if len(values) != num:

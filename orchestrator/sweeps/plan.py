@@ -328,9 +328,9 @@ def role_problems(roles: Mapping[str, Sequence[str]], facts: SimulationFacts) ->
     owner: dict[str, str] = {}
     for role, patterns in roles.items():
         if not is_label(role) or "." in role:
-            yield f"roles: {role!r} names servers; use letters, digits, '_' and '-'"
+            yield f"roles: {role!r} cannot name a server; use letters, digits, '_' and '-'"
         if role == TOTAL:
-            yield f"roles: {role!r} is the metric's word for all agents; rename the role"
+            yield f"roles: {role!r} stands for all agents in `metric`; rename the role"
         matched, idle = match(patterns, names)
         if not patterns:
             yield f"roles.{role}: has no agents (the simulation has {listed(names)})"
@@ -342,7 +342,10 @@ def role_problems(roles: Mapping[str, Sequence[str]], facts: SimulationFacts) ->
             )
         for agent in matched:
             if agent in owner:
-                yield f"roles: agent {agent!r} is in {owner[agent]!r} and {role!r}; one can have it"
+                yield (
+                    f"roles: agent {agent!r} is in {owner[agent]!r} and {role!r}, and can be in "
+                    "only one"
+                )
             owner[agent] = role
 
 
@@ -359,11 +362,11 @@ def _replace_base_servers(
             del experiment.servers[server_id]
         elif len(rest) < len(agents):
             yield (
-                f"roles: the base's server {server_id!r} serves {listed(rest)}, in no role, beside "
-                "agents who are in one; add a role for them"
+                f"roles: the base's server {server_id!r} serves agents of a role and "
+                f"{listed(rest)}, which no role has; add a role for these"
             )
         elif server_id in agents_of:
-            yield f"roles: {server_id!r} is also a server of the base that stays; rename the role"
+            yield f"roles: {server_id!r} is also a server of the base, which stays; rename the role"
 
 
 def with_group(server: ServerConfig, name: str) -> ServerConfig:

@@ -135,7 +135,7 @@ def _run(plan: SweepPlan, folder: SweepDirectory, console: Console | None) -> Sw
     total = plan.num_trials
     num_begun = sum(trial.run_dir is not None and not trial.is_finished for trial in plan.trials)
     kept = f", {num_kept} of them finished before" if num_kept else ""
-    begun = f", {num_begun} to go on from a checkpoint" if num_begun else ""
+    begun = f", {num_begun} continue from a checkpoint" if num_begun else ""
     say(f"sweep directory: {folder.path}", soft_wrap=True, highlight=False)
     say(f"{total} trials{kept}{begun}", highlight=False)
     trial_log = TrialLog(folder, plan.trials)
@@ -204,8 +204,8 @@ def placement_notes(plan: SweepPlan) -> Iterator[str]:
     for trial in known:
         if too_large := beyond_every_machine(plan.config_of(trial)):
             yield (
-                f"note: of trial {trial.id}, {too_large}; it waits until there is such a machine, "
-                "which only a cluster that grows by itself will have"
+                f"note: trial {trial.id}: {too_large}; the trial waits until there is such a "
+                "machine, which only a cluster that grows by itself can add"
             )
             return
     trial = max(known, key=lambda each: sum(cpus_wanted(plan.config_of(each))))
@@ -215,6 +215,6 @@ def placement_notes(plan: SweepPlan) -> Iterator[str]:
     if num_cpus > largest and strategy(config) == "STRICT_PACK":
         yield (
             f"note: trial {trial.id} takes {num_cpus:g} CPUs on one machine, since its "
-            f"servers listen on the loopback address, and the largest one has {largest:g}; it "
-            "waits until there is a larger one"
+            f"servers listen on the loopback address, and the largest machine has {largest:g}; the "
+            "trial waits until there is a larger one"
         )

@@ -152,4 +152,4 @@ def _error_of(trial: Any) -> Exception:
     if trial.pickled_error_file is not None:
         with contextlib.suppress(OSError), open(trial.pickled_error_file, "rb") as file:
             return cloudpickle.load(file)
-    return RuntimeError("Tune does not say why")
+    return RuntimeError("Ray Tune gives no cause")

@@ -106,7 +106,9 @@ def state_at_end(folder: RunDirectory) -> str:
     try:
         return end_state(folder)
     except (NotARunDirectory, OSError) as error:
-        logger.warning("the trackers are told that the run was interrupted: %s", error)
+        logger.warning(
+            "the run's end cannot be read, so its trackers get the state 'interrupted': %s", error
+        )
         return "interrupted"
 
 

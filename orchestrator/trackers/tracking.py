@@ -94,7 +94,7 @@ class Tracking:
             yield
         except Exception as error:  # noqa: BLE001  # a tracker may raise anything
             logger.warning(
-                "nothing more is written for the tracker %r in %s: %s; the metrics go on",
+                "the tracker %r of %s failed and gets nothing more; the run goes on: %s",
                 name,
                 self._folder.path,
                 error,
@@ -160,7 +160,9 @@ class _Process:
             process.wait(patience_s)
         except subprocess.TimeoutExpired:
             process.end(0.0)
-            self._leave("it had not finished when the run had, and was ended")
+            self._leave(
+                "it had not finished in the time that trackers have after a run, and was ended"
+            )
         else:
             self._end(process)
 
@@ -175,7 +177,7 @@ class _Process:
         self._process = None
         logger.warning(
             "the run goes on without its tracker %r: %s; its log: %s. Once the run is over, "
-            "'muxrl track %s %s' tells it all",
+            "'muxrl track %s %s' gives everything to it",
             self._name,
             cause,
             self._log,

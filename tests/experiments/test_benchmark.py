@@ -124,7 +124,7 @@ def test_another_task_is_refused() -> None:
 
 
 def test_missing_results_are_refused() -> None:
-    with pytest.raises(CannotCompare, match="no stored results; did you mean 'spread'"):
+    with pytest.raises(CannotCompare, match="name of stored results; did you mean 'spread'"):
         compare_runs(["benchmark/sprea"])
 
 

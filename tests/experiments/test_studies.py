@@ -220,7 +220,7 @@ def test_existing_outcomes_are_not_made_again(
     assert made == [0, 1, 0, 1]
     outcomes = read_outcomes(tmp_path)
     printed = capsys.readouterr().out
-    assert "A, seed 0: is there already" in printed
+    assert "A, seed 0: has an outcome already" in printed
     assert printed.rstrip().endswith(made_with(outcomes))
     assert [(o.case, o.seed) for o in outcomes] == [("A", 0), ("A", 1), ("B", 0), ("B", 1)]
     assert outcomes[0].measured == {7: {"return": 1.0}}

@@ -103,7 +103,7 @@ def test_an_interrupted_trial_goes_on_from_its_checkpoint_and_then_with_a_larger
     resumed = start("sweep", str(folder), "--resume")
     assert resumed.wait(PATIENCE_S) == 0, resumed.output
     resumed.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
-    assert "2 trials, 1 of them finished before, 1 to go on from a checkpoint" in resumed.output
+    assert "2 trials, 1 of them finished before, 1 continue from a checkpoint" in resumed.output
     assert "2 done" in resumed.output
     first, after = trials(folder)
     assert first == done

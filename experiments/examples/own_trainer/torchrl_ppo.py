@@ -84,7 +84,7 @@ def _mlp(num_inputs, num_outputs):
 def _as_tensordict(one):
     """A piece of an episode: `done` cuts it; what has not terminated is bootstrapped there."""
     if one.outputs["is_logged"].any():
-        raise ValueError("PPO's ratio is of its own actions, and the simulation logged others")
+        raise ValueError("PPO needs actions of its own policy, and the simulation logged others")
     observations = torch.from_numpy(one.observations)
     done = torch.zeros(len(one), 1, dtype=torch.bool)
     done[-1] = True

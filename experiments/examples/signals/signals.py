@@ -84,7 +84,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("gateway")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--num-seeds", type=int, help="then the first one again; default: no end")
+    parser.add_argument("--num-seeds", type=int, help="then begin again; default: no end")
     parser.add_argument("--num-seconds", type=int, default=900)
     args = parser.parse_args()
     seeds: Iterator[int] = itertools.count(args.first_seed)

@@ -24,13 +24,13 @@ def play(client: PolicyClient, first_plane_min: float) -> tuple[int, dict[str, f
     episode_id = client.start_episode()
     while events[0][0] < DAY_MIN:
         now, who = heapq.heappop(events)
-        if who == "plane":  # nobody acts, so nobody is asked: the servers hear nothing
+        if who == "plane":  # no taxi acts, so no server is asked
             waiting += 2
             heapq.heappush(events, (now + 15.0, "plane"))
             continue
         free = [who]
         while events[0][0] == now and events[0][1] in TAXIS:
-            free.append(heapq.heappop(events)[1])  # who is free at one moment is asked at once
+            free.append(heapq.heappop(events)[1])  # taxis free at one moment act together
         stands = client.get_action(episode_id, {taxi: observe(now, waiting) for taxi in free})
         num_asked += 1
         for taxi, stand in stands.items():
@@ -40,9 +40,9 @@ def play(client: PolicyClient, first_plane_min: float) -> tuple[int, dict[str, f
                 fare, ride_min = (20.0, 20.0) if waiting else (0.0, 10.0)
                 waiting = max(0, waiting - 1)
             earned[taxi] += fare
-            client.log_returns(episode_id, {taxi: fare})  # kept until anyone is asked again
+            client.log_returns(episode_id, {taxi: fare})  # sent when the next taxi is asked
             heapq.heappush(events, (now + ride_min, taxi))
-    last = {taxi: observe(DAY_MIN, waiting) for taxi in TAXIS}  # of those on their way, too
+    last = {taxi: observe(DAY_MIN, waiting) for taxi in TAXIS}  # also of taxis on their way
     client.end_episode(episode_id, last, truncated=True)
     return num_asked, earned
 

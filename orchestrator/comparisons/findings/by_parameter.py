@@ -94,12 +94,12 @@ def parameter_notes(runs: Sequence[RecordedRun]) -> Iterator[str]:
     for run in (run for run in runs if run.config.simulation.parameters):
         for path, found in _evaluations(run):
             if isinstance(found, str):
-                yield f"returns by parameter leave out {path}: it {found}"
+                yield f"the returns by parameter leave out {path}: the file {found}"
     if first := differing_parameters(runs):
         yield (
-            f"runs were evaluated with different values of {listed(first)}, so only returns at "
-            "one value of it say who is better; what is played here, baselines and head to head, "
-            f"has {first_values(runs)}, as run {runs[0].name!r}"
+            f"runs were evaluated with different values of {listed(first)}, so only returns at the "
+            "same value say who is better; this comparison plays its baselines and its head to "
+            f"head with {first_values(runs)}, as run {runs[0].name!r}"
         )
 
 
@@ -211,4 +211,4 @@ def _evaluations(run: RecordedRun) -> Iterator[tuple[Path, _Evaluation | str]]:
             problem = format_problem(read.get("format", 1), FORMAT)
             yield path, problem or msgspec.convert(read, _Evaluation)
         except ValueError as error:
-            yield path, f"is none that this muxrl writes ({error})"
+            yield path, f"is no evaluation that this version of muxrl writes ({error})"

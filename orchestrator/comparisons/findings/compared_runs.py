@@ -67,7 +67,7 @@ def find_runs(path: str | Path) -> Path:
     known = sorted(stored.name for stored in results.iterdir())
     if task not in known:
         raise CannotCompare(
-            f"{str(path)!r} is no folder, and no stored results"
+            f"{str(path)!r} is neither a folder nor the name of stored results"
             + similar_or_known(task, known, f"in {BENCHMARK}/ there are")
         )
     return results / task
@@ -140,8 +140,8 @@ def _promoted(runs: Sequence[RecordedRun]) -> Iterator[str]:
             if server.replaced_by and acted:
                 yield (
                     f"run {run.name!r} was evaluated with {server_id} up to {acted[-1]:,} env "
-                    f"steps, then with {server.replaced_by}, which replaced it: its curves and "
-                    "what they reach, of other agents and of all together too, are of both"
+                    f"steps, then with {server.replaced_by}, which replaced it: all curves of this "
+                    "run, and the env steps at which they reach a threshold, are of both"
                 )
 
 
@@ -221,8 +221,8 @@ def _check_evaluated(runs: Sequence[RecordedRun]) -> None:
     if missing:
         raise CannotCompare(
             f"{listed(map(repr, missing), _MAX_LISTED)} {'were' if len(missing) > 1 else 'was'} "
-            "never evaluated, and training returns are no measure, since they hold exploration; "
-            "set evaluation.final_num_episodes, or leave the run out"
+            "never evaluated, and training returns are no measure, since they include "
+            "exploration; set evaluation.final_num_episodes, or leave the run out"
         )
 
 

@@ -65,7 +65,8 @@ def find_roles(
         for agent in own:
             if agent in owner:
                 raise CannotCompare(
-                    f"agent {agent!r} is in the roles {owner[agent]!r} and {role!r}"
+                    f"agent {agent!r} is in the roles {owner[agent]!r} and {role!r}, and can have "
+                    "only one"
                 )
             owner[agent] = role
         for run in runs:
@@ -218,9 +219,9 @@ def find_contestants(runs: Sequence[RecordedRun], roles: Roles) -> tuple[Contest
         for one, other in pairwise(ours):
             if one.config.seed == other.config.seed:
                 raise CannotCompare(
-                    f"runs {one.name!r} and {other.name!r} are the same assignment with the same "
-                    f"settings and the same seed {one.config.seed}; they are no two independent "
-                    "runs, so leave one out"
+                    f"runs {one.name!r} and {other.name!r} have the same assignment, the same "
+                    f"settings and the same seed {one.config.seed}; they are not independent, so "
+                    "leave one out"
                 )
         contestants.append(
             Contestant(

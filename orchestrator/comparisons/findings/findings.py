@@ -100,8 +100,8 @@ class Findings:
         """A text on the episodes of evaluations, and which runs played the same ones."""
         first_seeds = dict.fromkeys(point_at(run, self.budget).first_seed for run in self.runs)
         if None in first_seeds:
-            return "of an external simulation"
-        same = "for all" if len(first_seeds) == 1 else "for runs of one seed"
+            return "played by an external simulation"
+        same = "for all runs" if len(first_seeds) == 1 else "for runs with the same seed"
         return (
             f"environment seeds from {listed([f'{n:,}' for n in first_seeds], 6)}, the same {same}"
         )
@@ -130,11 +130,11 @@ def budget_notes(runs: Sequence[RecordedRun], budget: Budget) -> Iterator[str]:
     if budget.is_cut:
         yield (
             f"cut to a common budget: runs were evaluated after up to {budget.longest:,} env "
-            f"steps, and are compared after {compared_after(runs, budget)}; what came later is "
+            f"steps, and are compared after {compared_after(runs, budget)}; later evaluations are "
             "left out"
         )
     if budget.env_steps == 0 and any(run.learns for run in runs):
-        yield "the evaluations compared are those before training: untrained policies"
+        yield "the compared evaluations were played before training: they show untrained policies"
     yield from extra_steps_notes(runs, {run: point_at(run, budget) for run in runs})
 
 
@@ -145,17 +145,23 @@ def result_notes(
     learning = [contestant for contestant in contestants if contestant.learns]
     if len({contestant.seeds for contestant in learning}) > 1:
         written = "; ".join(f"{c.name}: {listed(map(str, c.seeds), 12)}" for c in learning)
-        yield f"contestants have different seeds, and only equal ones are paired ({written})"
+        yield (
+            "contestants have different seeds, and only runs with equal seeds are paired "
+            f"({written})"
+        )
     for contestant in contestants:
         if note := pooled_note(contestant.runs):
             yield f"{contestant.name}: {note}"
     begun_from_own = [c.name for c in learning if len({_sources(run) for run in c.runs}) > 1]
     if begun_from_own:
-        yield f"each seed began with a checkpoint of its own ({listed(begun_from_own)})"
+        yield (
+            "the runs of a contestant began with different checkpoints, one for each seed "
+            f"({listed(begun_from_own)})"
+        )
     if any(len(contestant.seeds) == 1 for contestant in learning):
         yield (
-            "a contestant has one seed: nothing is known of how its runs differ, and no interval "
-            "over seeds exists"
+            "a contestant has one seed: nothing is known of how its returns vary over seeds, so "
+            "it has no interval"
         )
     roles = [subject.name for subject in subjects if subject.kind == "role"]
     missing = [
@@ -166,8 +172,8 @@ def result_notes(
     ]
     if missing and len(roles) > 1:
         yield (
-            f"no two labels of {listed(missing)} met the same others, so that what they return "
-            "may be those others' doing; run the missing assignments"
+            f"no two labels of {listed(missing)} met the same others, so a difference in what they "
+            "return may be due to the others; run the missing assignments"
         )
     for role, pairings in frames["pairings"].groupby("role", sort=False):
         unknown = [
@@ -179,9 +185,9 @@ def result_notes(
         ]
         if unknown:
             yield (
-                f"in role {role} the difference of {'; '.join(unknown)} has no "
-                "interval: among some others it is of one seed alone, or it is the same with all "
-                "of a few, and nothing is known of how it varies"
+                f"in role {role} the difference between {'; '.join(unknown)} has no interval: "
+                "among some others there is only one common seed, or the differences of a few "
+                "seeds are all equal, so nothing is known of how the difference varies"
             )
     if budget.num_episodes < _FEW_EPISODES:
         yield f"each evaluation has only {budget.num_episodes} episodes"
@@ -189,8 +195,8 @@ def result_notes(
     for subject, num in sorted(met.items()):
         yield (
             f"the threshold of {subject.replace(':', ' ')} was met before training, in {num} "
-            f"run{'s'[: num != 1]}: it tells nothing of how fast they learned, and counts as not "
-            "reached"
+            f"run{'s'[: num != 1]}: this says nothing of how fast a run learned, and counts as "
+            "not reached"
         )
 
 
@@ -223,7 +229,7 @@ def _role_sentence(role: str, labels: DataFrame, pairings: list[dict[str, Any]])
             written = interval(difference, Unit.SEEDS)
             unclear.append(f"{names} differ by {written}, with no interval")
         elif difference.low > 0:
-            clear.append(f"{first} over {second} by {interval(difference, Unit.SEEDS)}")
+            clear.append(f"{first} is better than {second} by {interval(difference, Unit.SEEDS)}")
         else:
             written = interval(difference, Unit.SEEDS, "+")
             unclear.append(f"{names} cannot be told apart ({written})")
@@ -247,8 +253,8 @@ def _shown_pairings(labels: DataFrame, pairings: list[dict[str, Any]]) -> Iterat
 
 _NOT_JUDGED = {
     NO_UPDATE: "made no update, so there is nothing to judge",
-    SIDE_BY_SIDE: "plays against itself; the report of a run judges it side by side",
-    PLAYS_ITSELF: "plays against itself, and was not judged side by side",
+    SIDE_BY_SIDE: "plays against itself; the report of a run judges each of its sides alone",
+    PLAYS_ITSELF: "plays against itself, and none of its sides was judged alone",
 }
 
 
@@ -266,7 +272,7 @@ def _learning_sentences(every: DataFrame) -> Iterator[str]:
     if unmeasured:
         yield (
             f"Whether {listed(unmeasured, _MAX_LISTED)} learned is not known"
-            f"{' everywhere' if set(unmeasured) & {*learners.role} else ''}: random "
+            f"{' in all runs' if set(unmeasured) & {*learners.role} else ''}: random "
             "agents in the same place were not measured."
         )
 
@@ -282,20 +288,20 @@ def _measured_sentences(learners: DataFrame) -> Iterator[str]:
     place = "random agents in the same place"
     if len(learners) == 1:
         verb = "is shown" if shown else "is not shown"
-        yield f"{seeds}, {written[0]} {verb} to have learned, against {place}."
+        yield f"{seeds}, {written[0]} {verb} to have learned, compared with {place}."
         return
     many = f"{len(learners)} learners (a role in an assignment)"
     if not shown:
         yield (
-            f"{seeds} nobody is shown to have learned: of {many}, none has an interval against "
-            f"{place} that is above 0."
+            f"{seeds}, no learner is shown to have learned: of {many}, none has an advantage over "
+            f"{place} whose interval is above 0."
         )
     elif len(shown) == len(learners):
-        yield f"{seeds} all {many} are shown to have learned, against {place}."
+        yield f"{seeds}, all {many} are shown to have learned, compared with {place}."
     else:
         yield (
             f"{seeds}, {len(shown)} of {many} {'is' if len(shown) == 1 else 'are'} shown to have "
-            f"learned, against {place}: {listed(shown, _MAX_LISTED)}."
+            f"learned, compared with {place}: {listed(shown, _MAX_LISTED)}."
         )
     if below:
         verb = "ends" if len(below) == 1 else "end"
@@ -324,7 +330,7 @@ def _meeting_sentences(played: HeadToHead | None) -> Iterator[str]:
             yield f"Head to head as {table.role}, " + (
                 f"{best} has the highest merit, {text}."
                 if known[best].low > 0
-                else f"nobody's merit is shown to be above 0; {best}'s is {text}."
+                else f"no player's merit is shown to be above 0; the highest is {best}'s, {text}."
             )
         for label, curve in played.rating_curves(table).items():
             (first, begin), (last, end) = (

@@ -140,8 +140,8 @@ def _unknown(found: Findings) -> Iterator[str]:
     }
     if labels:
         yield (
-            f"Runs of {', '.join(labels)} did not record their algorithms' defaults: what is "
-            "not named here is as in the versions above."
+            f"Runs of {', '.join(labels)} did not record their algorithms' defaults: settings that "
+            "are not named here have the defaults of the versions above."
         )
 
 

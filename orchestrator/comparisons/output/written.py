@@ -149,7 +149,7 @@ def _sections(found: Findings, *, has_curves: bool) -> Iterator[dict[str, str]]:
         yield section("learned", "Who has learned", "learned")
     yield section("side-by-side", "Returns side by side", "returns")
     if len(found.frames["parameters"]):
-        yield section("parameters", "By parameter of the episodes", "parameters")
+        yield section("parameters", "By the parameters of episodes", "parameters")
     if has_curves:
         yield section("learning", "Learning", "learning")
     for place, role in enumerate(found.roles):
@@ -169,7 +169,7 @@ def baseline_caption(found: Findings) -> str:
     num = played.num_episodes.iloc[0]
     values = first_values(found.runs)
     of = f" with {values}" if values else ""
-    return f"Baselines: mean and interval over {num} episodes{of}: nothing in them is trained."
+    return f"Baselines: mean and interval over {num} episodes{of}; no policy in them is trained."
 
 
 def print_comparison(found: Findings, console: Console | None = None) -> None:

@@ -49,6 +49,6 @@ function entries(folder) {
     cell("evaluated", entry.kind === "run" ? entry.servers.filter((s) => s.evaluated !== null).map((s) => el("div", {}, `${s.id} ${decimals(s.evaluated, 2)}`)) : "–"),
     cell("began", moment(entry.began_at))));
   return el("section", {},
-    el("p", { class: "facts" }, `${count(shown.length)} of ${count(folder.entries.length)} runs and sweeps`, folder.num_left_out ? `; ${count(folder.num_left_out)} older ones are left out` : ""),
+    el("p", { class: "facts" }, `${count(shown.length)} of ${count(folder.entries.length)} runs and sweeps`, folder.num_left_out ? `; ${count(folder.num_left_out)} older ones are not shown` : ""),
     rows.length ? table(["name", "state", "assignment", "env steps", "evaluated return", "began"], rows) : el("p", { class: "empty" }, "none"));
 }

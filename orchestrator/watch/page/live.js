@@ -64,6 +64,6 @@ source.onerror = () => {
   const isOver = ["done", "failed", "interrupted"].includes(newest?.status?.state);
   connection.className = isOver ? "over" : "";
   connection.textContent = isOver ? "The run is over, and this page is no longer served; muxrl watch shows it again."
-    : "The connection is lost: what you see is no longer live. It is tried again.";
+    : "The connection is lost: what you see is no longer live. The page tries to connect again.";
 };
 new ResizeObserver(draw).observe(page);

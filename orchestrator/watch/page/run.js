@@ -2,12 +2,12 @@
 // The page of one run.
 
 const STATE_MEANINGS = {
-  acting: "its agents act",
-  learning: "it learns while they act",
-  holding: "simulations wait for it",
-  waiting: "they wait for another server or a checkpoint",
-  silent: "it gives no report",
-  lost: "it is being started again",
+  acting: "the server's agents act",
+  learning: "the server learns while its agents act",
+  holding: "simulations wait for this server",
+  waiting: "simulations wait for another server or a checkpoint",
+  silent: "the server gives no report",
+  lost: "the server is being started again",
 };
 
 // Returns [key, what it is drawn from, how]: a section is drawn again where its data have changed.
@@ -25,7 +25,7 @@ function runSections(run) {
     ...(run.metrics.length ? [["metrics", null, () => metricsHead()]] : []),
     ...run.metrics.map((metric) => [`metric ${metric.name}`, [metric, steps], (width) => metricCard(metric, run.servers.map((s) => s.id), steps, width), "card"]),
     ["strips", run.servers.map((s) => [s.strip, s.num_refused, s.num_restarts, s.latency]), (width) => strips(run, end, width)],
-    ["speed", null, () => el("h2", {}, "Speed, latency, and the age of what was learned from")],
+    ["speed", null, () => el("h2", {}, "Speed, latency, and policy lag")],
     ["speed of all", run.speed, (width) => speed(run, end, marks("time_s"), width), "card"],
     ...run.servers.map((server, index) => [server, index]).filter(([server]) => server.lag.length).map(([server, index]) =>
       [`speed lag ${server.id}`, [server.lag, steps], (width) => lagCard(server, index, steps, width), "card"]),
@@ -46,7 +46,7 @@ function runHead(run) {
   const notes = [
     ...(status.cause ? [`${status.state}: ${status.cause}`] : []),
     ...run.problems,
-    ...(run.num_lost_episodes ? [`${plural(run.num_lost_episodes, "training episode")} closed early, since a process was lost`] : []),
+    ...(run.num_lost_episodes ? [`${plural(run.num_lost_episodes, "training episode")} cut short, since a process was lost`] : []),
     ...random,
     ...warnings,
   ];
@@ -150,7 +150,7 @@ function key(style, dots, text) {
 
 function returnsHead() {
   return el("section", {}, el("h2", {}, "Returns"),
-    el("p", { class: "caption" }, "Return: sum of an agent's rewards in an episode, mean over the agents named. Random in its place: this server's agents act uniformly at random, the others as learned. Bands and bars: 95 % intervals over episodes."),
+    el("p", { class: "caption" }, "Return: the sum of an agent's rewards in an episode, averaged over the agents named. Random in its place: this server's agents act uniformly at random, all others as learned. Bands and bars: 95 % intervals over episodes."),
     el("ul", { class: "keys" }, key("evaluated", "circle", "evaluated, all as learned"), key("random", "square", "random in its place"), key("training", "", "training, exploration included")));
 }
 
@@ -162,7 +162,7 @@ function returnsCard(server, role, index, steps, width) {
   const colour = colourOf(index);
   const verdict = server.learns ? role.verdict : fixed(server);
   const kind = verdict.includes("not than") ? "" : verdict.split(" ")[0];  // no green for half of it
-  const words = role.advantage ? `advantage ${signedInterval(role.advantage, 2)}, ${verdict}` : verdict || "not yet measured with random in its place";
+  const words = role.advantage ? `advantage ${signedInterval(role.advantage, 2)}, ${verdict}` : verdict || "not yet compared with random in its place";
   return el("article", { "data-server": server.id, "data-role": role.name },
     title(server, index, role.name, `${server.algorithm}, ${role.agents.length > 1 ? plural(role.agents.length, "agent") : role.agents[0]}`),
     el("p", { class: `verdict ${kind}` }, words),
@@ -187,12 +187,12 @@ function numbers(run) {
     textCell("verdict", server.learns ? role.verdict || "–" : fixed(server)))));
   return el("section", {}, table(
     ["server", "algorithm", "training", "evaluated", "random in its place", ...(hasUntrained ? ["untrained in its place"] : []), "advantage", "verdict"], rows),
-    hasUntrained ? el("p", { class: "caption" }, "Untrained in its place: this server's agents act as it began. Advantage: evaluated over random, of the same episodes. In brackets: 95 % intervals over episodes.") : null);
+    hasUntrained ? el("p", { class: "caption" }, "Untrained in its place: this server's agents act with the weights that it began with. Advantage: the evaluated return less that of random agents, on the same episodes. In brackets: 95 % intervals over episodes.") : null);
 }
 
 function metricsHead() {
   return el("section", {}, el("h2", {}, "Metrics"),
-    el("p", { class: "caption" }, "What the simulation says of its episodes, and the mean over those of a server's agents that have it. Dots: evaluated, all as learned. Thin: training, exploration included."));
+    el("p", { class: "caption" }, "Numbers that the simulation gives for each episode; for a server, the mean over those of its agents that have the metric. Dots: evaluated, all as learned. Thin: training, exploration included."));
 }
 
 function metricCard(metric, servers, steps, width) {
@@ -221,11 +221,11 @@ function table(headings, rows) {
   return el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows));
 }
 
-// --- who holds whom ------------------------------------------------------------------------
+// --- who waits for whom --------------------------------------------------------------------
 
 function strips(run, end, width) {
   const recorded = run.servers.filter((server) => server.strip.length);
-  const head = el("h2", {}, "Who holds whom up");
+  const head = el("h2", {}, "Who waits for whom");
   if (!recorded.length) return el("section", {}, head, el("p", { class: "empty" }, run.time_s === null ? "nothing recorded yet" : "This run recorded no states."));
   const rows = run.servers.map((server, index) => {
     const sums = run.states.map((_, i) => server.strip.reduce((sum, stretch) => sum + stretch[2 + i], 0));
@@ -263,7 +263,7 @@ function speed(run, end, marks, width) {
 }
 
 function lagCard(server, index, steps, width) {
-  return el("article", { "data-lag": server.id }, title(server, index, "policy lag", "by how many updates the actions it learned from were old: mean, and highest (thin)"),
+  return el("article", { "data-lag": server.id }, title(server, index, "policy lag", "how many updates old the actions were that the server learned from: mean, and highest (thin)"),
     chart({ name: `policy lag of ${server.id}`, width, height: 180, kind: "steps", ...steps, least: 0, series: [
       { name: "highest", points: server.lag.map(([x, , high]) => [x, high]), colour: colourOf(index), style: "training" },
       { name: "mean", points: server.lag.map(([x, mean]) => [x, mean]), colour: colourOf(index), style: `evaluated ${dashOf(index)}` }] }));
@@ -275,7 +275,7 @@ function latency(server) {
 }
 
 function latencyCard(server, index, end, marks, width) {
-  return el("article", { "data-latency": server.id }, title(server, index, "latency", "ms from a message to its answer, the time that it was held included: p50, and p99 (thin)"),
+  return el("article", { "data-latency": server.id }, title(server, index, "latency", "ms from a message to its answer, including the time that the server held it: p50, and p99 (thin)"),
     chart({ name: `latency of ${server.id} in ms`, width, height: 180, kind: "time", end, marks, isLog: true, series: [
       { name: "p99", points: server.latency.map(([x, , p99]) => [x, 1e3 * p99]), colour: colourOf(index), style: "training" },
       { name: "p50", points: server.latency.map(([x, p50]) => [x, 1e3 * p50]), colour: colourOf(index), style: `evaluated ${dashOf(index)}` }] }));
@@ -284,8 +284,8 @@ function latencyCard(server, index, end, marks, width) {
 // --- what learners say of themselves ---------------------------------------------------------
 
 function learnedHead() {
-  return el("section", {}, el("h2", {}, "What learners say of themselves"),
-    el("p", { class: "caption" }, "Losses, entropy and whatever else a trainer reports of its updates and changes; a line for each policy. A loss need not fall: what it is measured by changes as policies do."));
+  return el("section", {}, el("h2", {}, "What learners report"),
+    el("p", { class: "caption" }, "Losses, entropy and all other numbers that a trainer reports of its updates, if they change; a line for each policy. A loss need not fall: its targets change as the policies change."));
 }
 
 function learnedCard(server, one, index, steps, width) {

@@ -25,7 +25,7 @@ function trials(sweep) {
   return el("section", {},
     el("h1", {}, sweep.name),
     el("p", { class: "facts" }, `${plural(sweep.trials.length, "trial")}: ${states.map(([n, state]) => `${n} ${state.replace("_", " ")}`).join(", ")}. ${what === "return" ? "Return" : "Metric"}: ${name}; ${sweep.metric.mode === "max" ? "higher" : "lower"} is better.`),
-    best ? el("p", {}, "Best so far: ", linkTo(best.run_dir, best.id), ` with ${decimals(newestOf(best), 2)}, of one seed; the best of many is better by luck, too.`) : null,
+    best ? el("p", {}, "Best so far: ", linkTo(best.run_dir, best.id), ` with ${decimals(newestOf(best), 2)}. This is one seed, and the best of many trials is partly luck.`) : null,
     sweep.is_whole ? null : el("p", { class: "note" }, "The files are still being read."),
     el("div", { class: "scroll" }, table(headings, sweep.trials.map((trial) => row(sweep, trial, trial === best, sign, frame)))));
 }

@@ -27,7 +27,7 @@ def test_seeds_are_reported_together(run: RunDirectory, tmp_path: Path, muxrl: M
     other = whole_run(tmp_path, seed=2, shift=1.0)
     paths = [str(run.path), str(other.path)]
     told = muxrl("report", *paths, "--out", tmp_path / "both", "--over-seeds")
-    assert "over 2 seeds: they speak of training again" in " ".join(told.out.split())
+    assert "over 2 seeds: what to expect of training again" in " ".join(told.out.split())
 
 
 def test_several_runs_need_a_folder_of_their_own(run: RunDirectory, muxrl: Muxrl) -> None:

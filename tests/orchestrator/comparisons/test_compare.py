@@ -124,8 +124,8 @@ def test_changes_by_a_resume_are_noted_and_are_in_the_paper_s_paragraph(tmp_path
     found = compare_runs(paths, num_episodes=2)
     told = "servers.hunters.settings.lr was 0.001 until 500 env steps, then 0.0003"
     assert f"run {run.name}: {told}" in found.notes
-    (note,) = [note for note in found.notes if "pooled" in note]
-    assert note.startswith(f"{QMIX_PPO}: runs that are pooled")
+    (note,) = [note for note in found.notes if "count as seeds" in note]
+    assert note.startswith(f"{QMIX_PPO}: runs that count as seeds")
     assert f"In {run.name}, {told}." in methods(found)
     assert "| 0.001 until 500 env steps, then 0.0003 or 0.0003 |" in all_settings(found)
 
@@ -271,13 +271,13 @@ def test_a_note_names_differences_without_an_interval(tmp_path: Path) -> None:
     difference = rows(found, "pairings", role="hunters")[0]["difference"]
     assert difference.mean == pytest.approx(0.0)
     assert math.isnan(difference.low)
-    told = [note for note in found.notes if "of one seed alone" in note]
-    assert ["in role hunters the difference of qmix and ppo" in note for note in told] == [
+    told = [note for note in found.notes if "only one common seed" in note]
+    assert ["in role hunters the difference between qmix and ppo" in note for note in told] == [
         True,
         False,
     ]
     # Those of the prey, whose differences are 0 for every seed.
-    assert "the same with all of a few" in told[1]
+    assert "of a few seeds are all equal" in told[1]
 
 
 def test_external_simulations_are_compared_without_playing(tmp_path: Path) -> None:
@@ -376,16 +376,17 @@ def test_returns_are_compared_at_each_value_of_a_parameter(tmp_path: Path) -> No
          ("ppo ", "2"): 8.0}
     )  # fmt: skip
     (note,) = [x for x in found.notes if "evaluated with different values of win, so" in x]
-    assert note.endswith(f"has win={{'choice': [0, 1]}}, as run {paths[0].name!r}")
-    assert "over 2 episodes with win={'choice': [0, 1]}: nothing" in baseline_caption(found)
+    assert note.endswith(f"head with win={{'choice': [0, 1]}}, as run {paths[0].name!r}")
+    assert "over 2 episodes with win={'choice': [0, 1]}; no policy" in baseline_caption(found)
     left_out = "".join(note for note in found.notes if "leave out" in note)
+    other = "is no evaluation that this version of muxrl writes"
     for name, why in (
-        ("old", "is none that this muxrl writes (Object missing required field `episode_metrics`)"),
+        ("old", f"{other} (Object missing required field `episode_metrics`)"),
         ("new", "was made by a newer muxrl (format 99; this one reads up to 2): update muxrl"),
-        ("foreign", "is none that this muxrl writes (Expected `object`, got `array`)"),
+        ("foreign", f"{other} (Expected `object`, got `array`)"),
     ):
         path = paths[1] / "evaluations" / f"{name}.json"
-        assert f"returns by parameter leave out {path}: it {why}" in left_out
+        assert f"the returns by parameter leave out {path}: the file {why}" in left_out
     assert "Return of hunters (mean over 2 agents) by win" in found.write(tmp_path).read_text()
     assert {*found.frame("parameters")["value"]} == {"0", "1", "2"}
 
@@ -462,6 +463,6 @@ def test_a_scripted_policy_that_cannot_play_ends_no_comparison(tmp_path: Path) -
     assert {one["contestant"] for one in rows(found, "standings", is_baseline=True)} == {
         "baseline: random"
     }
-    (note,) = [note for note in found.notes if "is no baseline" in note]
-    assert "the scripted policy 'scripted' is no baseline: " in note
+    (note,) = [note for note in found.notes if "as a baseline" in note]
+    assert "the scripted policy 'scripted' could not be played as a baseline: " in note
     assert "nowhere_at_all" in note

@@ -144,8 +144,8 @@ def test_a_cycle_of_three_is_reported_and_payoffs_are_written_as_a_matrix_game(
     who = contestants(tmp_path, {(name, name): (1,) for name in ("QMIX", "PPO", "A2C")})
     played, notes = meet(RockPaperScissors(), who)
     assert notes == [
-        f"as {role}, 1 of 4 triples of players are a cycle (qmix over a2c over ppo over qmix); one "
-        "rating misleads there, so read the table of payoffs"
+        f"as {role}, 1 of 4 triples of players form a cycle (qmix over a2c over ppo over qmix); "
+        "ratings mislead about them, so read the table of payoffs"
         for role in ROLES
     ]
     frames = {**comparison.frames, **frames_of(played)}
@@ -350,7 +350,7 @@ def test_roles_with_unlike_agents_are_not_interchangeable() -> None:
     with Arena(config, ROLES) as arena:
         with pytest.raises(CannotCompare, match="'hunters' and 'prey' are not interchangeable"):
             arena.check_interchangeable(["hunters", "prey"])
-        with pytest.raises(CannotCompare, match="no role 'wolves' to rotate"):
+        with pytest.raises(CannotCompare, match="interchangeable: there is no role 'wolves'"):
             arena.check_interchangeable(["wolves"])
     with Arena(config, {"a": ("agent_0",), "b": ("agent_1",)}) as arena:
         arena.check_interchangeable(["a", "b"])
@@ -363,5 +363,6 @@ def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
         meet(arena, who)
     run = who[0].runs[0].name
     assert str(refused.value) == (
-        f"run {run!r}, server 'hunters': run {run!r} has no checkpoint 'last' of it; none was saved"
+        f"run {run!r}, server 'hunters': run {run!r} has no checkpoint 'last' of this server; none "
+        "was saved"
     )

@@ -153,7 +153,7 @@ def test_a_run_that_has_not_ended_is_refused_by_exploit_and_compared_with_a_note
     with locked(folder), pytest.raises(RunIsRunning):
         exploit(run, "left")
     (note,) = read_compared_runs([run]).notes
-    assert "had not ended when this was written" in note
+    assert "had not ended when these results were read" in note
     status.enter("done", 1600)
     assert not read_compared_runs([run]).notes
 

@@ -95,8 +95,9 @@ def test_missing_checkpoints_are_refused_with_the_existing_ones(tmp_path: Path) 
     with pytest.raises(CannotEvaluate) as refusal:
         evaluate_run(run.path)
     assert str(refusal.value) == (
-        f"server 'qmix': run '{run.name}' has no checkpoint 'last' of it; it has 100_env_steps; "
-        f"server 'ppo': run '{run.name}' has no checkpoint 'last' of it; none was saved"
+        f"server 'qmix': run '{run.name}' has no checkpoint 'last' of this server; it has "
+        f"100_env_steps; server 'ppo': run '{run.name}' has no checkpoint 'last' of this server; "
+        "none was saved"
     )
 
 
@@ -163,7 +164,10 @@ def test_a_user_s_module_is_found_where_the_run_was_launched(
     mine = SimulationConfig("env_of_a_user:Mine", {"num_steps": 8})
     run = new_run(tmp_path, dataclasses.replace(config, simulation=mine))
     monkeypatch.chdir(elsewhere)
-    with pytest.raises(ConfigError, match=r"env_of_a_user.*\n.*was not written down; go to"):
+    with pytest.raises(
+        ConfigError,
+        match=r"env_of_a_user.*\n.*no record of the folder in which it was launched; start",
+    ):
         evaluate_run(run.path)
     monkeypatch.chdir(project)
     StatusFile(run).enter("done", 0)
@@ -174,7 +178,7 @@ def test_a_user_s_module_is_found_where_the_run_was_launched(
     project.rename(tmp_path / "moved")
     with pytest.raises(ConfigError) as refused:
         evaluate_run(run.path)
-    assert f"launched in {project} (not there any more); go to the folder" in str(refused.value)
+    assert f"launched in {project} (not there any more); start muxrl in" in str(refused.value)
 
 
 # --- a run ----------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def test_the_table_says_that_a_script_s_module_begins_anew(server_id, capsys, ev
     server = dataclasses.replace(evaluation_result.servers[server_id], algorithm="SCRIPTED")
     servers = {**evaluation_result.servers, server_id: server}
     print_evaluation(dataclasses.replace(evaluation_result, servers=servers))
-    said = f"{server_id}: modules begin without what they remembered in the run."
+    said = f"The modules of {server_id} begin without what they remembered in the run."
     assert (said in " ".join(capsys.readouterr().out.split())) is (server_id == "wolves")
 
 

@@ -99,11 +99,11 @@ def recorded(run: Path, simulation: SimulationConfig, seed: int) -> None:
 def test_a_recorded_episode_is_shown_and_filmed(tmp_path: Path, muxrl: Muxrl) -> None:
     run, film = run_of(tmp_path, TAG), tmp_path / "film"
     told = muxrl("replay", run, code=2).err
-    assert "has recorded no episodes; simulation.record" in told
+    assert "has recorded no episodes; with simulation.record" in told
     recorded(run, TAG, 3)
     recorded(run, TAG, 4)
     first, *rows = muxrl("replay", run).out.splitlines()
-    assert first == "seed 4, of 2 recorded episodes"
+    assert first == "seed 4, one of 2 recorded episodes"
     assert rows[0].startswith("t=0 adversary_0 sees [")
     assert rows[-1].startswith("t=4 agent_0 sees [")
     assert rows[-1].endswith(" truncated")

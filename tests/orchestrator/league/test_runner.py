@@ -227,7 +227,7 @@ def test_the_report_has_the_weights_of_solutions(make: Make, folder: Folder) -> 
     summary = (place.path / "summary.md").read_text()
     assert "| player | Nash | alpha-rank |" in summary
     assert "| b @ 1 | 0.50 | " in summary
-    assert "How often each is played" in (place.path / "report.html").read_text()
+    assert "How often a solution of these games plays" in (place.path / "report.html").read_text()
     for number in (1, 2):
         play(league, place, number, lambda left, right: (1.0, float(left == "a @ 1")))
     write_league_report(league, place, 2)
@@ -282,9 +282,8 @@ def test_the_report_warns_of_cycles(make: Make, folder: Folder) -> None:
     league = make(members=HANDS, interchangeable=SIDES)
     place = folder(league, 1, hands)
     write_league_report(league, place, 1)
-    assert (
-        "as left, 1 of 4 triples of players are a cycle" in (place.path / "summary.md").read_text()
-    )
+    written = (place.path / "summary.md").read_text()
+    assert "as left, 1 of 4 triples of players form a cycle" in written
     (cycle,) = json.loads((place.path / "league.json").read_text())["roles"]["left"]["cycles"]
     assert {*cycle} == {f"{hand} @ 1" for hand in HANDS}
 
@@ -307,4 +306,6 @@ def test_a_league_of_three_roles_has_ratings_but_no_solutions(make: Make, folder
     assert {role: one["weights"] for role, one in told.items()} == {"role_0": {}, "role_1": {}}
     assert list(told["role_0"]["ratings"]) == ["a @ 1", "random"]
     assert "| player |" not in (place.path / "summary.md").read_text()
-    assert "How often each is played" not in (place.path / "report.html").read_text()
+    assert (
+        "How often a solution of these games plays" not in (place.path / "report.html").read_text()
+    )

@@ -35,7 +35,7 @@ def test_two_evaluations_decide_whether_a_learner_fell(last: list[float], fell: 
     assert bool(found) == fell
     if fell:
         assert found.startswith("evaluated at −5.00 [")
-        assert " after 9,000 env steps, at " in found
+        assert " after 9,000 env steps, but at " in found
 
 
 def test_one_evaluation_decides_nothing() -> None:

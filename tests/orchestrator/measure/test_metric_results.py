@@ -96,7 +96,7 @@ def test_a_metric_that_no_episode_had_is_named(tmp_path: Path) -> None:
     run = new_run(tmp_path, metrics=["win", "wins"])
     write_run(run)
     (note,) = (note for note in write_report(run).notes if "metrics" in note)
-    assert "no episode had 'wins', which simulation.metrics asks for" in note
+    assert "no episode had a metric 'wins', which simulation.metrics names" in note
 
 
 def test_runs_from_before_metrics_existed_have_none(tmp_path: Path) -> None:

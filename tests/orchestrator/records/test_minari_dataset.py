@@ -102,7 +102,7 @@ def test_each_life_of_an_agent_is_an_episode(tmp_path: Path) -> None:
 
 def test_recordings_that_make_no_dataset_are_refused(tmp_path: Path, muxrl: Muxrl) -> None:
     files = record(adapt(Stairs(height=4)), tmp_path / "episodes", lambda a, t: 1, 1)
-    with pytest.raises(ValueError, match="is of one agent, and there is no agent 'walkr'"):
+    with pytest.raises(ValueError, match="what one agent did, and no agent is named 'walkr'"):
         write_dataset(files, "stairs/one-v0", "walkr", "")
     (tmp_path / "run").mkdir()
     muxrl("replay", tmp_path / "run", "--minari", "stairs/one-v0", code=2)

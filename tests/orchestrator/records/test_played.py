@@ -129,7 +129,7 @@ def test_a_full_disk_costs_only_the_recording(
 
     monkeypatch.setattr(played.ParquetFile, "write", full)
     play(keep_share(adapt(Stairs(height=4)), tmp_path, 1.0), 1, lambda *_: 1)
-    assert "an episode is not recorded: [Errno 28]" in caplog.text
+    assert "an episode could not be recorded: [Errno 28]" in caplog.text
     assert not list(tmp_path.iterdir())
 
 

@@ -52,7 +52,7 @@ def test_a_folder_that_is_no_run_is_refused_with_the_reason(tmp_path: Path) -> N
     with pytest.raises(NotARunDirectory, match="'muxrl serve' keeps the checkpoints of one server"):
         RunDirectory.open(tmp_path)
     (tmp_path / "trials.jsonl").touch()
-    with pytest.raises(NotARunDirectory, match="a sweep's, which 'muxrl compare' shows"):
+    with pytest.raises(NotARunDirectory, match="the directory of a sweep: 'muxrl compare' shows"):
         RunDirectory.open(tmp_path)
 
 

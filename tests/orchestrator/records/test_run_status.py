@@ -145,7 +145,7 @@ def test_a_file_that_is_no_status_is_refused(run: RunDirectory) -> None:
     [
         ("failed", "server 'ppo' died", "ended as failed: server 'ppo' died"),
         ("interrupted", "interrupted", "ended as interrupted: interrupted"),
-        ("running", "", "had not ended when this was written: it goes on or was killed"),
+        ("running", "", "had not ended when these results were read: it still runs or was killed"),
         ("done", "", None),
     ],
 )

@@ -140,10 +140,10 @@ def test_actions_that_the_simulation_chose_are_not_credited_to_the_algorithm(
     judged = [server.judgement for server in report.servers]
     assert judged == ["better than random", "logged actions"]
     wolves, sheep = [note for note in report.notes if "logged_actions" in note]
-    assert "simulations chose 9 actions of wolves themselves" in wolves
-    assert "its train return is that of whatever chose them" in wolves
-    assert "simulations chose 1,234 actions of sheep themselves" in sheep
-    assert "its returns are those of whatever chose them" in sheep
+    assert "simulations chose 9 actions for the agents of wolves themselves" in wolves
+    assert "its train return measures whatever chose these actions" in wolves
+    assert "simulations chose 1,234 actions for the agents of sheep themselves" in sheep
+    assert "its returns measure whatever chose these actions" in sheep
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -157,7 +157,7 @@ def test_an_evaluation_in_which_the_simulation_acted_is_not_judged(tmp_path: Pat
     assert report.servers[0].judgement == "logged actions"
     assert report.servers[1].judgement != "logged actions"
     (note,) = [note for note in report.notes if "is_evaluation" in note]
-    assert "chose actions of wolves in its last evaluation" in note
+    assert "chose actions for the agents of wolves in the last evaluation" in note
     assert "| logged actions |" in (run.path / "summary.md").read_text()
 
 
@@ -177,7 +177,7 @@ def test_warnings_in_logs_are_in_the_report(tmp_path: Path) -> None:
     assert notes == [
         f"in run {run.name}, checkpoints refused 2×, first at 300 env steps: no checkpoint of "
         "server 'sheep'",
-        f"run {run.name} was warned: server 'wolves': its target network is never copied",
+        f"a warning of run {run.name}: server 'wolves': its target network is never copied",
         f"in run {run.name}, the log of sheep warns of far rewards 1,212×, first at 1,400 env "
         f"steps: {text}",
     ]
@@ -191,7 +191,7 @@ def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
     report = write_report(run)
     assert [comparison.env_steps for comparison in report.servers[0].curve] == [0, 1_000]
     (note,) = report.notes
-    assert note.startswith("sheep returns less than at its own beginning: evaluated at −1.00 [")
+    assert note.startswith("sheep returns less than when it began: evaluated at −1.00 [")
 
     summary, markdown, size = files(run)
     assert f"**Note:** {note}." in markdown
@@ -205,7 +205,7 @@ def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
     assert "plots/learning.png" in markdown
     assert size[0] == 1_600
     assert "2 episodes, greedy actions, seed 1" in report.caption
-    assert "95 % over episodes: they speak of these policies, in other" in report.caption
+    assert "95 % over episodes: what to expect of these policies in other" in report.caption
     assert "pairs" not in report.caption
     text = printed(report)
     for expected in ("wolves", "QMIX", "wolf_1", "+5.00", "5.50", "worse", "greedy actions"):
@@ -240,7 +240,7 @@ def test_the_report_says_what_was_not_measured(tmp_path: Path) -> None:
         "wolves (QMIX) was never evaluated.",
         "sheep (PPO) was never evaluated.",
     )
-    assert "training returns only" in printed(report)
+    assert "only training returns" in printed(report)
     assert files(run)[2][0] == 1_600
     assert "no evaluation was recorded" in (run.path / "report.html").read_text()
     with MetricsWriter(run) as metrics:
@@ -248,10 +248,13 @@ def test_the_report_says_what_was_not_measured(tmp_path: Path) -> None:
     report = write_report(run)
     final = report.servers[0].final
     assert (final.learned.mean, final.verdict) == (2.0, None)
-    assert report.notes == ("never measured with random in its place: wolves, sheep",)
+    assert report.notes == (
+        "servers never compared with random agents in their place: wolves, sheep",
+    )
     assert files(run)[0]["servers"]["wolves"]["final"]["learned"]["low"] is None  # type: ignore[index]
     assert report.headline[0] == (
-        "wolves (QMIX) returns 2.00 [–] over episodes; random in its place was not measured."
+        "wolves (QMIX) returns 2.00 [–] over episodes; random agents in its place were not "
+        "measured."
     )
     fixed = tuple(replace(server, learns=False) for server in report.servers)
     assert replace(report, servers=fixed).headline == ()
@@ -282,10 +285,10 @@ def test_seeds_are_combined(tmp_path: Path) -> None:
     ]
     final = report.servers[0].final
     assert report.seeds == (1, 2, 3)
-    assert "95 % over 3 seeds: they speak of training again" in report.caption
+    assert "95 % over 3 seeds: what to expect of training again" in report.caption
     assert [len(curve) for curve in report.servers[0].seed_curves] == [2, 2, 2]
-    assert "+5.00 [4.97, 5.02] over 3 seeds, 3 of 3 above." in report.headline[0]
-    assert "over 3 seeds, 3 of 3 above" in (out / "report.html").read_text()
+    assert "+5.00 [4.97, 5.02] over 3 seeds, above 0 in 3 of 3 seeds." in report.headline[0]
+    assert "over 3 seeds, above 0 in 3 of 3 seeds" in (out / "report.html").read_text()
     episodes = combine_runs([run.path for run in runs], out, over_episodes=True)
     assert "95 % over episodes" in episodes.caption
     over_episodes = episodes.servers[0].final
@@ -328,7 +331,7 @@ def test_seeds_of_unlike_length_share_only_the_points_they_all_have(tmp_path: Pa
                     metrics.evaluation(evaluation(env_steps, replaced, [1.0], [1.0], [1.0]))
     report = combine_runs([run.path for run in runs], tmp_path / "study")
     assert [c.env_steps for c in report.servers[0].curve] == [0, 1_000]
-    assert any("between 1,020 and 2,000 env steps" in note for note in report.notes)
+    assert any("env steps, 1,020 to 2,000;" in note for note in report.notes)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -404,7 +407,8 @@ def test_settings_that_a_resume_changed_are_noted_with_their_values(tmp_path: Pa
     assert f"# {told}\n" in (runs[0].path / "report.html").read_text()
     notes = combine_runs([run.path for run in runs], tmp_path / "study").notes
     pooled = (
-        "runs that are pooled as seeds did not have the same servers.ppo.settings.lr throughout"
+        "runs that count as seeds of one experiment did not all have the same "
+        "servers.ppo.settings.lr throughout"
     )
     assert {f"run {runs[0].name}: {told}", pooled} <= {*notes}
     runs[1].former_config(500).write_text(to_yaml(before))
@@ -420,8 +424,9 @@ def test_steps_beyond_the_budget_are_noted(tmp_path: Path, played: int, is_told:
     with MetricsWriter(run) as metrics:
         row = evaluation(2_000, None, [9.0], [9.0], [1.0])
         metrics.evaluation({**row, "env_steps_played": played})
-    told = f"run {run.name}: what was evaluated after 2,000 env steps had been trained on 2,101"
-    assert any(note.startswith(told) for note in write_report(run).notes) == is_told
+    notes = [note for note in write_report(run).notes if "had been trained on 2,101" in note]
+    told = f"run {run.name}: the policies that were evaluated after 2,000 env steps had been"
+    assert [note.startswith(told) for note in notes] == [True] * is_told
 
 
 @pytest.mark.usefixtures("undrawn")

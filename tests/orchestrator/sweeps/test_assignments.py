@@ -68,16 +68,25 @@ def test_products_lists_and_conditions_make_assignments(config, made):
         ({"product": {"prey": ["qmx"]}}, "there is no algorithm 'qmx'; did you mean 'qmix'?"),
         ({"exclude": [{"prey": "sac"}]}, "there is no algorithm 'sac'; the sweep has qmix, ppo"),
         ({"exclude": [{"preys": "ppo"}]}, "there is no role 'preys'; did you mean 'prey'?"),
-        ({"exclude": [{}]}, "assignments.exclude.0: says nothing"),
+        ({"exclude": [{}]}, "assignments.exclude.0: is empty"),
         ({"exclude": [{"prey": "*"}]}, "none of the 16 is left after exclude and require"),
-        ({"exclude": [{"prey": 3}]}, "must be a template's name or a list, got 3"),
-        ({"listed": [{"prey": "ppo"}]}, "says nothing of the role 'hunters'"),
-        ({"listed": [{"prey": "ppo*", "hunters": "qmix"}]}, "names ppo, ppo_lstm; one can serve"),
+        ({"exclude": [{"prey": 3}]}, "must be the name of an algorithm, or a list of names, got 3"),
+        ({"listed": [{"prey": "ppo"}]}, "gives no algorithm to the role 'hunters'"),
+        (
+            {"listed": [{"prey": "ppo*", "hunters": "qmix"}]},
+            "names ppo, ppo_lstm; only one can serve",
+        ),
         ({"listed": ["qmix:h_0|ppo:h_1,p_0"]}, "does not give all agents of the role 'hunters'"),
-        ({"listed": ["qmix:h_0,h_1|ppo:p_0,x"]}, "'qmix:h_0,h_1|ppo:p_0' is"),
-        ({"listed": ["ppo:h_0,h_1,p_0"]}, "is not an assignment of the roles; 'ppo@hunters:"),
+        ({"listed": ["qmix:h_0,h_1|ppo:p_0,x"]}, "expected 'qmix:h_0,h_1|ppo:p_0'"),
+        (
+            {"listed": ["ppo:h_0,h_1,p_0"]},
+            "assigns other agents than the roles have; expected 'ppo@hunters:",
+        ),
         ({"listed": ["qmix"]}, "is not of the form 'server:agent,agent'"),
-        ({"listed": [4]}, "assignments.listed.0: must be a mapping of role to template, or a str"),
+        (
+            {"listed": [4]},
+            "assignments.listed.0: must be a mapping of roles to algorithms, or a str",
+        ),
     ],
 )
 def test_mistakes_in_assignments_are_named(config, story):

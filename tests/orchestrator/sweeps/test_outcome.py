@@ -193,7 +193,7 @@ def timing(train_s, num_trials):
 def test_the_estimate_adds_up_trials_and_names_those_of_unknown_length():
     timings = [timing(45.0, 2), timing(105.0, 4)]  # 2 * 60 s and 4 * 120 s
     assert estimate_text(timings, 1) == "in all: about 10 min, one trial after another"
-    assert "about 10 min if trials, 2 at a time" in estimate_text(timings, 2)
+    assert "about 10 min if 2 trials at a time" in estimate_text(timings, 2)
     assert "5 min if the machine has room" in estimate_text(timings, 2)
     assert estimate_text([*timings, timing(None, 3)], 1) == (
         "6 of 9 trials: about 10 min, one trial after another; how long the other 3 take is not "
@@ -205,9 +205,17 @@ def test_the_estimate_adds_up_trials_and_names_those_of_unknown_length():
 @pytest.mark.parametrize(
     ("stop", "env_steps", "reason"),
     [
-        ({"env_steps": 900}, 0, "no env step in 70 s, so nothing can be reckoned; if the simul"),
-        ({"iterations": 9}, 500, "500 env steps in 70 s, and nothing that stop names came nearer"),
-        ({"episode_return": {"a": 1.0}}, 500, "cannot be told, since only a return ends it"),
+        ({"env_steps": 900}, 0, "no env step in 70 s, so nothing can be estimated; if the simul"),
+        (
+            {"iterations": 9},
+            500,
+            "500 env steps in 70 s, but none of the limits under stop came nearer",
+        ),
+        (
+            {"episode_return": {"a": 1.0}},
+            500,
+            "cannot be estimated, since only a return or a metric ends it",
+        ),
     ],
 )
 def test_the_reason_is_given_if_the_length_of_a_trial_is_unknown(stop, env_steps, reason):
@@ -323,8 +331,8 @@ def test_the_estimate_names_servers_that_made_no_update():
     held = Timing("a:x", 2, 10.0, 100.0, 45.0, 5.0)
     assert _timing_text(held) == "100 env steps/s, 10 s to start, 60 s a trial, 2 of them"
     assert _timing_text(replace(held, without=("qmix",))) == (
-        "100 env steps/s, 10 s to start, 60 s a trial (without the learning of qmix, which made no "
-        "update), 2 of them"
+        "100 env steps/s, 10 s to start, 60 s a trial (not counting the learning of qmix, which "
+        "made no update), 2 of them"
     )
 
 

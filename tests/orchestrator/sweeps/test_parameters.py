@@ -77,16 +77,16 @@ def test_draws_cover_their_whole_range():
 @pytest.mark.parametrize(
     ("key", "parameter", "story"),
     [
-        (KEY, P(), f"parameters.{KEY}: says none of grid, choice"),
-        (KEY, P(grid=[1], uniform=[0, 1]), "says grid and uniform; only one can be"),
-        (KEY, P(grid=[]), "grid: holds no value"),
+        (KEY, P(), f"parameters.{KEY}: needs one of grid, choice"),
+        (KEY, P(grid=[1], uniform=[0, 1]), "has grid and uniform; it can have only one of them"),
+        (KEY, P(grid=[]), "grid: has no values"),
         (KEY, P(uniform=[1]), "uniform: must be [low, high], got [1]"),
         (KEY, P(uniform=[1, 0]), "low must be below high"),
         (KEY, P(uniform=[0, math.inf]), "low must be below high"),
         (KEY, P(loguniform=[0, 1]), "low must be above 0, got 0"),
         (KEY, P(quniform=[0, 1]), "must be [low, high, step]"),
         (KEY, P(quniform=[0, 1, 2]), "the step must be above 0 and fit"),
-        ("seed", P(grid=[1, 2]), "the sweep's `seeds` is for that"),
+        ("seed", P(grid=[1, 2]), "use the sweep's `seeds`"),
     ],
 )
 def test_mistakes_in_parameters_are_named(key, parameter, story):

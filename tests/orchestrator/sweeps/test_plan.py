@@ -87,7 +87,7 @@ def test_a_mapping_and_a_dataclass_give_the_same_sweep_as_the_file(write, monkey
     monkeypatch.chdir(tmp_path)  # the base of a mapping is looked for there
     assert load_sweep(tree) == said
     assert load_sweep(replace(said, base="")) == replace(said, base="")
-    with pytest.raises(ConfigError, match="base: is for a mapping"):
+    with pytest.raises(ConfigError, match="base: cannot be combined with an experiment"):
         load_sweep(said)
     assert load_sweep(SweepConfig(base="base.yaml")).experiment.stop.env_steps == 500
 
@@ -183,7 +183,7 @@ def test_trials_that_cannot_be_compared_are_warned_of(write, key, values, is_war
     plan = make_plan(load_sweep(write(SWEEP + f"parameters: {{{key}: {values}}}\n")))
     console = Console(file=io.StringIO(), width=400)
     print_plan(plan, console)
-    told = f"warning: parameters.{key}: trials that differ in it have different simulations"
+    told = f"warning: parameters.{key}: trials that differ in this key have different simulations"
     assert (told in console.file.getvalue()) == is_warned
 
 
@@ -216,10 +216,13 @@ def test_the_written_config_makes_the_same_table(write, tmp_path):
 @pytest.mark.parametrize(
     ("override", "story"),
     [
-        ("seeds=[3,6]", r"seeds: the sweep has trials of \[5\], too"),
-        ("num_samples=1", "num_samples: is 1, and the sweep had 2"),
-        ("experiment.stop.env_steps=300", "is 300, and the sweep had 400; it goes on with more"),
-        ("experiment.stop.time_s=9", "is 9.0, and the sweep had no such end"),
+        ("seeds=[3,6]", r"seeds: the sweep already has trials with \[5\]"),
+        ("num_samples=1", "num_samples: is 1, but the sweep had 2"),
+        (
+            "experiment.stop.env_steps=300",
+            "is 300, but the sweep had 400; a sweep can only be resumed with more",
+        ),
+        ("experiment.stop.time_s=9", "is 9.0, but the sweep had no such limit"),
         (
             "algorithms.small_ppo.settings.lr=0.1",
             r"small_ppo\.settings\.lr: cannot change, .* second sweep, 'muxrl sweep .*mine.yaml "
@@ -284,14 +287,20 @@ def test_all_mistakes_of_the_file_are_named_at_once_with_their_lines(write):
     ("override", "story"),
     [
         ("roles.left=[agent_9]", "roles.left: 'agent_9' matches no agent"),
-        ("roles.right=[agent_*]", "agent 'agent_0' is in 'left' and 'right'; one can have it"),
+        (
+            "roles.right=[agent_*]",
+            "agent 'agent_0' is in 'left' and 'right', and can be in only one",
+        ),
         ("roles.right=[agent_1,agent_2]", None),
         ("roles.left=[]", "roles.left: has no agents"),
         ("roles.stays=[agent_2]", None),
-        ("roles.total=[agent_2]", "'total' is the metric's word for all agents"),
+        ("roles.total=[agent_2]", "'total' stands for all agents in `metric`"),
         ("roles={left: [agent_0], right: null}", "roles.right"),
-        ("algorithms.random.port=9", "algorithms.random.port: is given, but trials run side by"),
-        ("algorithms.RANDOM={}", "differ in case alone"),
+        (
+            "algorithms.random.port=9",
+            "algorithms.random.port: is given, but trials run at the same",
+        ),
+        ("algorithms.RANDOM={}", "differ only in upper and lower case"),
         ("algorithms.team.algorithm=QMX", "unknown algorithm 'QMX'"),
         ("metric.of=rigt", "there is no role or server 'rigt'; did you mean 'right'?"),
         ("metric.name=wins", "metric.name: there is no metric 'wins'; simulation.metrics and"),
@@ -299,8 +308,8 @@ def test_all_mistakes_of_the_file_are_named_at_once_with_their_lines(write):
         ("scheduler.kind=ash", "there is no 'ash'; did you mean 'asha'?"),
         ("scheduler={kind: asha, grace_env_steps: 900}", "none would ever be ended"),
         ("searcher=bayes", "there is no 'bayes'; known are random, optuna"),
-        ("seeds=[1,1]", "seeds: names one twice"),
-        ("num_samples=2", "nothing is drawn"),
+        ("seeds=[1,1]", "seeds: has a seed twice"),
+        ("num_samples=2", "no parameter is drawn"),
         ("num_samples=0", "num_samples: is 0, must be above 0"),
         ("max_concurrent=0", "max_concurrent: is 0, must be above 0"),
         ("experiment.simulation.env=external", "is external; a sweep starts the simulations"),
@@ -331,7 +340,9 @@ def test_mistakes_in_a_sweep_are_named(problems_of, write, override, story):
 
 def test_a_base_server_with_only_some_agents_in_roles_is_refused(problems_of):
     (problem,) = problems_of(text=SWEEP.replace(", right: [agent_1]", ""))
-    assert "the base's server 'old' serves agent_1, in no role" in problem
+    assert (
+        "the base's server 'old' serves agents of a role and agent_1, which no role has" in problem
+    )
 
 
 @pytest.mark.parametrize(("name", "num_trials"), [("chase", 18), ("chase_lr", 8)])

@@ -102,7 +102,9 @@ def test_an_unreadable_status_does_not_end_the_run(
         (run.path / "status.json").write_text("{")
     assert notes(run)[-1] == ["end", "interrupted"]
     (said,) = caplog.messages
-    assert said.startswith("the trackers are told that the run was interrupted: ")
+    assert said.startswith(
+        "the run's end cannot be read, so its trackers get the state 'interrupted': "
+    )
     assert "its status.json is broken" in said
 
 
@@ -150,7 +152,7 @@ def test_the_run_does_not_wait_for_a_tracker_that_blocks(
         metrics.server("sheep", ROW)
     assert time.monotonic() - began_at < 20
     (said,) = caplog.messages
-    assert "it had not finished when the run had, and was ended" in said
+    assert "it had not finished in the time that trackers have after a run, and was ended" in said
 
 
 def test_a_tracker_ends_when_the_run_is_killed(run: RunDirectory) -> None:

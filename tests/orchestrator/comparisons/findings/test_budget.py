@@ -64,8 +64,8 @@ def test_steps_beyond_the_budget_are_noted_once_with_their_runs(tmp_path: Path) 
     found = compare_runs(paths, num_episodes=2)
     (note,) = [note for note in found.notes if "trained on" in note]
     assert note.startswith(
-        f"2 of 3 runs ({paths[1].name}, {paths[2].name}): what was evaluated after 1,000 env steps "
-        "had been trained on 1,600 to 8,000, since"
+        f"2 of 3 runs ({paths[1].name}, {paths[2].name}): the policies that were evaluated after "
+        "1,000 env steps had been trained on 1,600 to 8,000, since"
     )
 
 
@@ -78,7 +78,7 @@ def test_a_budget_between_evaluations_is_named_by_the_env_steps_of_the_evaluatio
         made_up_run(tmp_path, "PPO", "PPO", 1, 5.0, budget=2_000),
     ]
     found = compare_runs(paths, num_episodes=2, budget=1_020)
-    assert any("and are compared after 1,000; what" in note for note in found.notes)
+    assert any("and are compared after 1,000; later" in note for note in found.notes)
     assert "for 1,000 env steps" in methods(found)
     console = Console(file=io.StringIO(), width=200)
     print_comparison(found, console)

@@ -69,9 +69,9 @@ def test_a_difference_is_claimed_where_its_interval_leaves_out_0() -> None:
         "ppo_a2c": Estimate(0.3, math.nan, math.nan),
     }
     assert told({"qmix": 1.0, "ppo": 1.4, "a2c": 1.1}, differences) == [
-        "As predators, among the same others: ppo over qmix by 0.42 [0.23, 0.61] over seeds; ppo "
-        "and a2c differ by 0.30 [–] over seeds, with no interval; a2c and qmix cannot be told "
-        "apart (+0.10 [−0.30, 0.50] over seeds)."
+        "As predators, among the same others: ppo is better than qmix by 0.42 [0.23, 0.61] over "
+        "seeds; ppo and a2c differ by 0.30 [–] over seeds, with no interval; a2c and qmix cannot "
+        "be told apart (+0.10 [−0.30, 0.50] over seeds)."
     ]
 
 
@@ -85,7 +85,7 @@ def test_with_many_labels_each_is_compared_with_the_best() -> None:
     }
     (sentence,) = told(labels, differences)
     assert sentence.count(" by ") == 4
-    assert sentence.count("a over ") == 4
+    assert sentence.count("a is better than ") == 4
 
 
 def test_two_labels_without_a_common_seed_are_not_compared() -> None:
@@ -99,17 +99,17 @@ def test_two_labels_without_a_common_seed_are_not_compared() -> None:
         (
             [learner("qmix", "", Estimate(1.0, -2.0, 4.0)), learner("ppo", "", WORSE)],
             [
-                "With 2 seeds nobody is shown to have learned: of 2 learners (a role in an "
-                "assignment), none has an interval against random agents in the same place that "
-                "is above 0.",
+                "With 2 seeds, no learner is shown to have learned: of 2 learners (a role in an "
+                "assignment), none has an advantage over random agents in the same place whose "
+                "interval is above 0.",
             ],
         ),
         (
             [learner("qmix", LEARNED, BETTER), learner("ppo", BELOW, Estimate(-0.4, -0.6, -0.2))],
             [
                 "With 2 seeds, 1 of 2 learners (a role in an assignment) is shown to have learned, "
-                "against random agents in the same place: qmix as predators beside ppo prey "
-                "(+0.50 [0.10, 0.90] over seeds).",
+                "compared with random agents in the same place: qmix as predators beside ppo "
+                "prey (+0.50 [0.10, 0.90] over seeds).",
                 "1 of 2 ends below random agents in the same place: ppo as predators beside ppo "
                 "prey (−0.40 [−0.60, −0.20] over seeds).",
             ],
@@ -121,8 +121,8 @@ def test_two_labels_without_a_common_seed_are_not_compared() -> None:
                 learner("x", "", UNKNOWN, 0, "prey"),
             ],
             [
-                "With 2 seeds all 2 learners (a role in an assignment) are shown to have learned, "
-                "against random agents in the same place.",
+                "With 2 seeds, all 2 learners (a role in an assignment) are shown to have learned, "
+                "compared with random agents in the same place.",
                 "Whether prey learned is not known: random agents in the same place were not "
                 "measured.",
             ],
@@ -131,7 +131,7 @@ def test_two_labels_without_a_common_seed_are_not_compared() -> None:
             [learner("qmix", "", Estimate(1.0, math.nan, math.nan), 1)],
             [
                 "With 1 seed, qmix as predators beside ppo prey (+1.00 [–] over seeds) is not "
-                "shown to have learned, against random agents in the same place."
+                "shown to have learned, compared with random agents in the same place."
             ],
         ),
     ],
@@ -148,12 +148,13 @@ def test_the_headline_says_which_learners_have_learned(
         (0.1, "qmix has the highest merit, +0.20 [0.10, 0.50] over pairs of seeds."),
         (
             -0.1,
-            "nobody's merit is shown to be above 0; "
-            "qmix's is +0.20 [−0.10, 0.50] over pairs of seeds.",
+            "no player's merit is shown to be above 0; "
+            "the highest is qmix's, +0.20 [−0.10, 0.50] over pairs of seeds.",
         ),
         (
             math.nan,
-            "nobody's merit is shown to be above 0; qmix's is +0.20 [–] over pairs of seeds.",
+            "no player's merit is shown to be above 0; "
+            "the highest is qmix's, +0.20 [–] over pairs of seeds.",
         ),
     ],
 )

@@ -87,7 +87,7 @@ def test_the_measurement_is_described_once_and_all_settings_are_listed(written: 
     assert text.count("evaluated after 1,000 env steps") == 1
     assert text.count("num_steps: 5") == 4  # once for each contestant, in a part that is folded
     assert "Baselines: mean and interval over 3 episodes" in text
-    assert text.index("qmix over ppo by 2.00") < text.index('id="settings"')
+    assert text.index("qmix is better than ppo by 2.00") < text.index('id="settings"')
 
 
 def test_a_paper_s_paragraph_names_roles_seeds_budget_and_its_references(written: Path) -> None:
