@@ -280,5 +280,5 @@ def test_the_inference_mode_is_set_by_server(ppo: PolicyServer) -> None:
     for modes in ({"qmix": "local"}, {"ppo": "here"}, "here"):
         with pytest.raises((ValueError, AssignmentError), match="inference_mode"):
             MultiplexingClient([ppo.address], inference_mode=modes)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="is a RandomTransport"):
+    with pytest.raises(ValueError, match="was given as a RandomTransport"):
         MultiplexingClient([RandomTransport(ppo.spec())], inference_mode="local")

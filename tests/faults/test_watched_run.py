@@ -94,7 +94,7 @@ def test_the_page_follows_a_run_until_it_is_stopped(
     assert_readable(run)
     _, manifest, _ = find_checkpoint(RunDirectory(run.folder))
     assert stopped.out.splitlines()[-1] == (
-        f"run '{run.folder}' has ended: interrupted, at {manifest.env_steps:,} env steps; go on "
+        f"run '{run.folder}' has ended: interrupted, at {manifest.env_steps:,} env steps; continue "
         f"with: muxrl launch --resume {run.folder}"
     )
     (listed,) = json.loads(muxrl("runs", run.folder.parent, "--json").out)

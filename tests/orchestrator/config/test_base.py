@@ -96,5 +96,5 @@ def test_an_invalid_base_is_refused(tmp_path: Path) -> None:
     assert refused({"base": ["chase"]}).startswith("base: must be text, got the list ")
     said = "base: is for files and mappings; an ExperimentConfig has a value for every key"
     assert refused(ExperimentConfig(base="chase")) == said
-    with pytest.raises(ConfigError, match=r"experiment\.base: a sweep names it at its top"):
+    with pytest.raises(ConfigError, match=r"experiment\.base: is not read here; a sweep names it"):
         load_sweep({"experiment": {"base": "chase"}, "seeds": [1]})

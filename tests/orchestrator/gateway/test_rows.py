@@ -253,5 +253,5 @@ def test_invalid_rows_are_refused_as_a_whole() -> None:
     wrong.observations = [np.zeros((1, 2, 1), np.float32)]
     (reply,) = behind.say([wrong])
     assert isinstance(reply, Refused)
-    assert "an array of shape (2, 2) and more was expected" in reply.message
+    assert "must be an array of shape (2, 2) and more" in reply.message
     assert isinstance(behind.say([Step("one", 0, {"a": [0.0]})])[0], Actions)
