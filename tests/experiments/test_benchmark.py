@@ -53,8 +53,9 @@ def test_a_stored_task_can_be_run_again(task: str) -> None:
     assert [spec.id for spec in plan.trials] == [json.loads(t)["id"] for t in trials]
 
 
-def test_the_page_has_the_command_of_each_sweep() -> None:
-    shown = re.findall(r"^    (muxrl sweep.*|[A-Z]+=.*)$", PAGE.read_text(), re.MULTILINE)
+def test_the_script_has_the_command_of_each_sweep() -> None:
+    file = PAGE.with_name("sweep_all.sh")
+    shown = re.findall(r"^(muxrl sweep.*|[A-Z]+=.*)$", file.read_text(), re.MULTILINE)
     script = "\n".join(["muxrl() { echo $2 $*; }", "set -f", *shown])
     told = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True).stdout
     named = set()
