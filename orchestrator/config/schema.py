@@ -125,7 +125,7 @@ class StopConfig:
     for `checkpoint.hold_s` seconds at most. In a vector environment, in an external simulation, or
     without `checkpoint.at_end` they are cut."""
     time_s: AboveZero[float | None] = None
-    """Seconds since the first env step, or since a simulation was lost before any."""
+    """Seconds since the first env step; if a simulation is lost before it, since then."""
     iterations: AboveZero[int | None] = None
     """Training iterations that every learning server has made."""
     episode_return: dict[str, _Number] = field(default_factory=dict)
