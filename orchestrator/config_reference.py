@@ -41,13 +41,12 @@ An experiment is one YAML file, which gives only the keys that differ from the d
 can also be given on the command line: `muxrl launch tag seed=3 servers.qmix.port=9900`.
 `muxrl check CONFIG` finds mistakes.
 
-- The brackets after a key show its default, or its choices, the default first. `null` means "not
-  used" if nothing else is said. A key with ↻ may change when a run is
+- Brackets show a key's default, or its choices, the default first. `null` means "not used" if
+  nothing else is said. A key with ↻ may change when a run is
   [resumed](reliability.md#what-may-change). `(sweep)` stands for the file of a [sweep](sweeps.md).
 - A value may refer to another key, `${seed}`, or to an environment variable, `${oc.env:TOKEN}`.
-- An empty mapping clears settings: `settings: {}` in a file clears those of its `base`, and
-  `servers.ppo.settings={}` on the command line clears those of the file. An empty section, such as
-  `stop={}`, gets its defaults back.
+- An empty mapping, such as `servers.ppo.settings={}`, clears the settings of the `base`, or on the
+  command line those of the file. An empty section, such as `stop={}`, gets its defaults back.
 - Editors complete and check a config whose first line is `# yaml-language-server: $schema=FILE`;
   `muxrl schema experiment > FILE` (or `sweep`, `league`) writes that file.
 """

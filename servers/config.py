@@ -42,49 +42,48 @@ class ResourcesConfig:
     """What a server's process reserves, and its number of threads."""
 
     num_cpus: NotNegative[float] = 0.5
-    """Logical CPUs that the process reserves in a sweep or on a cluster. They decide where it is
-    placed; they do not limit it."""
+    """Logical CPUs that the process reserves in a sweep or on a cluster; they do not limit it."""
     num_gpus: NotNegative[float] = 0.0
-    """Number of GPUs that the process reserves, or a fraction of one; above 0 the server learns on
-    a GPU, and acts on it where that is faster."""
+    """GPUs that the process reserves, or a fraction of one; above 0 the server learns on a GPU, and
+    acts on it where that is faster."""
     num_torch_threads: AboveZero[int] = 1
-    """Number of threads that PyTorch uses; more than one helps only if cores are idle."""
+    """Number of PyTorch's threads; more than one helps only if cores are idle."""
 
 
 @dataclass
 class LimitsConfig:
-    """What a server refuses, and after how long it gives up on a silent client."""
+    """What a server [refuses](protocol.md#limits), and after how long it gives up on a silent
+    client."""
 
     max_episodes: AboveZero[int] = 1024
-    """Largest number of open episodes; the start of another one is refused with status 429."""
+    """Largest number of open episodes; another one is refused (429)."""
     max_connections: AboveZero[int] = 500
-    """Largest number of open connections; another one is refused with status 503."""
+    """Largest number of open connections; another one is refused (503)."""
     max_message_bytes: AboveZero[int | None] = None
     """Longest WebSocket frame or HTTP body, in bytes; null: as long as the declared spaces can
     need, at most 64 MiB."""
     max_abs_reward: AboveZero[float | None] = 1e12
-    """Largest absolute value of an agent's reward in one step; null: any finite reward is
-    accepted."""
+    """Largest absolute value of an agent's reward in one step; null: any finite reward."""
     max_abs_observation: AboveZero[float | None] = 1e15
     """Largest absolute value of a number in a global state, or in a Box of real numbers of an
-    observation; null: any finite number is accepted."""
+    observation; null: any finite number."""
     episode_timeout_s: AboveZero[float] = 1800.0
-    """Seconds without a message after which an episode is truncated, and an HTTP connection closed.
-    The run's own pauses, for evaluations and checkpoints, do not count."""
+    """Seconds without a message after which an episode is truncated, and an HTTP connection closed;
+    the run's own pauses do not count."""
     tombstone_s: NotNegative[float] = 2700.0
     """Seconds for which an ended episode is remembered, so that a repeated end gets the same
-    answer; at most the last 100,000 episodes are remembered."""
+    answer."""
 
 
 @dataclass
 class RestartsConfig:
-    """How often a process is restarted that has died, has raised an exception or does not answer.
-    `servers.SERVER.restarts` has the same keys."""
+    """How often a process is restarted that has died, has raised an exception or does not
+    answer."""
 
     max: NotNegative[int] = 3
     """Number of restarts within `within_s`; if another one is needed, the run ends."""
     within_s: AboveZero[float] = 600.0
-    """Length of the period, in seconds, in which restarts are counted."""
+    """Length, in seconds, of the period in which restarts are counted."""
 
 
 @dataclass
@@ -95,24 +94,24 @@ class ServerConfig:
     """Name of an [algorithm](algorithms.md), or "package.module:Class" of your own; "": PPO, or
     with `command` or `address` EXTERNAL."""
     agents: NotInResults[list[str]] = field(default_factory=list)
-    """The agents that the server acts for: names, shell patterns such as "adversary_*", or numbers
-    in braces, "adversary_{0..2}"."""
+    """The agents that the server acts for: names, or patterns such as "adversary_*" and
+    "adversary_{0..2}"."""
     shadow: str = ""
-    """Id of a server from whose agents' steps this server learns, without acting itself; see
-    [Shadow learners](algorithms.md#shadow-learners)."""
+    """Id of a server from whose agents' steps this server [learns](algorithms.md#shadow-learners),
+    without acting itself."""
     replace_by: Adjustable[str] = ""
-    """For a resumed run: id of a shadow of this server, which acts in its place from then on, while
-    this server is not started any more."""
+    """For a resumed run: id of a shadow that acts in place of this server, which is no longer
+    started."""
     label: NotInResults[str] = ""
     """Name of the server in assignments and results, such as "ppo_lstm"; "": the name of its
     algorithm."""
     host: Free[str] = "127.0.0.1"
-    """Address on which the server listens; an address other than loopback requires a token."""
+    """Address on which the server listens."""
     port: Free[Port] = 0
-    """TCP port on which the server listens; 0: a free port is chosen and written to `servers.json`
-    in the run directory."""
+    """TCP port on which the server listens; 0: a free port, which is written to the run's
+    `servers.json`."""
     token: Secret[str] = ""
-    """Bearer token that clients must send; "": they need none (allowed on loopback only)."""
+    """Bearer token that clients must send; "": none (allowed on loopback only)."""
     policies: dict[str, list[str]] = field(default_factory=dict)
     """Maps policy ids to the agents or groups that share the policy, as names or patterns. Empty:
     all share one policy "default" if they have the same spaces (with MAPPO: and equally large
@@ -122,11 +121,11 @@ class ServerConfig:
     team_reward: Literal["sum", "mean"] = "sum"
     """Whether a team's reward is the sum or the mean of its members' rewards."""
     late_members: Literal["refuse", "allow"] = "refuse"
-    """Whether a team's first step in an episode may lack members that take turns or join late.
-    MAPPO and HAPPO, whose members stay agents, always allow it."""
+    """Whether a [team](algorithms.md#teams)'s first step in an episode may lack members that take
+    turns or join late."""
     use_global_state: bool = True
-    """Whether a mixer or a central critic reads the global state, if the simulation has one; false:
-    it reads the members' observations side by side."""
+    """Whether a mixer or a central critic reads the [global state](algorithms.md#teams), if there
+    is one; false: it reads the members' observations side by side."""
     settings: Adjustable[dict[str, Any]] = field(default_factory=dict)
     """Settings of the algorithm; the algorithm's [page](algorithms.md) lists them."""
     action_bounds: list[float] = field(default_factory=list)
@@ -140,38 +139,35 @@ class ServerConfig:
     scale_observations: Literal["images", "bounded", "none"] = "images"
     """Which observations are scaled to 0..1 by the bounds of their space. "images": Boxes of uint8
     with three dimensions. "bounded": these, and all other numbers with bounds on both sides, none
-    beyond ±1,000,000. "none": no observations."""
+    beyond ±1,000,000."""
     normalize_observations: bool = False
-    """Whether each number of an observation is normalised by the running mean and standard
-    deviation that it has in training, and clipped to ±10; see
-    [Algorithms](algorithms.md#scaled-and-normalised)."""
+    """Whether each number of an observation is [normalised](algorithms.md#scaled-and-normalised) by
+    its running mean and standard deviation in training, and clipped to ±10."""
     frame_stack: int = 1
-    """How many of an agent's last observations a network reads at once; see [Stacked
-    frames](algorithms.md#stacked-frames)."""
+    """How many of an agent's last observations a network [reads at
+    once](algorithms.md#stacked-frames)."""
     normalize_rewards: bool = False
     """Whether an on-policy algorithm divides rewards by the running standard deviation of the
-    discounted return, and clips them to ±10. Reported returns are those of the simulation."""
+    discounted return, and clips them to ±10."""
     while_learning: Adjustable[WhileLearning] = "auto"
     """What happens during an update. "wait": simulations wait; "serve": agents act with the last
     weights; "auto": "wait" for on-policy algorithms, "serve" for others."""
     max_policy_lag: Adjustable[Annotated[int, _LAG]] = 1
-    """With while_learning "serve": how many batches may be complete or in an update while agents
-    act; with one more, simulations wait."""
+    """With while_learning "serve": how many batches may be
+    [ahead](concepts.md#learning-while-serving) of the learner; with one more, simulations wait."""
     callbacks: Adjustable[str] = ""
-    """"package.module:Class" of a class with the methods `shape_rewards`, `on_episode` or
-    `on_update`; see [callbacks](own-trainer.md#callbacks)."""
+    """"package.module:Class" of your own [callbacks](own-trainer.md#callbacks)."""
     initialize_from: str = ""
     """Where the [first weights](algorithms.md#checkpoints) come from: a run directory (its server
     with the same id) or the folder of a server's checkpoint."""
     initialize_policies: dict[str, str] = field(default_factory=dict)
-    """Maps policy ids of this server to policy ids of that checkpoint, where the two differ."""
+    """Maps policy ids of this server to those of that checkpoint, where the two differ."""
     initialize_only: Literal["all", "actor"] = "all"
-    """Which weights of that checkpoint are taken. "all": all of them. "actor": those that act;
-    critics and mixers begin with new weights, and target networks equal the networks that they
-    follow."""
+    """Which weights of that checkpoint are taken. "actor": only those that act; critics and mixers
+    begin with new weights."""
     on_server_loss: Adjustable[Literal["wait", "random", "stop"]] = "wait"
-    """What happens when the server is lost. "wait": simulations wait until it is restarted from its
-    newest checkpoint; "random": its agents act at random until then; "stop": the run ends."""
+    """What happens when the server is lost. "wait": simulations wait until it is restarted;
+    "random": its agents act at random until then; "stop": the run ends."""
     restarts: Free[RestartsConfig] = field(default_factory=RestartsConfig)
     """How often the server is restarted: the keys of `simulation.restarts`."""
     resources: Free[ResourcesConfig] = field(default_factory=ResourcesConfig)
@@ -181,7 +177,7 @@ class ServerConfig:
 
     command: Adjustable[list[str]] = field(default_factory=list)
     """Program and arguments that start a [server of your own](own-trainer.md#a-process-of-its-own);
-    "{address}" in an argument becomes the address on which it has to listen."""
+    "{address}" in an argument becomes the address to listen on."""
     address: Free[str] = ""
     """"host:port" of a server of your own that runs already."""
 

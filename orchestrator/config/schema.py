@@ -30,14 +30,13 @@ _SHARE = between(0, 1, "must be a share, from 0 to 1")
 
 @dataclass
 class ExternalAgentConfig:
-    """The spaces of one agent of an external simulation; the name "driver_{0..9}" declares ten
-    agents with these spaces."""
+    """The spaces of one agent of an external simulation."""
 
     observation_space: _Space = field(default_factory=dict)
     """Space of the agent's observations, such as {type: box, shape: [4]} or {type: discrete, n:
     2}."""
     action_space: _Space = field(default_factory=dict)
-    """Space of the agent's actions, such as {type: discrete, n: 2}."""
+    """Space of the agent's actions."""
 
 
 @dataclass
@@ -45,12 +44,12 @@ class GatewayConfig:
     """The one address at which an external simulation reaches all servers."""
 
     host: str = "127.0.0.1"
-    """Address on which the gateway listens; an address other than loopback requires a token."""
+    """Address on which the gateway listens."""
     port: Port = 0
-    """TCP port on which the gateway listens; 0: a free port is chosen and written to `gateway.json`
-    in the run directory."""
+    """TCP port on which the gateway listens; 0: a free port, which is written to the run's
+    `gateway.json`."""
     token: Secret[str] = ""
-    """Bearer token that simulations must send; "": they need none (allowed on loopback only)."""
+    """Bearer token that simulations must send; "": none (allowed on loopback only)."""
 
 
 @dataclass
@@ -62,46 +61,43 @@ class SimulationConfig:
     'package.module:callable' of a PettingZoo (parallel or AEC), Gymnasium or RLlib multi-agent
     environment. 'external': a program that you start, or that `command` starts."""
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments with which the environment is made; an RLlib class gets them as its config.
-    "{index}" in a text becomes the number of the environment's copy: 0, 1, ... over all training
-    processes, then over the evaluation's. So "{5000 + 2*index}" gives each copy a port."""
+    """Arguments of the environment; an RLlib class gets them as its config. "{index}" in a text
+    becomes the number of the environment's copy: 0, 1, ... over all training processes, then over
+    the evaluation's. So "{5000 + 2*index}" gives each copy a port."""
     metrics: dict[str, str] = field(default_factory=dict)
-    """Maps keys of the infos to how an episode's numbers become one: last, sum, mean, max or min.
-    See [Metrics](concepts.md#metrics); not for 'external'."""
+    """Maps keys of the infos to how an episode's numbers become one [metric](concepts.md#metrics):
+    last, sum, mean, max or min. Not for 'external'."""
     parameters: Adjustable[dict[str, Any]] = field(default_factory=dict)
-    """Numbers, by name, that each episode gets in `reset(options=...)`. See
-    [Curriculum](concepts.md#curriculum)."""
+    """Numbers, by name, that each episode gets in `reset(options=...)`
+    ([curriculum](concepts.md#curriculum))."""
     respawn: Literal["refuse", "same_id", "same_step", "new_ids"] = "refuse"
-    """Whether an agent that has ended may come back in the same episode. "refuse": it may not.
-    "same_id": it may, under its id, in a later step (in any step of an external simulation).
-    "same_step": it comes back at once; the observation in the step in which it ends is the first
-    one of its next life. "new_ids": it comes back under an id that the environment has not
-    declared, and takes the place of an ended agent of its kind. A team has ended once its last
-    member has. Refused with `use_lstm` (except by MAPPO for groups) and in turn-based
+    """Whether an agent that has ended may come back in the same episode. "same_id": under its id,
+    in a later step (in any step of an external simulation). "same_step": at once; the observation
+    in the step in which it ends is the first one of its next life. "new_ids": under an id that the
+    environment has not declared, in the place of an ended agent of its kind. A team has ended once
+    its last member has. Refused with `use_lstm` (except by MAPPO for groups) and in turn-based
     environments."""
     on_bad_value: Adjustable[Literal["stop", "episode"]] = "stop"
-    """What happens when a server refuses a number from the simulation because it is not finite or
-    exceeds the server's `limits`. "stop": the simulation's process ends, and is restarted as
-    `restarts` allows. "episode": the episode is closed without that step, and counted; after 20
-    such episodes in a row the process ends."""
+    """What happens when a server refuses a number that is not finite or exceeds the server's
+    `limits`. "stop": the simulation's process ends, and is restarted as `restarts` allows.
+    "episode": the episode is closed without that step, and counted; after 20 such episodes in a row
+    the process ends."""
     record: Free[Annotated[float, _SHARE]] = 0.0
-    """Share of the training episodes that is recorded, from 0 to 1; see [What was
-    played](concepts.md#what-was-played). Not for 'external'."""
+    """Share of the training episodes that is [recorded](concepts.md#what-was-played), from 0 to 1.
+    Not for 'external'."""
     num_processes: Adjustable[AboveZero[int]] = 1
     """Number of simulation processes."""
     num_envs_per_process: Adjustable[AboveZero[int]] = 1
-    """Number of environments in each process; one message to a server has the steps of all of
-    them."""
+    """Number of environments in each process, whose steps travel in one message."""
     vector_env: bool = False
-    """Whether `env` makes one vector environment with all `num_envs_per_process` copies. See
-    [Vector environments](environments.md#vector-environments)."""
+    """Whether `env` makes one [vector environment](environments.md#vector-environments) with all
+    `num_envs_per_process` copies."""
     num_cpus: Free[NotNegative[float]] = 0.5
-    """Logical CPUs that each process reserves in a sweep or on a cluster. They decide where it is
-    placed; they do not limit it."""
+    """Logical CPUs that each process reserves in a sweep or on a cluster; they do not limit it."""
     inference_mode: Adjustable[Any] = "remote"
-    """Where training actions are chosen. "remote": on the servers; "local": in the simulations,
-    with the servers' networks; or a mapping of server ids to these. Not for 'external'. See [Local
-    inference](client.md#local-inference)."""
+    """Where training actions are chosen. "remote": on the servers; "local": [in the
+    simulations](client.md#local-inference), with the servers' networks; or a mapping of server ids
+    to these. Not for 'external'."""
     update_interval_s: Adjustable[NotNegative[float | None]] = 0.0
     """With inference_mode "local": least time between two pulls of a server's weights, in seconds;
     null: they are pulled only when a server starts."""
@@ -116,9 +112,8 @@ class SimulationConfig:
     gateway: Free[GatewayConfig] = field(default_factory=GatewayConfig)
     """The address that the simulation connects to; only for 'external'."""
     command: Free[list[str]] = field(default_factory=list)
-    """Only for 'external': program and arguments, which the run starts `num_processes` times.
-    {gateway} in an argument becomes the gateway's address, http://host:port, and {index} the number
-    of the process: 0, 1, ... Empty: you start the simulation."""
+    """Only for 'external': [program and arguments](external.md#started-with-the-run), which the run
+    starts `num_processes` times. Empty: you start the simulation."""
 
 
 @dataclass
@@ -130,22 +125,20 @@ class StopConfig:
     for `checkpoint.hold_s` seconds at most. In a vector environment, in an external simulation, or
     without `checkpoint.at_end` they are cut."""
     time_s: AboveZero[float | None] = None
-    """Seconds since the first env step; if a simulation is lost before any env step, seconds since
-    then."""
+    """Seconds since the first env step; if a simulation is lost before it, since then."""
     iterations: AboveZero[int | None] = None
     """Training iterations that every learning server has made."""
     episode_return: dict[str, _Number] = field(default_factory=dict)
-    """Maps server ids to returns. The condition holds when the mean return of each of these servers
-    is at least its value. The mean is over the server's agents, and over the last 100 training
-    episodes in which they took part; it needs 20 of them."""
+    """Maps server ids to returns. Each of these servers' mean return, over its agents and the last
+    100 training episodes in which they took part, must be at least its value; it needs 20 of these
+    episodes."""
     metric_at_least: dict[str, _Number] = field(default_factory=dict)
-    """Maps metrics to values, such as {win: 0.9}. The condition holds when the mean of each of
-    these metrics is at least its value. The mean is over the last 100 training episodes that had
-    the metric, and needs 20 of them. If an episode has no value as a whole, the mean over all
-    agents counts."""
+    """Maps metrics to values, such as {win: 0.9}. The mean of each metric over the last 100
+    training episodes that had it must be at least its value; it needs 20 of them. If an episode has
+    no value as a whole, the mean over all agents counts."""
     metric_at_most: dict[str, _Number] = field(default_factory=dict)
-    """Maps metrics to values, such as {travel_s: 300}. The condition holds when the mean of each of
-    these metrics, as for `metric_at_least`, is at most its value."""
+    """Maps metrics to values, such as {travel_s: 300}, as `metric_at_least` does; each mean must be
+    at most its value."""
 
 
 @dataclass
@@ -153,19 +146,17 @@ class EvaluationConfig:
     """How the servers are measured: each is compared with random agents in its place."""
 
     interval_env_steps: AboveZero[int | None] = None
-    """Env steps between evaluations, during which training waits; null: there is only the
-    evaluation at the end."""
+    """Env steps between evaluations, during which training waits; null: only the one at the end."""
     num_episodes: AboveZero[int] = 20
     """Episodes that an evaluation during the run plays under each condition (all agents as learned;
     those of one server random)."""
     final_num_episodes: NotNegative[int] = 100
-    """Episodes that the evaluation at the end plays under each condition; 0: there is no evaluation
-    at the end."""
+    """Episodes that the evaluation at the end plays under each condition; 0: there is none."""
     max_episode_steps: AboveZero[int] = 27_000
     """Env steps after which an evaluation episode is truncated."""
     num_envs: AboveZero[int | None] = None
-    """Number of environments in the evaluation's process; null: `simulation.num_envs_per_process`,
-    but at most 8 (with `vector_env` 1)."""
+    """Environments in the evaluation's process; null: `simulation.num_envs_per_process`, but at
+    most 8 (with `vector_env` 1)."""
     should_compare_untrained: bool | None = None
     """Whether the evaluation at the end also plays each server's untrained policies in its place;
     null: it does, unless the simulation is external."""
@@ -173,12 +164,10 @@ class EvaluationConfig:
     """Whether stochastic policies (PPO, SAC) sample their actions; false: they take the likeliest
     action."""
     seed: Seed[int | None] = None
-    """Seed of the first episode of each evaluation; null: it follows from the run's `seed`, so runs
-    with the same seed are evaluated on the same episodes, and runs with different seeds on
-    different ones."""
+    """Seed of the first episode of each evaluation; null: it follows from the run's `seed`."""
     parameters: Adjustable[dict[str, Any]] = field(default_factory=dict)
-    """Maps names of `simulation.parameters` to the values that they have in evaluations instead: a
-    number, or what it is drawn from. See [Curriculum](concepts.md#curriculum)."""
+    """Values of `simulation.parameters` in evaluations, by name: a number, or what it is drawn
+    from."""
 
 
 TOTAL = "total"
@@ -192,22 +181,20 @@ class BestConfig:
     """Which checkpoints are kept for their results in evaluations."""
 
     of: str = TOTAL
-    """Whose result counts. A server, or in a sweep a role: the mean over its agents. "total": of
-    the return, the sum over all agents; of a metric, the value of the whole episode, or if it has
-    none, the mean over all agents."""
+    """Whose [result](sweeps.md#the-metric) counts: a server, or in a sweep a role; or "total", all
+    agents together."""
     keep: AboveZero[int] = 1
-    """How many of the best checkpoints are kept, as checkpoints/best, checkpoints/best-2 and so
-    on."""
+    """How many of the best checkpoints are kept, as checkpoints/best, checkpoints/best-2, ..."""
     name: str = RETURN
-    """Which result counts: "return", a key of `simulation.metrics`, "episode_length" or
-    "truncated"; see [Sweeps](sweeps.md#the-metric)."""
+    """Which result counts: "return", a [metric](sweeps.md#the-metric) of the simulation,
+    "episode_length" or "truncated"."""
     mode: Literal["max", "min"] = "max"
-    """Whether the highest ("max") or the lowest ("min") result is the best."""
+    """Whether the highest or the lowest result is the best."""
 
 
 @dataclass
 class CheckpointConfig:
-    """When checkpoints of all servers are written; see [Reliability](reliability.md)."""
+    """When [checkpoints](reliability.md#checkpoints) of all servers are written."""
 
     at_end: bool = True
     """Whether a checkpoint is written when the run ends, for whatever reason."""
@@ -218,19 +205,18 @@ class CheckpointConfig:
     keep_last: AboveZero[int] = 2
     """How many of the newest checkpoints are kept."""
     keep_every_env_steps: AboveZero[int | None] = None
-    """Snapshots: a checkpoint is written at each multiple of these env steps, and is never deleted,
-    not even by a resumed run with another value. Simulations stop for it where episodes end;
-    external simulations pause within an episode."""
+    """Snapshots: a checkpoint is written at each multiple of these env steps, and is never deleted.
+    Simulations stop for it where episodes end; external simulations pause within an episode."""
     best: BestConfig | None = None
     """Keeps the checkpoints with the best evaluations; a checkpoint is then written before each
-    evaluation. Of every evaluation the same number of episodes counts, from the first: the smaller
-    of `evaluation.num_episodes` and `evaluation.final_num_episodes` (unless this is 0)."""
+    evaluation. Of every evaluation the same number of episodes counts: the smaller of
+    `evaluation.num_episodes` and `evaluation.final_num_episodes` (unless this is 0)."""
     replay_max_mib: NotNegative[int | None] = 1024
-    """Largest replay, in MiB, that a checkpoint contains. After a resume, a larger replay is empty
-    and fills again. null: a checkpoint contains any replay."""
+    """Largest replay, in MiB, that a checkpoint contains; null: any. After a resume, a larger
+    replay begins empty."""
     hold_s: NotNegative[float] = 10.0
-    """Seconds for which a checkpoint waits for episodes to end; simulations whose episodes have not
-    ended then pause between two steps."""
+    """Seconds for which a checkpoint waits for episodes to end; other simulations then pause
+    between steps."""
 
 
 @dataclass
@@ -238,13 +224,13 @@ class TimeoutsConfig:
     """How long the run waits for its own processes, in seconds."""
 
     start_s: AboveZero[float] = 120.0
-    """For a process to start: a server, say, has to listen within this time."""
+    """For a process to start: a server, say, has to listen by then."""
     report_s: AboveZero[float] = 60.0
-    """For the report that each process is asked for about once a second; a process that does not
-    answer in time is killed and restarted."""
+    """For the report that each process is asked for about once a second; a process without an
+    answer is killed and restarted."""
     step_s: AboveZero[float] = 1800.0
-    """For one step or reset of a simulation; a process that takes longer is killed and restarted.
-    See also `limits.episode_timeout_s`."""
+    """For one step or reset of a simulation; a process that takes longer is killed and
+    restarted."""
     make_env_s: AboveZero[float] = 600.0
     """For making one environment."""
     update_s: AboveZero[float] = 600.0
@@ -263,20 +249,19 @@ class ExperimentConfig:
     name: NotInResults[str] = ""
     """Name of the experiment and of its run directories; "": the name of the config file."""
     base: NotInResults[str] = ""
-    """Another experiment, a packaged config or a file, from which all keys are taken that this one
-    does not give."""
+    """A packaged config, or a file, from which all keys are taken that this experiment does not
+    give."""
     seed: NotInResults[Seed[int]] = 0
-    """Seed from which the seeds of all servers and simulations are derived."""
+    """Seed from which those of all servers and simulations are derived."""
     runs_dir: Free[str] = "runs"
-    """Directory in which run directories are made."""
+    """Directory of the run directories."""
     storage_path: Free[str | None] = None
     """URI, such as s3://bucket/runs, to which the run directory is
     [copied](cluster.md#a-copy-elsewhere)."""
     simulation: SimulationConfig = field(default_factory=SimulationConfig)
     """The environment and its copies."""
     servers: dict[str, ServerConfig] = field(default_factory=dict)
-    """Maps server ids to servers, each with its algorithm and agents; every agent belongs to
-    exactly one server."""
+    """Maps server ids to servers; every agent belongs to exactly one server."""
     stop: Free[StopConfig] = field(default_factory=StopConfig)
     """When the run ends."""
     evaluation: Free[EvaluationConfig] = field(default_factory=EvaluationConfig)
@@ -291,8 +276,7 @@ class ExperimentConfig:
     """[Trackers](monitoring.md#trackers) that get the metrics: names, or "package.module:name" of
     your own."""
     watch: Free[bool] = False
-    """Whether a [live page](monitoring.md#the-live-page) of the run or sweep is served; the command
-    prints its address."""
+    """Whether a [live page](monitoring.md#the-live-page) of the run or sweep is served."""
     address: Free[str] = ""
     """Address of the Ray cluster on which the run's processes are placed, such as "auto" or
-    "ray://head:10001"; "": they run on this machine."""
+    "ray://head:10001"; "": this machine."""

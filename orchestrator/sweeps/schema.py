@@ -13,8 +13,7 @@ from muxrl.servers.declared import AboveZero, Check, NotNegative
 
 @dataclass
 class AlgorithmTemplate(ServerConfig):
-    """A server without its agents, which it gets from the role. A template has all keys of
-    `servers.SERVER`."""
+    """A server whose agents the role gives, with all keys of `servers.SERVER`."""
 
     algorithm: str = ""
     """Name of a registered algorithm; "": the name of the template, as in `qmix: {}`."""
@@ -36,8 +35,7 @@ class AssignmentsConfig:
     role."""
 
     product: dict[str, list[str]] = field(default_factory=dict)
-    """Maps roles to their templates, as names or patterns ("*"); all combinations of them are
-    tried."""
+    """Maps roles to templates, as names or patterns ("*"); all combinations are tried."""
     listed: list[Any] = field(default_factory=list)
     """Further assignments, each a mapping of roles to templates or a canonical string."""
     exclude: list[dict[str, Any]] = field(default_factory=list)
@@ -53,7 +51,7 @@ class ParameterConfig:
     """The values of one config key, given by exactly one of these keys."""
 
     grid: list[Any] | None = None
-    """All values, each of which is combined with those of all other grids."""
+    """All values, combined with those of all other grids."""
     choice: list[Any] | None = None
     """The values of which one is drawn."""
     uniform: list[float] | None = None
@@ -61,7 +59,7 @@ class ParameterConfig:
     loguniform: list[float] | None = None
     """[low, high]: a number between them is drawn, its logarithm uniformly."""
     randint: list[int] | None = None
-    """[low, high]: a whole number is drawn, low included and high excluded, as in Ray Tune."""
+    """[low, high]: a whole number is drawn, low included and high excluded."""
     quniform: list[float] | None = None
     """[low, high, step]: a number is drawn as by `uniform`, and rounded to a multiple of step."""
 
@@ -71,17 +69,15 @@ class MetricConfig:
     """The number by which trials are compared, and which the sweep's table shows."""
 
     of: str = "total"
-    """Whose result counts. A server or role: the mean over its agents. "total": of the return, the
-    sum over all agents; of a metric, the value of the whole episode, or if it has none, the mean
-    over all agents."""
+    """Whose [result](sweeps.md#the-metric) counts: a server or role; or "total", all agents
+    together."""
     source: Literal["evaluation", "training"] = "evaluation"
     """"evaluation": the newest evaluation, or before the first one, recent training episodes;
-    "training": always recent training episodes."""
+    "training": recent training episodes."""
     mode: Literal["max", "min"] = "max"
-    """Whether the highest ("max") or the lowest ("min") result is the best."""
+    """Whether the highest or the lowest result is the best."""
     name: str = RETURN
-    """Which result counts: "return", a key of `simulation.metrics`, "episode_length" or
-    "truncated"; see [Sweeps](sweeps.md#the-metric)."""
+    """Which result counts, as for `checkpoint.best`."""
 
     @property
     def title(self) -> str:
@@ -94,8 +90,7 @@ class SchedulerConfig:
     """Whether trials with bad results are ended early."""
 
     kind: str = "none"
-    """"none": no trial is ended early; "asha" or "median": Ray Tune's scheduler of that name
-    decides."""
+    """"none", or Ray Tune's [scheduler](sweeps.md#schedulers-and-searchers) "asha" or "median"."""
     grace_env_steps: AboveZero[int | None] = None
     """Env steps before which no trial is ended early; null: a tenth of `stop.env_steps`."""
     reduction_factor: Annotated[float, Check(lambda v: v > 1, "must be above 1")] = 4.0
@@ -113,8 +108,7 @@ class SweepConfig:
     """Name of the sweep and of its directories; "": the name of its file."""
     base: str = ""
     """Experiment from which all trials take the keys that the sweep does not give: a packaged
-    config, or a path from the sweep's folder or the current one. "": `experiment` gives all
-    keys."""
+    config, or a path from the sweep's folder or the current one."""
     experiment: ExperimentConfig = field(default_factory=ExperimentConfig)
     """Keys of an experiment, which replace those of `base`."""
     roles: dict[str, list[str]] = field(default_factory=dict)
@@ -128,8 +122,7 @@ class SweepConfig:
     """Maps config keys to their values: keys of the experiment (`servers.prey.settings.lr`), or of
     a template (`algorithms.qmix.settings.lr`), which hold wherever the template is used."""
     seeds: list[Seed[int]] = field(default_factory=list)
-    """Seeds of the runs: each assignment with each setting runs with each seed. Empty: the seed of
-    the experiment."""
+    """Seeds with which each assignment runs in each setting. Empty: the seed of the experiment."""
     num_samples: AboveZero[int] = 1
     """How many times values of `choice`, `uniform`... are drawn for each combination of grids."""
     seed: int = 0
@@ -139,8 +132,8 @@ class SweepConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     """Whether trials with bad results are ended early."""
     searcher: str = "random"
-    """"random": all values are drawn before the sweep starts; "optuna": values are chosen by the
-    results of earlier trials."""
+    """"random": all values are drawn beforehand; "optuna": values are chosen by the results of
+    earlier trials."""
     max_concurrent: AboveZero[int | None] = None
     """Largest number of trials at the same time; null: as many as there are CPUs for."""
     report_interval_s: AboveZero[float] = 5.0
@@ -151,7 +144,7 @@ class SweepConfig:
     calibration_s: NotNegative[float] = 10.0
     """Seconds for which `--dry-run` plays each assignment; 0: it plays none."""
     sweeps_dir: str = "sweeps"
-    """Directory in which sweep directories are made."""
+    """Directory of the sweep directories."""
     address: str = ""
     """Address of the Ray cluster on which the trials run, such as "auto"; "": this machine."""
 

@@ -45,12 +45,12 @@ class ActorCriticSettings(AlgorithmSettings):
     model: ModelSettings = ModelSettings()
     """Settings of the networks."""
     entropy_coeff: Schedule = 0.0
-    """Weight of the entropy bonus in the loss; a number or a schedule."""
+    """Weight of the entropy bonus in the loss."""
     grad_clip_by: Literal["value", "norm", "global_norm"] = "global_norm"
     """What `grad_clip` limits: each number of a gradient (`value`), the norm of each tensor's
     gradient (`norm`), or the norm of all gradients together (`global_norm`)."""
     lr: Schedule = 5e-5
-    """Learning rate; a number or a schedule."""
+    """Learning rate."""
     train_batch_size: Count = 4_000
     """RLlib's old name of `train_batch_size_per_learner`; if both are set, this one is used."""
     train_batch_size_per_learner: Count = 4_000
@@ -69,10 +69,9 @@ class OnPolicySettings(ActorCriticSettings):
     """Settings of algorithms that learn from batches of the very policy that they update."""
 
     lambda_: Share = 1.0
-    """GAE's lambda. With 1, an advantage is the return up to the end of the episode or of the
-    batch, less the value."""
+    """GAE's lambda."""
     optimizer_epsilon: Positive = 1e-5
-    """Adam's epsilon, which is added to the root of the mean squared gradient."""
+    """Adam's epsilon."""
 
 
 class ClippedRatioSettings(OnPolicySettings):
@@ -81,12 +80,11 @@ class ClippedRatioSettings(OnPolicySettings):
     clip_param: NotNegative = 0.3
     """How far from 1 the probability ratio may lie before it is clipped."""
     minibatch_size: Count | None = 128
-    """Transitions of a policy in a minibatch, where each step of each agent is one transition;
-    None: the whole batch."""
+    """Transitions (steps of single agents) of a policy in a minibatch; None: the whole batch."""
     num_epochs: Count = 30
     """Passes over each batch."""
     shuffle_batch_per_epoch: bool = True
-    """Whether the batch is shuffled before each pass, so that its minibatches differ."""
+    """Whether the batch is shuffled before each pass."""
 
 
 class PPOSettings(ClippedRatioSettings):
@@ -98,8 +96,8 @@ class PPOSettings(ClippedRatioSettings):
     kl_coeff: NotNegative = 0.2
     """Weight of the KL penalty at the beginning; it then adapts, see `kl_target`."""
     kl_target: NotNegative = 0.01
-    """Desired KL divergence: the penalty's weight rises where the divergence is more than twice
-    this, and falls where it is less than half of this."""
+    """Desired KL divergence: the penalty's weight rises above twice this, and falls below half of
+    this."""
     use_critic: bool = True
     """Whether a value function is the baseline of advantages; without it, what follows the end of a
     batch counts as 0."""
@@ -131,8 +129,7 @@ class A2CSettings(OnPolicySettings):
     min_sample_timesteps_per_iteration = 1_000
 
     standardize_advantages: bool = False
-    """Whether the advantages of a batch are shifted to mean 0 and scaled to standard deviation
-    1."""
+    """Whether each batch's advantages are scaled to mean 0 and standard deviation 1."""
 
 
 class IMPALASettings(ActorCriticSettings):
@@ -149,8 +146,8 @@ class IMPALASettings(ActorCriticSettings):
     min_sample_timesteps_per_iteration = 1_000
 
     rollout_fragment_length: Count = 50
-    """Longest sequence, in steps, over which V-trace sums corrections, before it bootstraps from
-    the value function. With an LSTM, `max_seq_len` if that is less."""
+    """Most steps over which V-trace sums corrections before it bootstraps from the value function.
+    With an LSTM, `max_seq_len` if that is less."""
     vtrace_clip_pg_rho_threshold: NotNegative = 1.0
     """V-trace's limit on the importance weight of each action in the policy's gradient."""
     vtrace_clip_rho_threshold: NotNegative = 1.0
@@ -161,19 +158,19 @@ class APPOSettings(IMPALASettings):
     """APPO's settings, with RLlib's defaults."""
 
     circular_buffer_iterations_per_batch: Count = 2
-    """Number of updates that are made on each batch."""
+    """Number of updates on each batch."""
     clip_param: NotNegative = 0.4
     """How far from 1 the probability ratio may lie before it is clipped."""
     kl_coeff: NotNegative = 1.0
     """Weight of the KL penalty at the beginning; it then adapts, see `kl_target`."""
     kl_target: NotNegative = 0.01
-    """Desired KL divergence: the penalty's weight rises where the divergence is more than twice
-    this, and falls where it is less than half of this."""
+    """Desired KL divergence: the penalty's weight rises above twice this, and falls below half of
+    this."""
     target_network_update_freq: Count = 2
     """Batches between two updates of the target policy."""
     tau: Share = 1.0
-    """How far each update of the target policy moves it towards the policy that learns, from 0 (not
-    at all) to 1 (it becomes a copy)."""
+    """How far each update moves the target policy towards the policy that learns; 1: it becomes a
+    copy."""
     use_kl_loss: bool = False
     """Whether the loss has a penalty on the KL divergence from the target policy."""
 
@@ -217,11 +214,10 @@ class CentralSettings(ClippedRatioSettings):
     """Limit on the gradients of actor and critic, each of which is clipped as `grad_clip_by` says;
     None: they are not clipped."""
     huber_delta: Limit = None
-    """Error of a value from which its loss grows linearly instead of quadratically, in the critic's
-    units (see `normalize_values`); None: the loss is quadratic everywhere."""
+    """Error of a value, in the critic's units, from which its loss is linear instead of quadratic;
+    None: it is always quadratic."""
     normalize_values: bool = False
-    """Whether the critic learns normalised returns, less their running mean and divided by their
-    running standard deviation."""
+    """Whether the critic learns returns normalised by their running mean and standard deviation."""
     vf_clip_param: Limit = None
     """How far an update may move a value, in the critic's units: moving it farther does not lower
     the loss; None: no limit."""

@@ -110,17 +110,17 @@ class OffPolicySettings(AlgorithmSettings):
     rollout_fragment_length: _Fragment = "auto"
     """Env steps between two updates; `auto`: as many as `n_step`."""
     target_network_update_freq: int = 0
-    """Env steps between two updates of the target network; 0: it is updated with every update."""
+    """Env steps between two updates of the target network; 0: with every update."""
     tau: Share = 1.0
-    """How far each update of the target network moves it towards the network that learns, from 0
-    (not at all) to 1 (it becomes a copy)."""
+    """How far each update moves the target network towards the network that learns; 1: it becomes a
+    copy."""
     train_batch_size: Count = 32
     """RLlib's old name of `train_batch_size_per_learner`; if both are set, this one is used."""
     train_batch_size_per_learner: Count = 32
     """Steps that each update of a policy draws from its replay."""
     training_intensity: float | None = None
-    """Steps that updates draw from the replay for each env step that is played; None: one update is
-    made for every `rollout_fragment_length` env steps."""
+    """Steps that updates draw from the replay for each env step that is played; None: one update
+    every `rollout_fragment_length` env steps."""
 
     @property
     def batch_env_steps(self) -> int:
@@ -181,22 +181,20 @@ class DQNSettings(OffPolicySettings):
     target_network_update_freq = 500
 
     double_q: bool = True
-    """Double Q-learning: whether the network that learns chooses the next action, whose value the
-    target network gives; otherwise the target network does both."""
+    """Whether targets are those of double Q-learning."""
     dueling: bool = True
-    """Whether the network has two heads, for the value of the state and for the advantages of
-    actions."""
+    """Whether the network is a dueling one."""
     epsilon: Annotated[Schedule, ScheduleCheck(highest=1.0)] = [(0, 1.0), (10_000, 0.05)]
-    """Probability that an agent explores with a random action; a number or a schedule."""
+    """Probability that an agent explores with a random action."""
     lr: Schedule = 5e-4
-    """Learning rate; a number or a schedule."""
+    """Learning rate."""
     num_atoms: Count = 1
     """Above 1: the network learns the distribution of returns, on so many atoms, and `dueling` has
     no effect."""
     # With a Huber loss the large error at an episode's end has no larger gradient than any other:
     # on CartPole values rise far above every return.
     td_error_loss_fn: Literal["huber", "mse"] = "mse"
-    """Loss of TD errors: `huber`, or `mse` (their squares)."""
+    """Loss of TD errors: `huber` or `mse`."""
     v_max: float = 10.0
     """Largest return in the distribution, if `num_atoms` is above 1."""
     v_min: float = -10.0
@@ -252,17 +250,16 @@ class SACSettings(OffPolicySettings):
     train_batch_size_per_learner = 256
 
     actor_lr: Schedule = 3e-4  # the paper's rate of all networks; RLlib has a tenth of it
-    """Learning rate of the policy; a number or a schedule."""
+    """Learning rate of the policy."""
     alpha_lr: Schedule = 3e-4
-    """Learning rate of the temperature; a number or a schedule."""
+    """Learning rate of the temperature."""
     critic_lr: Schedule = 3e-4
-    """Learning rate of the critics; a number or a schedule."""
+    """Learning rate of the critics."""
     initial_alpha: Positive = 1.0
-    """Temperature, the weight of the entropy, at the beginning; it then adapts, see
-    `target_entropy`."""
+    """Temperature (weight of the entropy) at the beginning."""
     target_entropy: float | Literal["auto"] | None = "auto"
     """Entropy of the policy that the temperature adapts to reach. `auto`: for a `Box` minus its
     number of dimensions, for `Discrete` actions 0.3 log n, where n are available. None: RLlib's
-    rule, which is the same for a `Box`, and -1 for `Discrete` actions."""
+    rule, which differs for `Discrete` actions: -1."""
     twin_q: bool = True
     """Whether there are two critics, of which the lower value is used."""

@@ -53,9 +53,9 @@ class TeamReplaySettings(AlgorithmSettings):
     grad_clip: Limit = 10.0
     """Largest norm of the gradient of each loss; None: gradients are not clipped."""
     hidden_dim: Count = 64
-    """Units of each hidden layer of the network that the members share."""
+    """Units of each hidden layer of the members' network."""
     obs_agent_id: bool = True
-    """Whether the network that the members share also reads the id of its member, one-hot."""
+    """Whether the members' network also reads the member's id, one-hot."""
     standardize_rewards: bool = False
     """Whether rewards from the replay are divided by the standard deviation of all rewards that
     were stored so far."""
@@ -140,8 +140,7 @@ class QMIXSettings(TeamReplaySettings):
     """With `mixer: qplex`: layers of the networks in each head of the importance weights; 1: they
     are linear."""
     agent: Literal["gru", "mlp"] = "gru"
-    """Network that the members share: `gru`, which remembers the episode, or `mlp`, which does
-    not."""
+    """The members' network: `gru`, which remembers the episode, or `mlp`, which does not."""
     batch_size_episodes: Count = 32
     """Whole episodes that each update draws from the replay."""
     bound_state: bool = True
@@ -149,17 +148,16 @@ class QMIXSettings(TeamReplaySettings):
     buffer_capacity_episodes: Count = 5_000
     """Episodes that the replay of each policy holds."""
     double_q: bool = True
-    """Double Q-learning: whether the network that learns chooses the next action, whose value the
-    target network gives; otherwise the target network does both."""
+    """Whether targets are those of double Q-learning."""
     epsilon: Annotated[Schedule, ScheduleCheck(highest=1.0)] = [(0, 1.0), (50_000, 0.05)]
-    """Probability that a member explores with a random action; a number or a schedule."""
+    """Probability that a member explores with a random action."""
     hypernet_embed: Count = 64
     """Hidden units of the hypernetworks, which compute the mixer's weights from the global
     state."""
     importance_lr_factor: Positive = 1.0
     """With `mixer: qplex`: learning rate of the importance weights, as a multiple of `lr`."""
     lr: Schedule = 5e-4
-    """Learning rate; a number or a schedule."""
+    """Learning rate."""
     max_sequence_steps: Count = 2_000
     """Most steps of one entry of the replay. A longer episode is stored as several entries: each is
     bootstrapped at its end, and the GRU begins anew in each. An update pads its entries to the
@@ -176,22 +174,19 @@ class QMIXSettings(TeamReplaySettings):
     num_kernel: Count = 10
     """With `mixer: qplex`: number of heads of the importance weights."""
     obs_last_action: bool = True
-    """Whether the network that the members share also reads the last action of its member,
-    one-hot."""
+    """Whether the members' network also reads the member's last action, one-hot."""
     optimizer_epsilon: float = 1e-5
-    """Epsilon of the optimizer, which is added to the root of the mean squared gradient."""
+    """Epsilon of the optimizer."""
     optimizer_name: Literal["rmsprop", "adam"] = "rmsprop"
     """Optimizer: `rmsprop` or `adam`."""
     prioritized_replay_alpha: Annotated[float, _share("0 draws episodes uniformly")] = 0.0
     """Above 0: episodes are drawn in proportion to their priorities to this power; 0: uniformly."""
     prioritized_replay_beta: Annotated[float, _share("1 makes up for priorities in full")] = 0.4
-    """How far weights in the loss make up for the draw by priority, from 0 (not at all) to 1 (in
-    full)."""
+    """How far weights in the loss make up for the draw by priority; 1: in full."""
     prioritized_replay_eta: Annotated[
         float, _share("1 takes the largest TD error of an episode, 0 the mean of its TD errors")
     ] = 0.9
-    """Share of the largest TD error of an episode in its priority; the rest is the mean of its TD
-    errors."""
+    """Share of an episode's largest TD error in its priority; the rest is their mean."""
     rmsprop_alpha: float = 0.99
     """RMSprop's smoothing constant."""
     target_update_freq: Count = 200
@@ -261,20 +256,20 @@ class JointCriticSettings(TeamReplaySettings):
     entry = "step"
 
     actor_lr: Schedule = 3e-4
-    """Learning rate of the actor; a number or a schedule."""
+    """Learning rate of the actor."""
     batch_size_steps: Count = 256
     """Steps of teams that each update draws from the replay."""
     buffer_capacity_steps: Count = 100_000
     """Steps of teams that the replay of each policy holds; an episode of n steps takes n + 1."""
     critic_lr: Schedule = 1e-3
-    """Learning rate of the critics; a number or a schedule."""
+    """Learning rate of the critics."""
     hidden_dim: Count = 128
     """Units of each of the two hidden layers of the actor and of each critic."""
     num_steps_before_learning: Count = 1_000
     """Steps of teams that a policy stores before its first update."""
     # Handing over a batch takes about as long as an update, whatever the batch's length.
     rollout_fragment_length: Count = 4
-    """Env steps that are handed to the learner at a time, which then makes the updates for them."""
+    """Env steps that are handed to the learner at a time."""
     tau = 0.005
     updates_per_step: Positive = 1.0
     """Updates for each new step of a team; may be a fraction."""
@@ -304,8 +299,8 @@ class MADDPGSettings(JointCriticSettings):
     space_check: ClassVar[SpaceCheck] = AgentSpaces((Box, Discrete), can_act_unbounded=False)
 
     exploration_noise: Annotated[Schedule, ScheduleCheck()] = [(0, 0.5), (50_000, 0.1)]
-    """Standard deviation of the noise that training adds to continuous actions, which lie in -1..1;
-    a number or a schedule."""
+    """Standard deviation of the Gaussian noise that training adds to continuous actions in -1..1,
+    before they are clipped."""
     policy_delay: Count = 2
     """Updates of the critics for each update of the actor and of the target networks."""
     # As in TD3 (Fujimoto et al. 2018) and MATD3.
@@ -325,10 +320,9 @@ class MASACSettings(JointCriticSettings):
     space_check: ClassVar[SpaceCheck] = AgentSpaces((Box,), can_act_unbounded=False)
 
     alpha_lr: Schedule = 3e-4
-    """Learning rate of the temperature; a number or a schedule."""
+    """Learning rate of the temperature."""
     initial_alpha: Positive = 1.0
-    """Temperature, the weight of the entropy, at the beginning; it then adapts, see
-    `target_entropy`."""
+    """Temperature (weight of the entropy) at the beginning."""
     target_entropy: float | Literal["auto"] = "auto"
     """Entropy of each member's actions, which lie in -1..1, that the temperature adapts to reach;
     `auto`: minus the member's number of action dimensions."""
