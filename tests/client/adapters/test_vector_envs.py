@@ -181,6 +181,20 @@ def test_a_metric_has_nothing_of_a_reset(mode: str) -> None:
     assert "_n" not in hint
 
 
+def test_actions_have_the_dtype_of_their_space() -> None:
+    class Strict(gymnasium.ActionWrapper[Any, Any, Any]):
+        action_space = spaces.MultiDiscrete([2, 3], dtype=np.int32)
+
+        def action(self, action: Any) -> Any:
+            assert self.action_space.contains(action)
+            return int(action[0])
+
+    env = SyncVectorEnv([lambda: Strict(gymnasium.make("CartPole-v1"))] * 2)
+    vector = adapt_vector(env)
+    vector.reset(0)
+    vector.step({"agent": np.ones((2, 2), np.int64)})
+
+
 def test_an_id_of_gymnasium_with_arrays_inside() -> None:
     vector = make_vector_simulation(
         "gymnasium:CartPole-v1", {"vectorization_mode": "vector_entry_point"}, 5
