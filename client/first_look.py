@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from muxrl.protocol.own_modules import hidden_file
 from muxrl.protocol.rows import stack
 from muxrl.protocol.spaces import Space
 from muxrl.protocol.suggestions import listed, similar_or_known
-from muxrl.protocol.values import Mismatch, conform, sample_action
+from muxrl.protocol.values import Mismatch, Unsound, conform, sample_action
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,8 @@ class Subject:
     """Options of a reset."""
     metrics: Mapping[str, str] = field(default_factory=dict)
     """See `MetricCollector`."""
+    on_bad_value: Literal["stop", "episode"] = "stop"
+    """See `look`."""
 
     def make(self, index: int = 0) -> Simulation:
         """Makes a copy of the simulation; raises as `make_simulation`."""
@@ -91,6 +93,7 @@ def look(
     metrics: Mapping[str, str] | None = None,
     *,
     is_whole: bool = False,
+    on_bad_value: Literal["stop", "episode"] = "stop",
 ) -> SimulationFacts:
     """Resets a simulation, plays one step, checks its values as a server would, and closes it.
 
@@ -99,6 +102,8 @@ def look(
         options: the options of its reset.
         metrics: metrics that its infos should have; see `MetricCollector`.
         is_whole: play an episode to its end, within a bound, and again with the same seed.
+        on_bad_value: whether a number that is not finite is refused, or ends the episode, which
+            a note tells.
 
     Raises:
         SimulationError: it raised or called `sys.exit`, an observation does not fit its space, or a
@@ -106,11 +111,13 @@ def look(
     """
     notes: list[str] = []
     try:
-        first = _Play(simulation, options, metrics or {})
+        first = _Play(simulation, options, metrics or {}, on_bad_value)
         first.play(_MOST_STEPS if is_whole else 1)
+        if first.bad_value:
+            notes.append(f"{first.bad_value}; on_bad_value: episode closes such an episode there")
         if is_whole:
             notes += first.find_gaps()
-            again = _Play(simulation, options, {})
+            again = _Play(simulation, options, {}, on_bad_value)
             again.play(len(first.shown) - 1)
             if getattr(simulation, "takes_seed", True):
                 notes += first.find_difference(again)
@@ -125,7 +132,7 @@ def look(
         None if first.state_problem else simulation.state_size,
         (*getattr(simulation, "notes", ()), *notes),
         first.state_problem,
-        tuple(agent for what, agent in first.shown[0] if what == "observation"),
+        tuple(a for shown in first.shown[:1] for what, a in shown if what == "observation"),
         first.find_absent(metrics or {}),
     )
 
@@ -134,7 +141,13 @@ def look_at(subject: Subject, is_whole: bool) -> SimulationFacts:
     """Makes a simulation and looks at it; raises as `look`."""
     made = subject.make()
     with naming(subject.env, "trying it"):
-        found = look(made, subject.options, subject.metrics, is_whole=is_whole)
+        found = look(
+            made,
+            subject.options,
+            subject.metrics,
+            is_whole=is_whole,
+            on_bad_value=subject.on_bad_value,
+        )
     module = subject.env.partition(":")[0]
     if file := hidden_file(module):
         note = f"{module!r} is {file}, not the installed module of that name"
@@ -146,7 +159,7 @@ def begin(subject: Subject, index: int) -> None:
     """Makes a copy of a simulation, begins an episode and keeps it open; raises as `look`."""
     _open.append(subject.make(index))
     with naming(subject.env, "trying it"):
-        _Play(_open[-1], subject.options, {}).play(0)
+        _Play(_open[-1], subject.options, {}, subject.on_bad_value).play(0)
 
 
 def look_at_batch(subject: Subject) -> None:
@@ -175,6 +188,10 @@ def look_at_batch(subject: Subject) -> None:
         vector.close()
 
 
+class _BadValue(SimulationError):
+    """A number is not finite."""
+
+
 class _Play:
     """An episode of random actions, and what the simulation returned in it.
 
@@ -182,6 +199,7 @@ class _Play:
         shown: one dict for the reset and for each step: by what it is ("reward", say) and agent,
             the value, or a hash of an observation.
         state_problem: see `SimulationFacts`.
+        bad_value: a sentence on the number that has ended it; "" if none has.
     """
 
     def __init__(
@@ -189,9 +207,12 @@ class _Play:
         simulation: Simulation,
         options: Mapping[str, float] | None,
         metrics: Mapping[str, str],
+        on_bad_value: Literal["stop", "episode"] = "stop",
     ) -> None:
         self.shown: list[dict[tuple[str, str], Any]] = []
         self.state_problem: str = getattr(simulation, "state_problem", "")
+        self.bad_value = ""
+        self._on_bad_value = on_bad_value
         self._simulation, self._options = simulation, options
         self._metrics = MetricCollector(metrics)
         self._names_in_infos: dict[str, None] = {}
@@ -208,6 +229,14 @@ class _Play:
         Raises:
             SimulationError: see `look`.
         """
+        try:
+            self._play(num_steps)
+        except _BadValue as bad:
+            if self._on_bad_value == "stop":
+                raise
+            self.bad_value = str(bad)
+
+    def _play(self, num_steps: int) -> None:
         simulation = self._simulation
         until = time.monotonic() + _MOST_S
         with _calling("reset()"):
@@ -241,7 +270,7 @@ class _Play:
             self._judge(where, "last observation", result.final_observations, shown)
             for agent, reward in result.rewards.items():
                 if not math.isfinite(reward):
-                    raise SimulationError(
+                    raise _BadValue(
                         f"{where} gave agent {agent!r} the reward {reward}; expected a finite "
                         "number"
                     )
@@ -270,7 +299,8 @@ class _Play:
             try:
                 seen = judged[agent] = conform(self._simulation.observation_spaces[agent], value)
             except Mismatch as mismatch:
-                raise SimulationError(
+                kind = _BadValue if isinstance(mismatch, Unsound) else SimulationError
+                raise kind(
                     f"{where} gave agent {agent!r} an observation that is not in its space: "
                     f"{mismatch}"
                 ) from None
@@ -289,7 +319,7 @@ class _Play:
     def find_gaps(self) -> Iterator[str]:
         """Yields sentences on what was missing in the episode: an end, or rewards."""
         num_steps = len(self.shown) - 1
-        if not self._is_over:
+        if not (self._is_over or self.bad_value):
             within = f"{_MOST_S:g} s ({num_steps:,} steps)" if not self._has_time else (
                 f"{num_steps:,} steps")  # fmt: skip
             yield (

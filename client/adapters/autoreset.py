@@ -70,6 +70,7 @@ class AutoresetEnv:
                 lambda _: env.single_observation_space,
                 lambda _: env.single_action_space,
             )
+        self._agents = agents
         self._ids = {name: agent for agent, name in agents.names.items()}
         self.possible_agents = agents.possible_agents
         self.observation_spaces, self.action_spaces = agents.observed, agents.acted
@@ -184,8 +185,8 @@ class AutoresetEnv:
 
     def step(self, actions: Mapping[str, Rows]) -> VectorStep:
         """See `VectorSimulation.step`."""
-        given: Any = actions[AGENT] if not self._has_dicts else {
-            self._ids[a]: one for a, one in actions.items()}  # fmt: skip
+        written = self._agents.write(self._ids, actions)  # a row is written as a value is
+        given: Any = written if self._has_dicts else written[AGENT]
         seen, paid, ended, cut, infos = read_step(self._env.step(given), is_by_agent=False)
         observations = self._observed(seen, "step()")
         rewards = {a: self._vector(one, "reward", a) for a, one in self._by_agent(paid).items()}

@@ -180,12 +180,16 @@ def copied(value: Any) -> Any:
 
 
 def info_of(info: Mapping[str, Any], copy: int) -> dict[str, Any]:
-    """Returns the infos of one copy out of infos in arrays."""
+    """Returns the infos of one copy out of infos in arrays, nested ones too."""
     found: dict[str, Any] = {}
-    for name, values in info.items():
-        if isinstance(values, np.ndarray) and len(values) > copy:
-            there = info.get(f"_{name}")
-            if there is None or there[copy]:
-                found[name] = values[copy]
     final = info.get("final_info")
+    for name, values in info.items():
+        there = info.get(f"_{name}")
+        if (there is not None and not there[copy]) or (name[:1] == "_" and name[1:] in info):
+            continue
+        if isinstance(values, Mapping):
+            if values is not final:
+                found[name] = info_of(values, copy)
+        elif isinstance(values, np.ndarray) and values.ndim and len(values) > copy:
+            found[name] = values[copy]
     return {**found, **info_of(final, copy)} if isinstance(final, Mapping) else found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import Any, get_args
 
@@ -420,6 +420,8 @@ def _unknown_servers(
             continue
         hint = similar_or_known(server_id, acts, "the servers are")
         problem = f"{where}: there is no server {server_id!r}{hint}"
+        if server_id in config.servers:  # a shadow
+            problem = f"{where}: {_does_not_act(server_id, acts)}"
         if now := shadows.acting_instead(config, server_id):
             renamed = {shadows.acting_instead(config, s) or s: value for s, value in given.items()}
             add = " ".join(f"{where}.{s}={value}" for s, value in renamed.items())
@@ -427,6 +429,10 @@ def _unknown_servers(
                 f"{where}: names {server_id!r}, which {now!r} has replaced; add {where}={{}} {add}"
             )
         yield problem
+
+
+def _does_not_act(server_id: str, acts: Iterable[str]) -> str:
+    return f"names {server_id!r}, a shadow, which does not act; name one of {listed(acts)}"
 
 
 def unknown_server(
@@ -446,6 +452,9 @@ def unknown_server(
         return
     if now := shadows.acting_instead(config, of):
         yield f"{where}: is {of!r}, which {now!r} has replaced; add {where}={now}"
+        return
+    if of in config.servers:  # a shadow
+        yield f"{where}: {_does_not_act(of, acts)}"
         return
     hint = similar_or_known(of, [*acts, TOTAL], "there are")
     if of in (*config.simulation.metrics, *OWN_METRICS):

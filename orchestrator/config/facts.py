@@ -51,6 +51,7 @@ def probe(simulation: SimulationConfig, *, is_whole: bool = False) -> Simulation
         dict(simulation.parameters),
         draw(ends, 0),
         dict(simulation.metrics),
+        simulation.on_bad_value,
     )
     try:
         with ProcessCall(first_look.look_at, subject, is_whole) as looking:

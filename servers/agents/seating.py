@@ -107,10 +107,13 @@ class Seating:
         return {**groups, **{agent: (agent,) for agent in alone}}
 
     def with_groups(self, plan: ServerPlan) -> ServerPlan:
-        """Returns a plan whose groups are complete."""
+        """Returns a plan whose groups are complete, and if they are units have a policy each."""
         groups = self.complete_groups(plan.groups, list(plan.agents))
         group_of = {member: group for group, members in groups.items() for member in members}
         agents = {a: replace(agent, group=group_of.get(a)) for a, agent in plan.agents.items()}
+        for members in groups.values() if self.forms_teams else ():
+            policy_id = agents[members[0]].policy_id
+            agents |= {a: replace(agents[a], policy_id=policy_id) for a in members}
         return replace(plan, groups=groups, agents=agents)
 
     # --- what networks see --------------------------------------------------------------

@@ -350,6 +350,7 @@ class PolicyGraph(nn.Module):
                 action = self._low + (action + 1.0) * (self._high - self._low) / 2.0
             if self.form.has_bounds or not self.form.is_scaled:
                 action = torch.minimum(torch.maximum(action, self._low), self._high)
+            action = action.to(getattr(torch, space.dtype))
             return action if shape is None else action.unflatten(-1, shape)
         if isinstance(kind, Discrete):
             return action.to(torch.int64) + kind.start

@@ -231,7 +231,8 @@ class Verification:
             # Differences in -1..1 grow when actions are scaled to their bounds.
             form = self.graph.form
             scale = _largest(np.array(form.bounds)) if form.has_bounds else 1.0
-            return bool(np.max(np.abs(file - server)) <= allowed * max(1.0, scale))
+            rounding = float(np.finfo(file.dtype).eps) * scale
+            return bool(np.max(np.abs(file - server)) <= allowed * max(1.0, scale) + rounding)
         if np.array_equal(file, server):
             return True
         if not isinstance(space, Discrete):

@@ -55,6 +55,11 @@ class LateNaN(TwoAgents):
         return {"a": np.nan if self.t == 3 else 1.0, "b": 1.0}
 
 
+class NoNumber(TwoAgents):
+    def seen(self) -> dict[str, Any]:
+        return {**super().seen(), "b": np.full(3, np.nan, np.float32)}
+
+
 NESTED = gives(infos=lambda self: {"a": {"time": {"late": 1.0}, "said": "no"}})
 
 
@@ -234,6 +239,8 @@ def test_check_plays_an_episode(
             "warning: simulation.env: two episodes with the same seed and the same actions",
         ),
         ("LateNaN", 2, f"'{HERE}:LateNaN': step() number 3 gave agent 'a' the reward nan"),
+        ("LateNaN', on_bad_value: 'episode", 0, "'a' the reward nan; on_bad_value: episode closes"),
+        ("NoNumber', on_bad_value: 'episode", 0, "reset() gave agent 'b' an observation that is"),
     ):
         (tmp_path / "c.yaml").write_text(f"simulation: {{env: '{HERE}:{env}'}}\n{servers}\n")
         assert cli.main(["check", "c.yaml", "stop.env_steps=9"]) == code

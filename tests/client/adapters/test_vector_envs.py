@@ -160,18 +160,40 @@ def test_metrics_leave_out_the_infos_of_a_reset(mode: str) -> None:
         def step(self, action: Any) -> Any:
             seen, reward, _, _, _ = self.env.step(action)
             self.t = getattr(self, "t", 0) % 3 + 1
-            return seen, reward, False, self.t == 3, {"n": float(self.t)}
+            return seen, reward, False, self.t == 3, {"n": float(self.t), "in": {"side": 2.0}}
 
-    env = SyncVectorEnv(
-        [lambda: Counts(gymnasium.make("CartPole-v1"))] * 2, autoreset_mode=AutoresetMode(mode)
-    )
-    found: list[Any] = []
-    vector = adapt_vector(env)
+    def copies(num: int) -> Any:
+        counts = [lambda: Counts(gymnasium.make("CartPole-v1"))] * num
+        return adapt_vector(SyncVectorEnv(counts, autoreset_mode=AutoresetMode(mode)))
+
+    metrics = {"n": "sum", "in/side": "sum"}
+    vector, alone = copies(2), OnlyCopy(copies(1))
     agents = {"agent": (vector.observation_spaces["agent"], vector.action_spaces["agent"])}
-    client = MultiplexingClient([RandomTransport.for_agents(agents)])
-    loop = EnvLoop(vector, client, metrics={"n": "sum"})
-    loop.run(found.append, lambda: len(found) >= 6)
-    assert [one.metrics["n"] for one in found] == [{"agent": 6.0}] * len(found)
+    for simulations in (vector, [alone]):
+        found: list[Any] = []
+        client = MultiplexingClient([RandomTransport.for_agents(agents)])
+        loop = EnvLoop(simulations, client, metrics=metrics)
+        loop.run(found.append, lambda found=found: len(found) >= 6)
+        assert [(one.metrics["n"], one.metrics["in/side"]) for one in found] == [
+            ({"agent": 6.0}, {"agent": 6.0})
+        ] * len(found)
+    hint = look(alone, metrics={**metrics, "m": "sum"}, is_whole=True).absent_metrics.pop("m")
+    assert hint.startswith("; its infos have n, in/side")
+    assert "_n" not in hint
+
+
+def test_actions_have_the_dtype_of_their_space() -> None:
+    class Strict(gymnasium.ActionWrapper[Any, Any, Any]):
+        action_space = spaces.MultiDiscrete([2, 3], dtype=np.int32)
+
+        def action(self, action: Any) -> Any:
+            assert self.action_space.contains(action)
+            return int(action[0])
+
+    env = SyncVectorEnv([lambda: Strict(gymnasium.make("CartPole-v1"))] * 2)
+    vector = adapt_vector(env)
+    vector.reset(0)
+    vector.step({"agent": np.ones((2, 2), np.int64)})
 
 
 def test_an_id_of_gymnasium_with_arrays_inside() -> None:

@@ -130,8 +130,8 @@ def test_other_keys_that_name_a_shadow_are_refused() -> None:
     tried.simulation.inference_mode = {"sac": "remote"}
     tried.evaluation.interval_env_steps = 10
     assert checks.find_problems(tried) == [
-        "simulation.inference_mode: there is no server 'sac'; the servers are dqn",
+        "simulation.inference_mode: names 'sac', a shadow, which does not act; name one of dqn",
         "servers.dqn.replace_by: 'pac' is not a shadow of 'dqn'; its shadows are sac",
-        "stop.episode_return: there is no server 'sac'; the servers are dqn",
-        "checkpoint.best.of: there is no server 'sac'; there are dqn, total",
+        "stop.episode_return: names 'sac', a shadow, which does not act; name one of dqn",
+        "checkpoint.best.of: names 'sac', a shadow, which does not act; name one of dqn",
     ]

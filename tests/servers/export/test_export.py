@@ -71,6 +71,7 @@ PLANS = {
     "PPO, masked": plan_of("PPO", MASKED, Discrete(3, start=2)),
     "PPO, Box actions, nested observations": plan_of("PPO", NESTED, UNLIKE),
     "A2C, MultiDiscrete": plan_of("A2C", MultiDiscrete((4, 5, 3)), MultiDiscrete((3, 2))),
+    "A2C, a Box of float16": plan_of("A2C", Box((3,)), Box((2, 1), "float16", -2.0, 3.0)),
     "PPO, MultiBinary": plan_of("PPO", Box((3,)), MultiBinary(4)),
     "IMPALA, Tuple of Discrete": plan_of(
         "IMPALA", Box((3,), "float64"), TupleSpace((Discrete(2, start=1), Discrete(3)))

@@ -325,7 +325,9 @@ def test_live_weights_act_as_a_checkpoint_of_the_same_moment(
     frozen = plan("FROZEN", FIVE, checkpoint=str(tmp_path / "learner"))
     frozen = seating.with_groups(dataclasses.replace(frozen, groups=groups))
     pool = pool_plan(members={"now": {"live": "main"}}, should_explore=False)
-    policies, _ = pool_of(dataclasses.replace(pool, groups=groups))
+    unlike = {a: dataclasses.replace(agent, policy_id=a) for a, agent in pool.agents.items()}
+    pool = dataclasses.replace(pool, groups=groups, agents=unlike if groups else pool.agents)
+    policies, _ = pool_of(pool)
     for _ in range(2):  # the second time replaces the weights of the existing member
         policies.sync("main", {}, learner.live())
     rng = np.random.default_rng(0)
