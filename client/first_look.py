@@ -114,7 +114,8 @@ def look(
         first = _Play(simulation, options, metrics or {}, on_bad_value)
         first.play(_MOST_STEPS if is_whole else 1)
         if first.bad_value:
-            notes.append(f"{first.bad_value}; on_bad_value: episode closes such an episode there")
+            closes = "on_bad_value is 'episode', so training closes such an episode there"
+            notes.append(f"{first.bad_value}; {closes}")
         if is_whole:
             notes += first.find_gaps()
             again = _Play(simulation, options, {}, on_bad_value)

@@ -239,7 +239,7 @@ def test_check_plays_an_episode(
             "warning: simulation.env: two episodes with the same seed and the same actions",
         ),
         ("LateNaN", 2, f"'{HERE}:LateNaN': step() number 3 gave agent 'a' the reward nan"),
-        ("LateNaN', on_bad_value: 'episode", 0, "'a' the reward nan; on_bad_value: episode closes"),
+        ("LateNaN', on_bad_value: 'episode", 0, "on_bad_value is 'episode', so training closes"),
         ("NoNumber', on_bad_value: 'episode", 0, "reset() gave agent 'b' an observation that is"),
     ):
         (tmp_path / "c.yaml").write_text(f"simulation: {{env: '{HERE}:{env}'}}\n{servers}\n")
