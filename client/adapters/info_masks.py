@@ -44,7 +44,7 @@ class InfoMasks:
         for name, num_actions in self.sizes.items():
             space = observed[name]
             parts = space.spaces if isinstance(space, DictSpace) else {"observation": space}
-            mask = Box((num_actions,), "int8", 0, 1)
+            mask = Box((num_actions,), "int8", 0.0, 1.0)
             observed[name] = DictSpace({**parts, ACTION_MASK_KEY: mask})
 
     def add(

@@ -73,7 +73,7 @@ class OpenSpielGame:
         num_actions = self._game.num_distinct_actions()
         observed: dict[str, Space] = {
             "observation": Box((size,)),
-            ACTION_MASK_KEY: Box((num_actions,), "int8", 0, 1),
+            ACTION_MASK_KEY: Box((num_actions,), "int8", 0.0, 1.0),
         }
         self.observation_spaces: dict[str, Space] = dict.fromkeys(agents, DictSpace(observed))
         self.action_spaces: dict[str, Space] = dict.fromkeys(agents, Discrete(num_actions))

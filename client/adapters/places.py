@@ -10,8 +10,10 @@ import logging
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
+from muxrl.client.adapters.info_masks import has_mask
 from muxrl.client.adapters.raw_values import Five
 from muxrl.client.adapters.simulation import COMMON, SimulationError
+from muxrl.protocol.spaces import ACTION_MASK_KEY
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +77,15 @@ class Places:
                     del self._former_place[next(iter(self._former_place))]
                 if given.get(agent) is not None:
                     plain_infos[place] = {**plain_infos.get(place, {}), LAST: given[agent]}
+            new = [a for a in given if a not in self.taken and a not in done]
             seen = {self._find(a, lives): value for a, value in given.items() if a not in done}
+            for agent in infos.keys() & new:
+                place, info = self.taken[agent], infos[agent]
+                if place not in lives:
+                    plain_infos[place] = info
+                elif has_mask(info):  # all else there is of the agent that has just left
+                    mask = {ACTION_MASK_KEY: info[ACTION_MASK_KEY]}
+                    plain_infos[place] = {**plain_infos.get(place, {}), **mask}
         if others:
             self._add(others, earned, lives)
         return seen, *outcome, plain_infos

@@ -279,6 +279,31 @@ class Endless(Traffic):
         return self._observe([self.t]), paid, {f"car_{self.t - 1}": True}, {}, {}
 
 
+class OneWayTraffic(Traffic):
+    """Traffic in which the mask in a car's infos allows one action only: its number modulo 2."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset()
+        return self._observe(self.live), self._masks()
+
+    def _masks(self) -> dict[str, Any]:
+        return {f"car_{i}": {"action_mask": np.eye(2, dtype=np.int8)[i % 2]} for i in self.live}
+
+    def step(self, action_dict: dict[str, Any]) -> tuple[Any, ...]:
+        assert all(action == int(car[4:]) % 2 for car, action in action_dict.items())
+        return *super().step(action_dict)[:-1], self._masks()
+
+
+@pytest.mark.parametrize("declared", [3, 5])
+def test_an_agent_under_a_new_id_has_the_mask_in_its_infos(declared: int) -> None:
+    config = {"declared": declared}
+    simulation = make_simulation(f"{__name__}:OneWayTraffic", config, respawn="new_ids")
+    seen, _ = simulation.reset()
+    while seen:
+        chosen = {car: int(observed["action_mask"].argmax()) for car, observed in seen.items()}
+        seen = simulation.step(chosen).observations
+
+
 def test_an_episode_under_ever_new_ids_remembers_the_newest() -> None:
     simulation: Any = make_simulation(f"{__name__}:Endless", {"declared": 3}, respawn="new_ids")
     steps = itertools.islice(episode_of(simulation), 3_000)
