@@ -79,13 +79,15 @@ class Places:
                     plain_infos[place] = {**plain_infos.get(place, {}), LAST: given[agent]}
             new = [a for a in given if a not in self.taken and a not in done]
             seen = {self._find(a, lives): value for a, value in given.items() if a not in done}
-            for agent in infos.keys() & new:
-                place, info = self.taken[agent], infos[agent]
+            for agent in new:
+                place, info = self.taken[agent], infos.get(agent, {})
                 if place not in lives:
                     plain_infos[place] = info
-                elif has_mask(info):  # all else there is of the agent that has just left
-                    mask = {ACTION_MASK_KEY: info[ACTION_MASK_KEY]}
-                    plain_infos[place] = {**plain_infos.get(place, {}), **mask}
+                else:  # all but the mask is of the agent that has just left
+                    kept = dict(plain_infos.get(place, {}))
+                    kept.pop(ACTION_MASK_KEY, None)
+                    mask = {ACTION_MASK_KEY: info[ACTION_MASK_KEY]} if has_mask(info) else {}
+                    plain_infos[place] = kept | mask
         if others:
             self._add(others, earned, lives)
         return seen, *outcome, plain_infos

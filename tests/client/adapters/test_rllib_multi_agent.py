@@ -304,6 +304,21 @@ def test_an_agent_under_a_new_id_has_the_mask_in_its_infos(declared: int) -> Non
         seen = simulation.step(chosen).observations
 
 
+class ClosedAtTheEnd(OneWayTraffic):
+    """The infos of a car that leaves allow nothing; those of a new one have no mask."""
+
+    def step(self, action_dict: dict[str, Any]) -> tuple[Any, ...]:
+        gone = f"car_{self.live[0]}"
+        return *Traffic.step(self, action_dict)[:-1], {gone: {"action_mask": np.zeros(2, np.int8)}}
+
+
+def test_the_mask_of_an_agent_that_has_left_is_not_that_of_the_next() -> None:
+    simulation = make_simulation(f"{__name__}:ClosedAtTheEnd", {"declared": 3}, respawn="new_ids")
+    simulation.reset()
+    seen = simulation.step(dict.fromkeys(simulation.possible_agents, 0)).observations
+    assert all(one["action_mask"].tolist() == [1, 1] for one in seen.values())
+
+
 def test_an_episode_under_ever_new_ids_remembers_the_newest() -> None:
     simulation: Any = make_simulation(f"{__name__}:Endless", {"declared": 3}, respawn="new_ids")
     steps = itertools.islice(episode_of(simulation), 3_000)
