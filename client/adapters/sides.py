@@ -236,7 +236,7 @@ def _merge(into: dict[str, Any], info: Mapping[str, Any], there: NDArray[np.bool
     for name, values in info.items():
         if isinstance(values, Mapping):
             _merge(into.setdefault(name, {}), values, there)
-        elif isinstance(values, np.ndarray) and len(values) == len(there) and name[:1] != "_":
+        elif isinstance(values, np.ndarray) and values.shape[:1] == there.shape and name[:1] != "_":
             has = there & np.asarray(info.get(f"_{name}", True), bool)
             if name not in into:
                 into[name] = np.zeros_like(values)

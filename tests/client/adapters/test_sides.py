@@ -70,6 +70,10 @@ class Parts(Counting):
             for a, one in zip("ab", who, strict=True)
         }
 
+    def step(self, actions: Any) -> Any:
+        *others, _ = super().step(actions)
+        return *others, {a: {"i": np.full(2, i), "all": np.array(7)} for i, a in enumerate("ab")}
+
 
 def test_all_parts_of_what_copies_observe_swap() -> None:
     vector = with_sides(adapt_vector(Parts(9, 9)), {"side": {"sides": ["a", "b"]}}, is_vector=True)
@@ -82,6 +86,7 @@ def test_all_parts_of_what_copies_observe_swap() -> None:
         for part in (seen["who"][:, 0], seen["both"][0][:, 0], seen["both"][1]):
             assert part.tolist() == expected
         assert step.rewards[agent].tolist() == [0.5 + who for who in expected]
+        assert step.infos[agent]["i"].tolist() == expected
 
 
 @pytest.mark.parametrize(
